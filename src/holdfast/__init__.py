@@ -1,0 +1,109 @@
+"""holdfast: how far can a trained network be pushed before it lets go?
+
+    net = hf.Network.from_torch(model, domain=(0, 1))
+    for b in hf.radius(net, x, y, norm=2):
+        print(b.lower.value, "<=", "safe radius", "<=", b.upper.value)
+
+Names are loaded when first used, so that the command line answers before torch is imported.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.api import radius, worst
+    from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
+    from holdfast.certify import Certify, Enumerate
+    from holdfast.errors import (
+        BadInput,
+        Contradiction,
+        HoldfastError,
+        MissingExtra,
+        StoreError,
+        UnreadableFile,
+        UnsupportedLayer,
+    )
+    from holdfast.method import Claims, Method
+    from holdfast.network import Network
+    from holdfast.problem import Problem
+    from holdfast.property import Custom, Linear, Property, Robustness, Targeted
+    from holdfast.region import Ball, Box, Domain, Frames, Patch, Region, Sparse, Words
+    from holdfast.result import Bound, Bracket, Evidence, Key, Record
+    from holdfast.solver import Stop, solve
+    from holdfast.store import Store
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "holdfast.api": ("radius", "worst"),
+    "holdfast.attacks": ("CLEVER", "CarliniWagner", "Corners", "PGD"),
+    "holdfast.certify": ("Certify", "Enumerate"),
+    "holdfast.errors": (
+        "BadInput", "Contradiction", "HoldfastError", "MissingExtra", "StoreError", "UnreadableFile", "UnsupportedLayer",
+    ),
+    "holdfast.method": ("Claims", "Method"),
+    "holdfast.network": ("Network",),
+    "holdfast.problem": ("Problem",),
+    "holdfast.property": ("Custom", "Linear", "Property", "Robustness", "Targeted"),
+    "holdfast.region": ("Ball", "Box", "Domain", "Frames", "Patch", "Region", "Sparse", "Words"),
+    "holdfast.result": ("Bound", "Bracket", "Evidence", "Key", "Record"),
+    "holdfast.solver": ("Stop", "solve"),
+    "holdfast.store": ("Store",),
+}  # fmt: skip
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "CLEVER",
+    "PGD",
+    "BadInput",
+    "Ball",
+    "Bound",
+    "Box",
+    "Bracket",
+    "CarliniWagner",
+    "Certify",
+    "Claims",
+    "Contradiction",
+    "Corners",
+    "Custom",
+    "Domain",
+    "Enumerate",
+    "Evidence",
+    "Frames",
+    "HoldfastError",
+    "Key",
+    "Linear",
+    "Method",
+    "MissingExtra",
+    "Network",
+    "Patch",
+    "Problem",
+    "Property",
+    "Record",
+    "Region",
+    "Robustness",
+    "Sparse",
+    "Stop",
+    "Store",
+    "StoreError",
+    "Targeted",
+    "UnreadableFile",
+    "UnsupportedLayer",
+    "Words",
+    "__version__",
+    "radius",
+    "solve",
+    "worst",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE:
+        value = getattr(importlib.import_module(_MODULE[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,39 @@
+"""Frozen dataclasses whose tensors share a leading batch axis: take some rows, or lay several end to end.
+
+Regions and properties are such classes. Fields that are not tensors (a norm, a domain) belong to the whole batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def take(item: T, rows: Tensor) -> T:
+    """The rows of every tensor field; rows is an index or boolean tensor over the batch axis."""
+    changes = {f.name: getattr(item, f.name)[rows] for f in _tensors(item)}
+    return replace(item, **changes)  # type: ignore[type-var]
+
+
+def concatenate(items: Sequence[T]) -> T:
+    """One item whose batch is all their batches in order. They must be `alike`."""
+    first = items[0]
+    changes = {f.name: torch.cat([getattr(item, f.name) for item in items]) for f in _tensors(first)}
+    return replace(first, **changes)  # type: ignore[type-var]
+
+
+def signature(item: Any) -> tuple[object, ...]:
+    """Equal signatures can be concatenated: the same class, the same shapes behind the batch axis, the same settings."""
+    parts: list[object] = [type(item)]
+    for f in fields(item):
+        value = getattr(item, f.name)
+        parts.append((f.name, tuple(value.shape[1:]), value.dtype) if isinstance(value, Tensor) else (f.name, value))
+    return tuple(parts)
+
+
+def _tensors(item: Any) -> list[Any]:
+    return [f for f in fields(item) if isinstance(getattr(item, f.name), Tensor)]

@@ -1,0 +1,141 @@
+"""What a user takes home: numbers that carry their evidence, and brackets that only ever tighten."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.errors import Contradiction
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kind = Literal["proved", "witnessed", "sampled", "estimated"]
+Setting = str | int | float | bool | None
+
+GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a number may be believed.
+
+    kind         proved: holds for every point of the region. witnessed: `witness` is a concrete input that shows it,
+                 replayed through the user's model. sampled: holds with probability `confidence`. estimated: no guarantee.
+    method       the method that found it, with its `settings` and `seed`, so that it can be found again.
+    dtype        the arithmetic in which it was computed.
+    assumptions  what must be true for the number to mean what it says, one sentence each.
+    """
+
+    kind: Kind
+    method: str
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    seed: int | None = None
+    dtype: str | None = None
+    assumptions: tuple[str, ...] = ()
+    confidence: float | None = None
+    witness: "Tensor | None" = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One number and the reason to believe it."""
+
+    value: float
+    evidence: Evidence
+
+
+def by_definition(value: float) -> Bound:
+    """A bound that needs no computation: no distance is below zero, no number above infinity."""
+    return Bound(value, Evidence(kind="proved", method="definition"))
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """lower.value <= the truth <= upper.value; estimates stand beside it and never move an end."""
+
+    lower: Bound
+    upper: Bound
+    estimates: tuple[Bound, ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for end in (self.lower, self.upper):
+            assert end.evidence.kind in GUARANTEED, f"{end.evidence.kind} evidence cannot be an end of a bracket"
+            assert not math.isnan(end.value), "NaN never proves"
+        if self.lower.value > self.upper.value:
+            raise Contradiction(
+                f"{self.lower.evidence.method} says at least {self.lower.value!r} ({self.lower.evidence.kind}), "
+                f"{self.upper.evidence.method} says at most {self.upper.value!r} ({self.upper.evidence.kind}): one of the two "
+                f"is wrong. Please report it with the model; until then trust neither."
+            )
+
+    @property
+    def gap(self) -> float:
+        """upper - lower; infinite while an end is unknown."""
+        return math.inf if math.isinf(self.lower.value) or math.isinf(self.upper.value) else self.width
+
+    @property
+    def width(self) -> float:
+        return 0.0 if self.lower.value == self.upper.value else self.upper.value - self.lower.value
+
+    @property
+    def closed(self) -> bool:
+        """Both ends are the same number: the truth is known."""
+        return self.lower.value == self.upper.value
+
+    def tightened(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
+        """The bracket with whichever offered end is better than its own; raises Contradiction if they then cross."""
+        better_lower = lower is not None and lower.value > self.lower.value
+        better_upper = upper is not None and upper.value < self.upper.value
+        if not (better_lower or better_upper):
+            return self
+        return replace(
+            self,
+            lower=lower if better_lower and lower is not None else self.lower,
+            upper=upper if better_upper and upper is not None else self.upper,
+        )
+
+    def with_estimate(self, estimate: Bound) -> "Bracket":
+        """Beside the ends, one estimate per method: the newest."""
+        assert estimate.evidence.kind not in GUARANTEED
+        others = tuple(e for e in self.estimates if e.evidence.method != estimate.evidence.method)
+        return replace(self, estimates=(*others, estimate))
+
+    def __str__(self) -> str:
+        text = f"[{self.lower.value:.6g} {self.lower.evidence.kind}, {self.upper.value:.6g} {self.upper.evidence.kind}]"
+        return f"{text} ({self.note})" if self.note else text
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Which question of a run a record answers: the input's position in the data and, where frames are asked one by
+    one, the frame."""
+
+    index: int
+    frame: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.index) if self.frame is None else f"{self.index}/{self.frame}"
+
+    def __iter__(self) -> Iterator[int | None]:
+        return iter((self.index, self.frame))
+
+
+Status = Literal["closed", "finished", "stopped", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answered question as it is stored: the bracket, what it cost and why the search ended.
+
+    closed: both ends are equal. finished: every method has done all it can. stopped: the budget ran out.
+    interrupted: Ctrl-C; a resumed run takes it up again.
+    """
+
+    key: Key
+    bracket: Bracket
+    status: Status
+    seconds: float
+    queries: int
+    skipped: tuple[str, ...] = ()  # methods that do not apply here, each with its reason

@@ -1,0 +1,115 @@
+"""Brackets only tighten, only guarantees move their ends, and what cannot be true is said out loud."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import Contradiction
+from holdfast.result import Bound, Bracket, Evidence, Key, Kind, by_definition
+
+
+def bound(value: float, kind: Kind = "proved", method: str = "test") -> Bound:
+    return Bound(value, Evidence(kind, method))
+
+
+def bracket(lower: float, upper: float) -> Bracket:
+    return Bracket(bound(lower), bound(upper, "witnessed"))
+
+
+truths = st.floats(-1e6, 1e6)
+offers = st.lists(st.tuples(st.floats(0, 1e6) | st.just(math.inf), st.booleans()), max_size=20)
+
+
+@given(truth=truths, offers=offers)
+def test_true_offers_only_ever_tighten(truth: float, offers: list[tuple[float, bool]]) -> None:
+    known = Bracket(by_definition(-math.inf), by_definition(math.inf))
+    for away, above in offers:
+        before = known
+        known = known.tightened(upper=bound(truth + away, "witnessed")) if above else known.tightened(lower=bound(truth - away))
+        assert before.lower.value <= known.lower.value <= truth <= known.upper.value <= before.upper.value
+    best_lower = max([truth - a for a, above in offers if not above], default=-math.inf)
+    best_upper = min([truth + a for a, above in offers if above], default=math.inf)
+    assert (known.lower.value, known.upper.value) == (best_lower, best_upper)
+
+
+def test_a_worse_offer_changes_nothing_at_all() -> None:
+    known = bracket(1.0, 2.0)
+    assert known.tightened(lower=bound(0.5), upper=bound(3.0, "witnessed")) is known
+    assert known.tightened(lower=bound(1.0, method="another")) is known
+    assert known.tightened() is known
+
+
+def test_evidence_travels_with_its_end() -> None:
+    better = bracket(1.0, 2.0).tightened(lower=bound(1.5, method="second"))
+    assert better.lower.evidence.method == "second"
+    assert better.upper.evidence.method == "test"
+
+
+def test_crossing_ends_are_a_contradiction_that_names_both() -> None:
+    known = Bracket(bound(1.0, method="Prover"), by_definition(math.inf))
+    with pytest.raises(Contradiction, match=r"Prover says at least 1\.0 \(proved\), Finder says at most 0\.5 \(witnessed\)"):
+        known.tightened(upper=bound(0.5, "witnessed", "Finder"))
+    with pytest.raises(Contradiction):
+        bracket(2.0, 1.0)
+
+
+def test_equal_ends_do_not_contradict_but_close() -> None:
+    known = bracket(1.0, 2.0).tightened(upper=bound(1.0, "witnessed"))
+    assert known.closed
+    assert known.gap == 0
+    assert not bracket(1.0, 2.0).closed
+
+
+@pytest.mark.parametrize("kind", ["sampled", "estimated"])
+def test_what_is_no_guarantee_can_never_be_an_end(kind: Kind) -> None:
+    with pytest.raises(AssertionError, match="cannot be an end"):
+        Bracket(bound(0.0, kind), bound(1.0))
+    with pytest.raises(AssertionError, match="cannot be an end"):
+        bracket(0.0, 1.0).tightened(lower=bound(0.5, kind))
+    with pytest.raises(AssertionError, match="cannot be an end"):
+        bracket(0.0, 1.0).tightened(upper=bound(0.5, kind))
+
+
+def test_nan_never_proves() -> None:
+    with pytest.raises(AssertionError, match="NaN never proves"):
+        bracket(math.nan, 1.0)
+    with pytest.raises(AssertionError, match="NaN never proves"):
+        bracket(0.0, math.nan)
+    known = bracket(0.0, 1.0)
+    assert known.tightened(lower=bound(math.nan), upper=bound(math.nan, "witnessed")) is known
+
+
+def test_estimates_stand_beside_the_ends_one_for_each_method() -> None:
+    known = bracket(0.0, 1.0).with_estimate(bound(5.0, "estimated", "CLEVER")).with_estimate(bound(0.4, "sampled", "Samples"))
+    assert (known.lower.value, known.upper.value) == (0.0, 1.0)
+    assert [e.value for e in known.estimates] == [5.0, 0.4]
+    newer = known.with_estimate(bound(0.7, "estimated", "CLEVER"))
+    assert [(e.evidence.method, e.value) for e in newer.estimates] == [("Samples", 0.4), ("CLEVER", 0.7)]
+    assert newer.tightened(lower=bound(0.5)).estimates == newer.estimates
+    with pytest.raises(AssertionError):
+        known.with_estimate(bound(0.5, "proved"))
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "gap", "closed"),
+    [
+        (0, math.inf, math.inf, False),
+        (-math.inf, 0, math.inf, False),
+        (1, 3, 2, False),
+        (2, 2, 0, True),
+        (math.inf, math.inf, math.inf, True),
+    ],
+)
+def test_gap_and_closed(lower: float, upper: float, gap: float, closed: bool) -> None:
+    known = bracket(lower, upper)
+    assert known.gap == gap
+    assert known.closed is closed
+
+
+def test_brackets_and_keys_read_well() -> None:
+    assert str(bracket(0.25, 2.0)) == "[0.25 proved, 2 witnessed]"
+    assert str(Key(3)) == "3"
+    assert str(Key(3, 1)) == "3/1"
+    assert sorted([Key(2, 0), Key(1, 1), Key(1, 0)]) == [Key(1, 0), Key(1, 1), Key(2, 0)]
