@@ -1,0 +1,33 @@
+"""The user's own score."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.property.base import Property
+
+
+@dataclass(frozen=True, eq=False)
+class Custom(Property):
+    """function (n, outputs) -> (n,), positive where all is well.
+
+    Written in torch it is differentiable and gradient attacks use it; nothing about it can be proved, since its rows are unknown.
+    """
+
+    function: Callable[[Tensor], Tensor]
+
+    def score(self, outputs: Tensor) -> Tensor:
+        flat = outputs.reshape(-1, outputs.shape[-1])
+        scores = torch.as_tensor(self.function(flat))
+        if tuple(scores.shape) != (len(flat),):
+            raise BadInput(
+                f"the property's function returned shape {tuple(scores.shape)} for outputs of shape {tuple(flat.shape)}; it must return "
+                f"one score for each row."
+            )
+        return scores.reshape(outputs.shape[:-1])
+
+    def check(self, batch: int, outputs: int) -> None:
+        self.score(torch.zeros(batch, outputs))

@@ -1,0 +1,67 @@
+"""The class stays what it is."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.property.base import LinearProperty, check_labels
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness(LinearProperty):
+    """The label's output stays strictly above every other: z_label - max over j != label of z_j."""
+
+    label: Tensor  # (batch,) int64
+
+    def score(self, outputs: Tensor) -> Tensor:
+        mine = _at(outputs, self.label)
+        label = self.label.to(outputs.device)
+        own = torch.nn.functional.one_hot(label, outputs.shape[-1]).bool().expand(outputs.shape)
+        return mine - outputs.masked_fill(own, -torch.inf).amax(-1)
+
+    def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
+        identity = torch.eye(outputs, dtype=torch.float64, device=self.label.device)
+        differences = identity[self.label][:, None, :] - identity  # (batch, outputs, outputs); its own row is zero
+        others = torch.arange(outputs, device=self.label.device) != self.label[:, None]
+        rows = differences[others].reshape(len(self.label), outputs - 1, outputs)
+        return rows, rows.new_zeros(rows.shape[:2])
+
+    def check(self, batch: int, outputs: int) -> None:
+        if outputs < 2:
+            raise BadInput(
+                f"the network has {outputs} output, so there is no class to change. For a regression or a single score use "
+                f"hf.worst with a Linear property."
+            )
+        check_labels(self.label, batch, outputs, "label")
+
+
+@dataclass(frozen=True, eq=False)
+class Targeted(LinearProperty):
+    """The label's output stays strictly above the target's: z_label - z_target."""
+
+    label: Tensor  # (batch,) int64
+    target: Tensor  # (batch,) int64
+
+    def score(self, outputs: Tensor) -> Tensor:
+        return _at(outputs, self.label) - _at(outputs, self.target)
+
+    def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
+        identity = torch.eye(outputs, dtype=torch.float64, device=self.label.device)
+        rows = (identity[self.label] - identity[self.target])[:, None, :]
+        return rows, rows.new_zeros(rows.shape[:2])
+
+    def check(self, batch: int, outputs: int) -> None:
+        check_labels(self.label, batch, outputs, "label")
+        check_labels(self.target, batch, outputs, "target")
+        same = self.label == self.target
+        if bool(same.any()):
+            row = int(same.nonzero()[0, 0])
+            raise BadInput(f"target {int(self.target[row])} of input {row} is its own label: nothing would have to change.")
+
+
+def _at(outputs: Tensor, label: Tensor) -> Tensor:
+    """(..., batch, outputs), (batch,) -> (..., batch)."""
+    index = label.to(outputs.device).expand(outputs.shape[:-1]).unsqueeze(-1)
+    return outputs.gather(-1, index).squeeze(-1)

@@ -1,0 +1,11 @@
+"""What may change: one file a region, each answering the same questions for a whole batch."""
+
+from holdfast.region.ball import Ball
+from holdfast.region.base import Domain, Family, Region
+from holdfast.region.box import Box
+from holdfast.region.frames import Frames
+from holdfast.region.patch import Patch
+from holdfast.region.sparse import Sparse
+from holdfast.region.words import Words
+
+__all__ = ["Ball", "Box", "Domain", "Family", "Frames", "Patch", "Region", "Sparse", "Words"]

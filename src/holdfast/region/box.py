@@ -1,0 +1,60 @@
+"""A box: every feature between its own two ends."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.region.base import EVERYWHERE, Region, check_centre
+from holdfast.region.normed import minimise_over_box
+
+
+@dataclass(frozen=True, eq=False)
+class Box(Region):
+    """All x with lower <= x <= upper; the centre is any point of the box, by `Box.between` its middle."""
+
+    lower: Tensor  # (batch, *shape)
+    upper: Tensor  # (batch, *shape)
+
+    def __post_init__(self) -> None:
+        if self.lower.shape != self.centre.shape or self.upper.shape != self.centre.shape:
+            raise BadInput(
+                f"box: the ends have shapes {tuple(self.lower.shape)} and {tuple(self.upper.shape)}, the inputs "
+                f"{tuple(self.centre.shape)}; all three must be (batch, *shape)."
+            )
+        check_centre(self.centre, EVERYWHERE)
+        wrong = ~(self.lower <= self.upper)
+        if bool(wrong.any()):
+            where = tuple(int(i) for i in wrong.nonzero()[0])
+            raise BadInput(f"box: at {where} the lower end {self.lower[where]:g} is above the upper end {self.upper[where]:g}.")
+        if not bool(self.contains(self.centre).all()):
+            raise BadInput("box: a centre lies outside its box.")
+
+    @staticmethod
+    def between(lower: Tensor, upper: Tensor) -> "Box":
+        if lower.shape != upper.shape:
+            raise BadInput(f"box: the ends have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}.")
+        middle = lower / 2 + upper / 2
+        return Box(torch.minimum(torch.maximum(middle, lower), upper), lower, upper)
+
+    def contains(self, x: Tensor) -> Tensor:
+        return self.flatten((x >= self.lower) & (x <= self.upper)).all(-1)
+
+    def project(self, x: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
+        corner = torch.rand((count, len(self), *(1 for _ in self.shape)), generator=generator).to(share) < 0.5
+        share = torch.where(corner, share.round(), share)
+        return self.project(self.lower + share * (self.upper - self.lower))
+
+    def vertex(self, a: Tensor) -> Tensor:
+        return torch.where(a > 0, self.lower.to(a), torch.where(a < 0, self.upper.to(a), self.centre.to(a)))
+
+    def enclosing_box(self) -> tuple[Tensor, Tensor]:
+        return self.lower.double(), self.upper.double()
+
+    def minimise_linear(self, a: Tensor) -> Tensor:
+        return minimise_over_box(a, *self.enclosing_box())

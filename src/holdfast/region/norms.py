@@ -1,0 +1,88 @@
+"""Norms, their duals and projections onto their balls, over the last axis."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from holdfast.rounding import gamma
+
+
+def norm(v: Tensor, p: float) -> Tensor:
+    """(..., n) -> (...,)."""
+    if p == 2 or p == 1 or math.isinf(p):
+        length: Tensor = torch.linalg.vector_norm(v, ord=p, dim=-1)
+        return length
+    largest = v.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)  # no overflow at any p
+    scaled: Tensor = torch.linalg.vector_norm(v / largest, ord=p, dim=-1)
+    return largest.squeeze(-1) * scaled
+
+
+def norm_above(v: Tensor, p: float) -> Tensor:
+    """(..., n) -> (...,) float64; never below the true norm of the float64 numbers v, whatever the rounding."""
+    v = v.double()
+    largest = v.abs().amax(-1, keepdim=True)
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1)  # squares of small numbers vanish, of large ones overflow
+    return scale.squeeze(-1) * norm(v / scale, p) * (1 + 16 * gamma(v.shape[-1]))
+
+
+def dual(p: float) -> float:
+    """The q with 1/p + 1/q = 1."""
+    if p == 1:
+        return math.inf
+    return 1.0 if math.isinf(p) else p / (p - 1)
+
+
+def project(v: Tensor, radius: Tensor, p: float) -> Tensor:
+    """(..., n), (...,) -> (..., n) with norm at most radius up to rounding; the nearest such point for p in {1, 2, inf}.
+
+    For other p the point is pulled back along its ray, which is feasible and enough for a search.
+    """
+    r = radius.unsqueeze(-1).to(v)
+    if math.isinf(p):
+        return torch.minimum(torch.maximum(v, -r), r)
+    if p == 1:
+        return _project_l1(v, r)
+    length = norm(v, p).unsqueeze(-1)
+    return torch.where(length > r, v * (r / length.clamp_min(torch.finfo(v.dtype).tiny)), v)
+
+
+def _project_l1(v: Tensor, r: Tensor) -> Tensor:
+    """Soft thresholding at the level that leaves length r (Duchi et al. 2008, by sorting)."""
+    magnitude = v.abs()
+    ordered = magnitude.sort(dim=-1, descending=True).values
+    excess = ordered.cumsum(-1) - r
+    rank = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
+    support = (ordered * rank > excess).sum(-1, keepdim=True).clamp_min(1)
+    level = excess.gather(-1, support - 1) / support
+    shrunk = v.sign() * (magnitude - level).clamp_min(0)
+    # Next to large entries the level is rounded by more than a small r; the ray leads back.
+    shrunk = shrunk * (r / norm(shrunk, 1).unsqueeze(-1).clamp_min(torch.finfo(v.dtype).tiny)).clamp_max(1)
+    return torch.where(magnitude.sum(-1, keepdim=True) > r, shrunk, v)
+
+
+def direction(shape: torch.Size, p: float, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Random points of length one in the p-norm over the last axis: corners for inf, many or few entries for 1, spread else."""
+    gauss = torch.randn(shape, generator=generator, dtype=torch.float64).to(like)
+    if math.isinf(p):
+        return torch.where(gauss >= 0, 1.0, -1.0).to(like)
+    if p == 1:
+        # From all entries alike to nearly all the length in one of them.
+        power = torch.randint(1, 16, shape[:-1], generator=generator).to(like)[..., None]
+        gauss = gauss.sign() * (gauss / gauss.abs().amax(-1, keepdim=True)).abs() ** power
+    return gauss / norm(gauss, p).unsqueeze(-1)
+
+
+def steepest(gradient: Tensor, p: float) -> Tensor:
+    """(..., n) -> (..., n): a direction of p-norm at most one along which a linear function falls fastest, negated gradient."""
+    if math.isinf(p):
+        return -gradient.sign()
+    if p == 1:
+        first = gradient.abs().argmax(-1, keepdim=True)
+        return torch.zeros_like(gradient).scatter(-1, first, -gradient.gather(-1, first).sign())
+    if p == 2:
+        return -gradient / norm(gradient, 2).unsqueeze(-1).clamp_min(torch.finfo(gradient.dtype).tiny)
+    q = dual(p)
+    scaled = gradient / gradient.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
+    raised = scaled.sign() * scaled.abs() ** (q - 1)
+    return -raised / norm(raised, p).unsqueeze(-1).clamp_min(torch.finfo(gradient.dtype).tiny)

@@ -1,0 +1,74 @@
+"""A patch: some features may move, the rest stay as they are."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.region.ball import Ball
+from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_radius
+from holdfast.region.normed import minimise_over_box
+
+
+@dataclass(frozen=True, eq=False)
+class Patch(Family):
+    """All x with |x - centre| <= radius where the mask is true and x = centre elsewhere, inside the domain.
+
+    An infinite radius lets the patch take any value of the domain: a sticker. mask is (batch, *shape) bool.
+    """
+
+    mask: Tensor
+    domain: Domain = EVERYWHERE
+
+    def __post_init__(self) -> None:
+        check_radius(self.radius, len(self))
+        check_centre(self.centre, self.domain)
+        if self.mask.shape != self.centre.shape or self.mask.dtype != torch.bool:
+            raise BadInput(
+                f"patch: the mask must be bool of shape {tuple(self.centre.shape)}, got {self.mask.dtype} of {tuple(self.mask.shape)}."
+            )
+
+    @staticmethod
+    def square(centre: Tensor, *, top: int, left: int, size: int, domain: Domain = EVERYWHERE) -> "Patch":
+        """A size x size square of an image (..., height, width), free to take any value of the domain."""
+        mask = torch.zeros_like(centre, dtype=torch.bool)
+        mask[..., top : top + size, left : left + size] = True
+        if not bool(mask.any()):
+            raise BadInput(f"patch: a square of {size} at ({top}, {left}) lies outside images of shape {tuple(centre.shape[1:])}.")
+        return Patch(centre, torch.full((centre.shape[0],), torch.inf, device=centre.device), mask, domain)
+
+    def _ball(self) -> Ball:
+        return Ball(self.centre, self.radius, torch.inf, self.domain)
+
+    def distance(self, x: Tensor) -> Tensor:
+        still = self.flatten((x == self.centre) | self.mask).all(-1)
+        return torch.where(still, self._ball().distance(x), torch.inf)
+
+    def contains(self, x: Tensor) -> Tensor:
+        distance = self.distance(x)
+        return (distance <= self.radius) & distance.isfinite()
+
+    def project(self, x: Tensor) -> Tensor:
+        return torch.where(self.mask, self._ball().project(x), self.centre.to(x))
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        lower, upper = (end.clamp(-1e3, 1e3).to(self.centre) for end in self.enclosing_box())
+        share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
+        corner = torch.rand(count, generator=generator).to(share).reshape(count, *(1 for _ in self.centre.shape)) < 0.5
+        share = torch.where(corner, share.round(), share)
+        return self.project(lower + share * (upper - lower))
+
+    def reach(self) -> Tensor:
+        return self._ball().reach()
+
+    def vertex(self, a: Tensor) -> Tensor:
+        return torch.where(self.mask, self._ball().vertex(a), self.centre.to(a))
+
+    def enclosing_box(self) -> tuple[Tensor, Tensor]:
+        lower, upper = self._ball().enclosing_box()
+        centre = self.centre.double()
+        return torch.where(self.mask, lower, centre), torch.where(self.mask, upper, centre)
+
+    def minimise_linear(self, a: Tensor) -> Tensor:
+        return minimise_over_box(a, *self.enclosing_box())

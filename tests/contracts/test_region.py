@@ -1,0 +1,528 @@
+"""What every region promises. A new region is one line in REGIONS."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from holdfast import batch
+from holdfast.errors import BadInput
+from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Region, Sparse, Words
+
+UNIT = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What hypothesis varies: chance, arithmetic, the size of the region and of the numbers in it."""
+
+    seed: int
+    dtype: torch.dtype
+    radius: float
+    scale: float
+
+    def generator(self, salt: int = 0) -> torch.Generator:
+        return torch.Generator().manual_seed(1000 * self.seed + salt)
+
+    def uniform(self, *shape: int, salt: int = 0) -> Tensor:
+        return torch.rand(shape, generator=self.generator(salt), dtype=torch.float64).to(self.dtype)
+
+    def gauss(self, *shape: int, salt: int = 0) -> Tensor:
+        return torch.randn(shape, generator=self.generator(salt), dtype=torch.float64).to(self.dtype)
+
+    def radii(self, count: int) -> Tensor:
+        """Different for every row, zero now and then."""
+        share = torch.rand(count, generator=self.generator(7), dtype=torch.float64)
+        return torch.where(share < 0.1, 0, share) * self.radius
+
+    def counts(self, count: int, most: int) -> Tensor:
+        return torch.randint(0, most + 2, (count,), generator=self.generator(8)).double()
+
+    def domain(self, ends: tuple[float, float] | None) -> Domain:
+        return Domain.of(None if ends is None else (ends[0] * self.scale, ends[1] * self.scale))
+
+    def centre(self, *shape: int, ends: tuple[float, float] | None = None) -> Tensor:
+        values = self.gauss(*shape) * self.scale if ends is None else self.domain(ends).clamp(self.uniform(*shape) * self.scale)
+        edge = self.uniform(*shape, salt=1) < 0.2  # inputs often lie on the edge of their domain
+        return torch.where(edge, values.new_zeros(()), values)
+
+
+draws = st.builds(
+    Draw,
+    seed=st.integers(0, 10_000),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    radius=st.sampled_from([0.0, 1e-12, 1e-7, 1e-3, 0.05, 0.3, 2.0, 100.0]),
+    scale=st.sampled_from([1e-4, 0.7, 1.0, 255.0, 1e6]),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """name, how to build it, and whether vertex() and minimise_linear() are exact for linear functions."""
+
+    name: str
+    build: Callable[[Draw], Region]
+    exact_vertex: bool = True
+    exact_minimum: bool = True
+
+
+def ball(p: float, ends: tuple[float, float] | None = None) -> Callable[[Draw], Region]:
+    return lambda d: Ball(d.centre(3, 2, 3, ends=ends), d.radii(3), p, d.domain(ends))
+
+
+def frames(p: float, ends: tuple[float, float] | None = None) -> Callable[[Draw], Region]:
+    def build(d: Draw) -> Region:
+        mask = d.uniform(3, 4, salt=3) < 0.6
+        return Frames(d.centre(3, 4, 2, ends=ends), d.radii(3), p, d.domain(ends), mask=mask)
+
+    return build
+
+
+def sparse(axes: tuple[int, ...]) -> Callable[[Draw], Region]:
+    return lambda d: Sparse(d.centre(3, 2, 3, 2, ends=UNIT), d.counts(3, 4), d.domain(UNIT), axes=axes)
+
+
+def words(d: Draw) -> Region:
+    tokens = torch.randint(0, 6, (3, 4), generator=d.generator(4))
+    sets = {0: [1, 2], 1: [0], 2: [3, 0, 5, 4], 4: [4, 1]}
+    return Words.around(tokens, sets, d.gauss(6, 3) * d.scale).at(d.counts(3, 3))
+
+
+def patch(ends: tuple[float, float] | None) -> Callable[[Draw], Region]:
+    def build(d: Draw) -> Region:
+        return Patch(d.centre(3, 2, 4, ends=ends), d.radii(3), d.uniform(3, 2, 4, salt=5) < 0.5, d.domain(ends))
+
+    return build
+
+
+def sticker(d: Draw) -> Region:
+    return Patch.square(d.centre(3, 1, 4, 4, ends=UNIT), top=1, left=2, size=2, domain=d.domain(UNIT))
+
+
+def box(d: Draw) -> Region:
+    one, two = d.gauss(3, 2, 2) * d.scale, d.gauss(3, 2, 2, salt=6) * d.scale
+    return Box.between(torch.minimum(one, two), torch.maximum(one, two))
+
+
+REGIONS = [
+    *(Case(f"ball {p}", ball(p)) for p in (1, 1.5, 2, 3, math.inf)),
+    Case("ball 1 in a domain", ball(1, UNIT), exact_minimum=False),
+    Case("ball 1.5 in a domain", ball(1.5, UNIT), exact_vertex=False, exact_minimum=False),
+    Case("ball 2 in a domain", ball(2, UNIT), exact_vertex=False, exact_minimum=False),
+    Case("ball 3 in a domain", ball(3, UNIT), exact_vertex=False, exact_minimum=False),
+    Case("ball inf in a domain", ball(math.inf, UNIT)),
+    Case("frames 1", frames(1)),
+    Case("frames 2", frames(2)),
+    Case("frames inf in a domain", frames(math.inf, UNIT)),
+    Case("frames 3 in a domain", frames(3, UNIT), exact_vertex=False, exact_minimum=False),
+    Case("sparse numbers", sparse(())),
+    Case("sparse pixels", sparse((0,))),
+    Case("words", words),
+    Case("patch", patch(None)),
+    Case("patch in a domain", patch(UNIT)),
+    Case("sticker", sticker),
+    Case("box", box),
+]
+
+
+def named(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=lambda c: c.name.replace(" ", "_"))
+
+
+FAMILIES = [c for c in REGIONS if isinstance(c.build(Draw(0, torch.float64, 1.0, 1.0)), Family)]
+every_region, every_family = named(REGIONS), named(FAMILIES)
+
+
+def family(case: Case, draw: Draw) -> Family:
+    built = case.build(draw)
+    assert isinstance(built, Family)
+    return built
+
+
+def points_around(region: Region, draw: Draw, count: int = 6) -> Tensor:
+    """(count, batch, *shape): inside, near and far away."""
+    inside = region.sample(count, draw.generator(20))
+    away = draw.gauss(count, *region.centre.shape, salt=21) * draw.scale
+    size = torch.tensor([0.0, 1e-7, 1e-3, 0.1, 1.0, 30.0], dtype=draw.dtype)[:count]
+    return inside + away * size.reshape(-1, *(1 for _ in region.centre.shape))
+
+
+def dot(a: Tensor, x: Tensor, region: Region) -> Tensor:
+    return (region.flatten(a).double() * region.flatten(x).double()).sum(-1)
+
+
+def exact_dot(a: Tensor, x: Tensor) -> Fraction:
+    """In rational arithmetic: no rounding at all."""
+    pairs = zip(a.flatten().double().tolist(), x.flatten().double().tolist(), strict=True)
+    return sum((Fraction(u) * Fraction(v) for u, v in pairs), Fraction(0))
+
+
+# ---------------------------------------------------------------- points
+
+
+@every_region
+@given(draw=draws)
+def test_samples_are_inside_and_so_are_centres(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    samples = region.sample(9, draw.generator(20))
+    assert samples.shape == (9, *region.centre.shape)
+    assert samples.dtype == region.centre.dtype
+    assert region.contains(samples).all()
+    assert region.contains(region.centre).all()
+
+
+@every_region
+@given(draw=draws)
+def test_projection_is_inside_idempotent_and_leaves_inside_points_alone(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    points = points_around(region, draw)
+    projected = region.project(points)
+    assert projected.dtype == points.dtype
+    assert region.contains(projected).all()
+    assert torch.equal(region.project(projected), projected)
+    inside = region.contains(points)
+    assert torch.equal(projected[inside], points[inside])
+
+
+@named([c for c in REGIONS if c.name.split()[0] in ("ball", "frames", "patch")])
+@pytest.mark.parametrize("centre", [1.0, 1000.1, 1e6, 3e-5, 0.0])
+@pytest.mark.parametrize("radius", [1e-9, 1e-6, 3e-5])
+def test_tiny_radii_around_large_float32_centres(case: Case, centre: float, radius: float) -> None:
+    draw = Draw(3, torch.float32, radius, max(centre, 1e-3))
+    region = family(case, draw).at(radius)
+    points = torch.cat([points_around(region, draw), region.vertex(draw.gauss(2, *region.centre.shape))])
+    projected = region.project(points)
+    assert projected.dtype == torch.float32
+    assert region.contains(projected).all()
+    assert (region.distance(projected) <= radius).all()
+
+
+@every_region
+@given(draw=draws)
+def test_vertex_is_inside_and_lowest_where_it_is_exact(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    a = draw.gauss(2, *region.centre.shape, salt=30)
+    corner = region.vertex(a)
+    assert corner.shape == a.shape
+    assert region.contains(corner).all()
+    if case.exact_vertex:
+        samples = region.sample(12, draw.generator(31))
+        lowest = dot(a[:, None], samples, region).amin(1)
+        slack = 40 * torch.finfo(draw.dtype).eps * (region.flatten(a).abs() * region.flatten(region.centre).abs().add(1e-3)).sum(-1)
+        reached = dot(a, corner, region)
+        fall = (dot(a, region.centre, region) - reached).abs()
+        assert (reached <= lowest + slack + 1e-5 * fall).all()
+
+
+# ---------------------------------------------------------------- linear bounds and boxes
+
+
+@every_region
+@given(draw=draws)
+def test_linear_minimum_is_below_every_point_in_exact_arithmetic(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    rows = draw.gauss(len(region), 2, *region.shape, salt=40).double()
+    rows[:, 1][torch.rand(rows[:, 1].shape, generator=draw.generator(41)) < 0.5] = 0
+    minimum = region.minimise_linear(rows)
+    assert minimum.shape == (len(region), 2)
+    assert minimum.dtype == torch.float64
+    assert not minimum.isnan().any()
+    points = torch.cat([region.sample(3, draw.generator(42)), region.vertex(rows.transpose(0, 1).to(draw.dtype))])
+    for row, k in itertools.product(range(len(region)), range(2)):
+        bound = float(minimum[row, k])
+        if math.isfinite(bound):
+            assert all(Fraction(bound) <= exact_dot(rows[row, k], x[row]) for x in points)
+
+
+@named([c for c in REGIONS if c.exact_minimum and c.exact_vertex])
+@given(draw=draws)
+def test_linear_minimum_is_reached_where_it_is_exact(case: Case, draw: Draw) -> None:
+    region = case.build(replace(draw, dtype=torch.float64))
+    rows = draw.gauss(len(region), 2, *region.shape, salt=40).double()
+    minimum = region.minimise_linear(rows)
+    reached = dot(rows, region.vertex(rows.transpose(0, 1)).transpose(0, 1), region)
+    size = (region.flatten(rows).abs() * region.flatten(region.centre)[:, None].abs()).sum(-1) + reached.abs()
+    held = minimum.isfinite()  # a sticker in an unbounded domain has no minimum
+    assert (reached - minimum <= 1e-6 * size + 1e-12)[held].all()
+
+
+@every_region
+@given(draw=draws)
+def test_enclosing_box_holds_every_point(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    lower, upper = region.enclosing_box()
+    assert lower.shape == upper.shape == region.centre.shape
+    assert lower.dtype == upper.dtype == torch.float64
+    points = torch.cat([region.sample(6, draw.generator(20)), region.vertex(draw.gauss(3, *region.centre.shape)), region.centre[None]])
+    assert ((points.double() >= lower) & (points.double() <= upper)).all()
+
+
+def test_a_linear_minimum_over_an_infinite_region_is_minus_infinity_not_nan() -> None:
+    centre = torch.ones(1, 3)
+    rows = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)
+    for region in (
+        Ball(centre, torch.tensor([math.inf]), 2),
+        Patch(centre, torch.tensor([math.inf]), torch.ones(1, 3, dtype=torch.bool)),
+    ):
+        low = region.minimise_linear(rows)[0]
+        assert float(low[0]) == -math.inf
+        assert -1e-6 < float(low[1]) <= 0
+
+
+# ---------------------------------------------------------------- growing
+
+
+@every_family
+@given(draw=draws)
+def test_a_point_is_inside_exactly_from_its_distance_on(case: Case, draw: Draw) -> None:
+    region = family(case, draw)
+    points = points_around(region, draw)
+    distance = region.distance(points)
+    assert distance.dtype == torch.float64
+    assert torch.equal(region.contains(points), (distance <= region.radius) & distance.isfinite())
+    assert (region.distance(region.centre) == 0).all()
+    for point, away in zip(points, distance, strict=True):
+        reached = torch.where(away.isfinite(), away, 0).double()
+        grown = replace(region, radius=reached)
+        assert torch.equal(grown.contains(point), away.isfinite())
+
+
+@every_family
+@given(draw=draws)
+def test_larger_members_hold_smaller_ones(case: Case, draw: Draw) -> None:
+    region = family(case, draw)
+    small, large = region.at(0.5 * draw.radius), region.at(draw.radius)
+    assert large.contains(small.sample(6, draw.generator(50))).all()
+    rows = draw.gauss(len(region), 2, *region.shape, salt=51).double()
+    assert (large.minimise_linear(rows) <= small.minimise_linear(rows) + 1e-9 * draw.scale).all()
+    assert (small.enclosing_box()[0] >= large.enclosing_box()[0]).all()
+    assert (small.enclosing_box()[1] <= large.enclosing_box()[1]).all()
+    assert torch.equal(small.radius, torch.full_like(region.radius, 0.5 * draw.radius))
+
+
+@every_family
+@given(draw=draws)
+def test_a_region_of_radius_zero_is_its_centre(case: Case, draw: Draw) -> None:
+    point = family(case, draw).at(0)
+    assert torch.equal(point.sample(3, draw.generator(20)), point.centre.expand(3, *point.centre.shape))
+    assert torch.equal(point.project(points_around(point, draw)), point.centre.expand(6, *point.centre.shape))
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+@given(draw=draws)
+def test_distance_is_never_below_the_rational_one(p: float, draw: Draw) -> None:
+    centre = draw.centre(2, 5)
+    x = centre + draw.gauss(2, 5, salt=60) * draw.radius
+    ball_ = Ball(centre, torch.ones(2, dtype=torch.float64), p)
+    for row in range(2):
+        pairs = zip(x[row].tolist(), centre[row].tolist(), strict=True)
+        changes = [abs(Fraction(u) - Fraction(v)) for u, v in pairs]
+        found = Fraction(float(ball_.distance(x)[row]))
+        if p == 2:
+            found, truth = found**2, sum(c**2 for c in changes)
+        else:
+            truth = max(changes) if p == math.inf else sum(changes)
+        assert truth <= found <= truth * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3, math.inf])
+@pytest.mark.parametrize("size", [1e-200, 1e-100, 1e100])
+def test_distance_survives_extreme_numbers(p: float, size: float) -> None:
+    x = torch.tensor([[3.0, 4.0]], dtype=torch.float64) * size
+    truth = float(torch.linalg.vector_norm(torch.tensor([3.0, 4.0], dtype=torch.float64), ord=p)) * size
+    found = float(Ball(torch.zeros_like(x), torch.ones(1, dtype=torch.float64), p).distance(x))
+    assert truth * (1 - 1e-13) <= found <= truth * (1 + 1e-9)
+
+
+def test_counting_distances_count() -> None:
+    image = torch.zeros(1, 2, 2, 2)
+    changed = image.clone()
+    changed[0, :, 0, 0] = 1  # both channels of one pixel
+    changed[0, 0, 1, 1] = 0.5
+    domain, radius = Domain.of(UNIT), torch.ones(1)
+    assert Sparse(image, radius, domain).distance(changed).tolist() == [3]
+    assert Sparse(image, radius, domain, axes=(0,)).distance(changed).tolist() == [2]
+    assert Sparse(image, radius, domain).distance(changed * 2).tolist() == [math.inf]  # out of the domain
+    assert Sparse(image, radius, domain).limit().tolist() == [8]
+    assert Sparse(image, radius, domain, axes=(0,)).limit().tolist() == [4]
+    sentence = Words.around(torch.tensor([[0, 1, 1]]), {1: [2]}, torch.eye(3))
+    x = torch.eye(3)[torch.tensor([[0, 2, 1]])]
+    assert sentence.decode(x).tolist() == [[0, 2, 1]]
+    assert sentence.distance(x).tolist() == [1]
+    assert sentence.distance(torch.eye(3)[torch.tensor([[2, 1, 1]])]).tolist() == [math.inf]  # 0 has no substitute
+    assert sentence.distance(x / 2).tolist() == [math.inf]
+    assert sentence.limit().tolist() == [2]
+
+
+def test_a_half_unit_is_no_unit() -> None:
+    """Between whole numbers nothing grows: at(1.5) is at(1)."""
+    generator = torch.Generator().manual_seed(0)
+    for region in (
+        Sparse(torch.full((1, 5), 0.5), torch.tensor([1.5]), Domain.of(UNIT)),
+        Words.around(torch.zeros(1, 5, dtype=torch.int64), {0: [1]}, torch.eye(3), radius=1.5),
+    ):
+        assert region.contains(region.sample(20, generator)).all()
+        assert region.contains(region.vertex(torch.randn(1, *region.shape))).all()
+        assert region.contains(region.project(torch.rand(1, *region.shape))).all()
+
+
+def test_samples_of_a_ball_reach_its_surface_and_its_inside() -> None:
+    for p in (1, 1.5, 2, 3, math.inf):
+        ball_ = Ball(torch.zeros(1, 5), torch.ones(1), p)
+        distance = ball_.distance(ball_.sample(200, torch.Generator().manual_seed(0)))
+        assert float(distance.max()) > 0.999
+        assert (distance > 0.999).double().mean() > 0.2
+        assert (distance < 0.8).double().mean() > 0.2
+
+
+def test_frames_that_may_not_move_do_not_move() -> None:
+    mask = torch.tensor([[True, False, True]])
+    region = Frames(torch.zeros(1, 3, 2), torch.ones(1), 2, mask=mask)
+    moved = region.vertex(torch.ones(1, 3, 2))
+    assert (moved[0, 1] == 0).all()
+    assert torch.allclose(moved[0, 0], torch.full((2,), -math.sqrt(0.5)))
+    assert region.distance(torch.ones(1, 3, 2)).tolist() == [math.inf]
+    everywhere = Frames(torch.zeros(1, 3, 2), torch.ones(1), 2)
+    assert float(everywhere.distance(torch.ones(1, 3, 2))) == pytest.approx(math.sqrt(2))
+
+
+# ---------------------------------------------------------------- axes and batches
+
+
+def numbers(region: Region, points: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield "contains", region.contains(points)
+    yield "project", region.project(points)
+    yield "vertex", region.vertex(points)
+    if isinstance(region, Family):
+        yield "distance", region.distance(points)
+
+
+@every_region
+@given(draw=draws)
+def test_leading_axes_and_rows_are_independent(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    points = points_around(region, draw).reshape(2, 3, *region.centre.shape)
+    together = dict(numbers(region, points))
+    for k, m in itertools.product(range(2), range(3)):
+        for name, alone in numbers(region, points[k, m]):
+            assert torch.equal(together[name][k, m], alone), name
+    axis = 2
+    for row in range(len(region)):
+        single = batch.take(region, torch.tensor([row]))
+        for name, alone in numbers(single, points.narrow(axis, row, 1)):
+            assert torch.equal(together[name].narrow(axis, row, 1), alone), name
+
+
+def tensors(item: object) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(item).items() if isinstance(value, Tensor)}
+
+
+@every_region
+@given(draw=draws)
+def test_take_and_concatenate_round_trip(case: Case, draw: Draw) -> None:
+    region = case.build(draw)
+    pieces = [batch.take(region, torch.tensor(rows)) for rows in ([0], [1, 2])]
+    assert [len(piece) for piece in pieces] == [1, 2]
+    whole = batch.concatenate(pieces)
+    assert type(whole) is type(region)
+    assert tensors(whole).keys() == tensors(region).keys()
+    assert all(torch.equal(value, tensors(region)[name]) for name, value in tensors(whole).items())
+    assert batch.signature(whole) == batch.signature(region)
+    turned = batch.take(region, torch.tensor([2, 0]))
+    assert torch.equal(turned.centre, region.centre[[2, 0]])
+    masked = batch.take(region, torch.tensor([False, True, False]))
+    assert torch.equal(masked.centre, region.centre[1:2])
+
+
+def test_signatures_differ_where_batches_cannot_be_joined() -> None:
+    base = Ball(torch.zeros(2, 3), torch.ones(2), 2)
+    others = [
+        Ball(torch.zeros(2, 3), torch.ones(2), 1),
+        Ball(torch.zeros(2, 4), torch.ones(2), 2),
+        Ball(torch.zeros(2, 3, dtype=torch.float64), torch.ones(2), 2),
+        Frames(torch.zeros(2, 3), torch.ones(2), 2),
+        Ball(torch.zeros(2, 3), torch.ones(2), 2, Domain.of(UNIT)),
+    ]
+    assert batch.signature(base) == batch.signature(Ball(torch.ones(5, 3), torch.ones(5), 2))
+    assert all(batch.signature(base) != batch.signature(other) for other in others)
+
+
+# ---------------------------------------------------------------- refusals
+
+X, R = torch.full((2, 3), 0.5), torch.ones(2)
+NAN, INF = torch.tensor([[0.5, 0.5, 0.5], [0.5, math.nan, 0.5]]), torch.tensor([[0.5, 0.5, math.inf], [0.5, 0.5, 0.5]])
+IN_UNIT = Domain.of(UNIT)
+MASK = torch.ones(2, 3, dtype=torch.bool)
+
+REFUSED = [
+    ("NaN in a ball", lambda: Ball(NAN, R), "input 1 holds NaN"),
+    ("NaN in frames", lambda: Frames(NAN, R), "input 1 holds NaN"),
+    ("NaN in sparse", lambda: Sparse(NAN, R, IN_UNIT), "input 1 holds NaN"),
+    ("NaN in a patch", lambda: Patch(NAN, R, MASK), "input 1 holds NaN"),
+    ("NaN in a box", lambda: Box(NAN, X - 1, X + 1), "input 1 holds NaN"),
+    ("NaN ends of a box", lambda: Box.between(NAN, X + 1), "NaN|nan"),
+    ("infinity", lambda: Ball(INF, R), "input 0 holds NaN or infinity"),
+    ("outside the domain", lambda: Ball(X * 4, R, 2, IN_UNIT), r"input 0 has values from 2 to 2, .* is \[0, 1\]"),
+    ("outside the domain, sparse", lambda: Sparse(X * 4, R, IN_UNIT), "the domain is"),
+    ("outside the domain, patch", lambda: Patch(-X, R, MASK, IN_UNIT), "the domain is"),
+    ("negative radius", lambda: Ball(X, -R), "negative"),
+    ("NaN radius", lambda: Frames(X, R * math.nan), "NaN"),
+    ("negative count", lambda: Sparse(X, -R, IN_UNIT), "negative"),
+    ("negative words", lambda: Words.around(torch.zeros(1, 2, dtype=torch.int64), {}, torch.eye(2), -1), "negative"),
+    ("one radius for two", lambda: Ball(X, torch.ones(1)), r"shape \(1,\), expected one number for each of the 2"),
+    ("p below one", lambda: Ball(X, R, 0.5), "norm 0.5: a norm needs p >= 1"),
+    ("p = 0", lambda: Frames(X, R, 0), "norm 0"),
+    ("p is NaN", lambda: Ball(X, R, math.nan), "norm nan"),
+    ("mask of wrong shape", lambda: Frames(X, R, mask=MASK[:, :2]), r"mask.*\(2, 2\), expected bool of \(2, 3\)"),
+    ("mask of numbers", lambda: Frames(X, R, mask=torch.ones(2, 3)), "mask is torch.float32"),
+    ("patch mask of wrong shape", lambda: Patch(X, R, MASK[:1]), r"mask must be bool of shape \(2, 3\)"),
+    ("patch mask of numbers", lambda: Patch(X, R, torch.ones(2, 3)), "torch.float32"),
+    ("a square outside", lambda: Patch.square(torch.zeros(1, 1, 4, 4), top=9, left=0, size=2), "lies outside"),
+    ("empty batch", lambda: Ball(torch.zeros(0, 3), torch.ones(0)), "the data are empty"),
+    ("empty frames", lambda: Frames(torch.zeros(0, 3, 2), torch.ones(0)), "the data are empty"),
+    ("empty sparse", lambda: Sparse(torch.zeros(0, 3), torch.ones(0), IN_UNIT), "the data are empty"),
+    ("empty patch", lambda: Patch(torch.zeros(0, 3), torch.ones(0), MASK[:0]), "the data are empty"),
+    ("empty box", lambda: Box.between(torch.zeros(0, 3), torch.zeros(0, 3)), "the data are empty"),
+    ("empty words", lambda: Words.around(torch.zeros(0, 3, dtype=torch.int64), {}, torch.eye(3)), "the data are empty"),
+    ("single numbers have no frames", lambda: Frames(torch.zeros(2), R), "single numbers"),
+    ("sparse without a domain", lambda: Sparse(X, R, Domain.of(None)), "bounded domain"),
+    ("axes that do not exist", lambda: Sparse(X, R, IN_UNIT, axes=(1,)), r"axes \(1,\)"),
+    ("box upside down", lambda: Box.between(X + 1, X), r"at \(0, 0\) the lower end 1.5 is above the upper end 0.5"),
+    ("box of two shapes", lambda: Box.between(X, X[:, :2]), "different shapes"),
+    ("centre outside its box", lambda: Box(X + 9, X, X + 1), "outside its box"),
+    ("words out of it", lambda: Words.around(torch.tensor([[0, 7]]), {}, torch.eye(3)), "vocabulary has 3 words"),
+    ("substitutes out", lambda: Words.around(torch.tensor([[0]]), {0: [5]}, torch.eye(3)), "vocabulary has 3 words"),
+    ("words that are no ids", lambda: Words.around(torch.zeros(1, 2), {}, torch.eye(3)), "must be integers"),
+    ("a domain upside down", lambda: Domain.of((1, 0)), "below its upper end"),
+    ("a domain of NaN", lambda: Domain.of((math.nan, 1)), "below its upper end"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "message"), [pytest.param(b, m, id=name) for name, b, m in REFUSED])
+def test_what_cannot_be_a_region_is_refused_in_words(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        build()
+
+
+@pytest.mark.parametrize("ends", [(0.1, 0.3), (0.0, 0.7), (-0.7, 1 / 3)])
+def test_ends_of_a_domain_that_float32_cannot_hold(ends: tuple[float, float]) -> None:
+    """What float32 data reach by rounding, the float64 bounds must hold: no proof about less than what is attacked."""
+    centre = torch.tensor([ends], dtype=torch.float32)
+    region = Ball(centre, torch.ones(1, dtype=torch.float64), math.inf, Domain.of(ends))
+    lower, upper = region.enclosing_box()
+    points = torch.cat([region.vertex(torch.tensor([[1.0, 1.0]])), region.vertex(torch.tensor([[-1.0, -1.0]])), centre])
+    assert region.contains(points[:, None]).all()
+    assert ((points.double() >= lower) & (points.double() <= upper)).all()
+
+
+def test_inputs_that_are_single_numbers() -> None:
+    region = Ball(torch.tensor([0.5, 0.25]), torch.ones(2), 2, Domain.of((0, 1)))
+    assert region.contains(region.sample(5, torch.Generator().manual_seed(0))).all()
+    assert torch.equal(region.vertex(torch.tensor([1.0, -1.0])), torch.tensor([0.0, 1.0]))
