@@ -1,0 +1,115 @@
+"""Small modules around the user's model, so that every network is (batch, *shape) -> (batch, outputs) in the user's units."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import BadInput
+
+Pool = Literal["last", "mean", "max"]
+
+
+class Adapter(nn.Module):
+    """Normalises, turns time-first into batch-first, picks the output of a sequence model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mean: Tensor | None = None,
+        std: Tensor | None = None,
+        time_first: bool = False,
+        pool: Pool | None = None,
+        takes_lengths: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.time_first = time_first
+        self.pool = pool
+        self.takes_lengths = takes_lengths
+        self.mean: Tensor | None
+        self.std: Tensor | None
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, *shape) -> (batch, outputs)."""
+        outputs: Any
+        batch, length = x.shape[0], x.shape[1] if x.dim() > 1 else 1
+        if self.mean is not None:
+            x = x - self.mean
+        if self.std is not None:
+            x = x / self.std
+        if self.time_first:
+            x = x.transpose(0, 1)
+        if self.takes_lengths:
+            # Inputs of different length never share a batch here, so every row is full.
+            outputs = self.model(x, torch.full((batch,), length, dtype=torch.int64))
+        else:
+            outputs = self.model(x)
+        while isinstance(outputs, tuple | list):  # nn.LSTM and its like answer (outputs, state)
+            outputs = outputs[0]
+        if self.pool is not None:
+            outputs = self._pooled(outputs)
+        answer: Tensor = outputs.flatten(1) if outputs.dim() > 1 else outputs.unsqueeze(1)
+        return answer
+
+    def _pooled(self, outputs: Tensor) -> Tensor:
+        """(batch, time, outputs), or (time, batch, outputs) -> (batch, outputs)."""
+        time = 0 if self.time_first else 1
+        if self.pool == "last":
+            return outputs.select(time, -1)
+        return outputs.mean(time) if self.pool == "mean" else outputs.amax(time)
+
+
+class OneByOne(nn.Module):
+    """A model whose file fixes the batch size at one, or knows no batch, mapped over a batch."""
+
+    def __init__(self, model: nn.Module, *, keeps_axis: bool = True) -> None:
+        super().__init__()
+        self.model = model
+        self.keeps_axis = keeps_axis  # the model wants a batch axis of one; else it wants none
+
+    def forward(self, x: Tensor) -> Tensor:
+        mapped: Tensor = torch.func.vmap(self.single, randomness="error")(x)
+        return mapped
+
+    def single(self, x: Tensor) -> Tensor:
+        outputs: Any = self.model(x.unsqueeze(0) if self.keeps_axis else x)
+        while isinstance(outputs, tuple | list):
+            outputs = outputs[0]
+        plain = not self.keeps_axis
+        answer: Tensor = outputs if plain else outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
+        return answer
+
+
+class InTurn(nn.Module):
+    """A model whose file fixes the batch size, where mapping is not possible either: row after row."""
+
+    def __init__(self, model: nn.Module, *, keeps_axis: bool = True) -> None:
+        super().__init__()
+        self.model = OneByOne(model, keeps_axis=keeps_axis)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.model.single(row) for row in x])
+
+
+class BlackBox(nn.Module):
+    """Any function of numpy arrays, (n, *shape) -> (n, outputs). No gradients, no graph, nothing provable."""
+
+    def __init__(self, function: Callable[[np.ndarray[Any, Any]], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer = np.asarray(self.function(x.detach().cpu().numpy()))
+        if answer.ndim == 0 or answer.shape[0] != x.shape[0]:
+            raise BadInput(
+                f"the model's function returned shape {answer.shape} for {x.shape[0]} inputs; it must return one row for each input."
+            )
+        if not np.issubdtype(answer.dtype, np.number):
+            raise BadInput(f"the model's function returned {answer.dtype}, expected numbers.")
+        return torch.from_numpy(np.ascontiguousarray(answer)).to(x)

@@ -1,0 +1,506 @@
+"""The network under test: where it came from, what goes in, what comes out, and how often it was asked."""
+
+import contextlib
+import copy
+import hashlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
+from holdfast.network.adapter import Adapter, BlackBox, InTurn, OneByOne, Pool
+from holdfast.network.tokens import split_graph, split_module
+from holdfast.network.trace import as_plain_module, converted, export, rewrite
+from holdfast.region.base import Domain
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Source = Literal["torch", "export", "onnx", "black box"]
+ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
+
+
+@dataclass(eq=False)
+class Network:
+    """A model as every method sees it: (n, *shape) -> (n, outputs), in the user's units.
+
+    Build one with `from_torch`, `from_export`, `from_onnx` or `from_callable`. The user's model is copied, never changed.
+    """
+
+    module: nn.Module
+    name: str
+    source: Source
+    domain: Domain
+    fingerprint: str
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    shape: tuple[int | None, ...] | None = None  # of one input; None inside where any length will do
+    vectors: Tensor | None = None  # (words, dim), where the model reads tokens
+    vocabulary: tuple[str, ...] | None = None
+    token_model: nn.Module | None = None  # the whole model, tokens in, to replay words through
+    notes: tuple[str, ...] = ()  # what a user should know about how the model was read
+    queries: int = 0
+    _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
+
+    # ---- ways in
+
+    @classmethod
+    def from_torch(
+        cls,
+        module: nn.Module,
+        *,
+        domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
+        mean: float | Sequence[float] | Tensor | None = None,
+        std: float | Sequence[float] | Tensor | None = None,
+        shape: Sequence[int] | None = None,
+        time_first: bool = False,
+        pool: Pool | None = None,
+        tokens: bool = False,
+        vocabulary: Sequence[str] | None = None,
+        device: str | torch.device = "cpu",
+        name: str | None = None,
+    ) -> "Network":
+        """A torch module, (batch, *shape) -> (batch, outputs).
+
+        domain      lowest and highest value of an input, in the units you measure in; None: unbounded.
+        mean, std   the module is given (x - mean) / std; a sequence stands for the first axis of an input (channels).
+        shape       the shape of one input; only needed by what runs before any data is seen. For tokens, (length,).
+        time_first  the module wants (time, batch, ...). You always give holdfast the batch first.
+        pool        the module answers (batch, time, outputs): take the last, the mean or the largest over time.
+        tokens      the module reads token ids through one nn.Embedding; regions then live among its word vectors.
+        vocabulary  the words, so that answers show them; implies tokens.
+        """
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable.")
+        notes: list[str] = []
+        if module.training:
+            warnings.warn(
+                f"{type(module).__name__} is in training mode; holdfast measures a copy in evaluation mode (dropout off, batch norm "
+                f"with its stored statistics). Your module stays as it is.",
+                stacklevel=2,
+            )
+            notes.append("was in training mode; measured in evaluation mode")
+        try:
+            copied = copy.deepcopy(module).eval().requires_grad_(False)
+        except Exception as error:
+            raise BadInput(f"{type(module).__name__} cannot be copied ({error}); give holdfast a fresh, untrained-on module.") from error
+        where = _device(device)
+        copied = copied.to(where)
+        tokens = tokens or vocabulary is not None
+        vectors, token_model = None, None
+        if tokens:
+            token_model = copied
+            length = shape[0] if shape else 7
+            example = torch.zeros((length, 3) if time_first else (3, length), dtype=torch.int64, device=where)
+            beside = (torch.full((3,), length, dtype=torch.int64),) if _takes_lengths(copied) else ()
+            vectors, copied = split_module(copied, example, *beside)
+            shape = (shape[0] if shape else None, vectors.shape[1])  # type: ignore[assignment]
+        return cls._of(
+            copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
+            time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model, device=where,
+            notes=notes, fingerprint=_hash_state(module),
+        )  # fmt: skip
+
+    @classmethod
+    def from_export(
+        cls,
+        file: str | Path,
+        *,
+        trust: bool = False,
+        domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
+        mean: float | Sequence[float] | Tensor | None = None,
+        std: float | Sequence[float] | Tensor | None = None,
+        time_first: bool = False,
+        pool: Pool | None = None,
+        vocabulary: Sequence[str] | None = None,
+        device: str | torch.device = "cpu",
+    ) -> "Network":
+        """A `.pt2` file written by torch.export.save. Options as in `from_torch`; a token model is recognised by its input.
+
+        torch reads parts of such a file with pickle and sympy, and either can run code that the file brings along. So it is opened
+        only with trust=True, for files from people you trust. ONNX files carry no code.
+        """
+        path = _existing(file)
+        if not trust:
+            raise UnreadableFile(
+                f"{path}: opening a .pt2 file can run code that it contains (torch unpickles parts of it). If you trust whoever "
+                f"made it, pass trust=True (--trust on the command line); otherwise ask for an ONNX file, which cannot."
+            )
+        where = _device(device)
+        try:
+            program = torch.export.load(path)
+            model = as_plain_module(program)
+        except Exception as error:
+            raise UnreadableFile(
+                f"{path}: torch.export cannot read it ({_first_line(error)}). Was it written by torch.export.save?"
+            ) from error
+        values = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+        if len(values) != 1:
+            raise BadInput(f"{path}: the program takes {len(values)} inputs; holdfast needs exactly one. Fix the others before exporting.")
+        example = _example(values[0], where)
+        dtype = example.dtype if example.is_floating_point() else _floating(model)
+        model = converted(model, dtype=dtype, device=where).requires_grad_(False)
+        # None marks what the program leaves open.
+        shape = item_shape([d if isinstance(d, int) else None for d in values[0].shape], time_first)
+        vectors, token_model, rest = None, None, model
+        if not example.is_floating_point():
+            token_model = model
+            vectors, rest_module = split_graph(model, example)
+            assert isinstance(rest_module, fx.GraphModule)
+            rest, shape = rest_module, (*shape, vectors.shape[1])
+        body = rest if time_first else _batched(rest, example if vectors is None else vectors[example])
+        return cls._of(
+            body, name=path.name, source="export", domain=domain,
+            mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
+            token_model=token_model, device=where, notes=[], fingerprint=_hash_file(path),
+        )  # fmt: skip
+
+    @classmethod
+    def from_onnx(
+        cls,
+        file: str | Path,
+        *,
+        domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
+        mean: float | Sequence[float] | Tensor | None = None,
+        std: float | Sequence[float] | Tensor | None = None,
+        time_first: bool = False,
+        pool: Pool | None = None,
+        vocabulary: Sequence[str] | None = None,
+        device: str | torch.device = "cpu",
+        black_box: bool = False,
+        batched: bool = True,
+        constants: Mapping[str, Any] | None = None,
+    ) -> "Network":
+        """An ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators. Options as in `from_torch`.
+
+        batched=False: the file takes a single input without a batch axis. constants: values for all inputs but the one that moves.
+
+        With black_box=True, or where an operator is not known, the file runs through onnxruntime (extra `runtime`) as a black box:
+        no gradients and no proofs, and the network's notes say so.
+        """
+        from holdfast.network.onnx import open_onnx  # onnx is not needed to import the library
+
+        path = _existing(file)
+        opened = open_onnx(path, black_box=black_box, constants=constants)
+        where = _device("cpu" if opened.black_box else device)
+        model = opened.module.to(where).requires_grad_(False)
+        vectors, token_model = None, None
+        example, shape = opened.example.to(where), item_shape(opened.shape, time_first) if batched else opened.shape
+        if opened.vectors is not None:
+            vectors, token_model = opened.vectors.to(where), opened.token_module
+        if not batched:
+            model = InTurn(model, keeps_axis=False) if opened.black_box else _mapped(model, example)
+        elif not opened.black_box and not time_first:
+            model = _batched(model, example)
+        return cls._of(
+            model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
+            shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model,
+            device=where, notes=list(opened.notes), fingerprint=_hash_file(path),
+        )  # fmt: skip
+
+    @classmethod
+    def from_callable(
+        cls,
+        function: "Callable[[np.ndarray[Any, Any]], Any]",
+        *,
+        domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
+        shape: Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> "Network":
+        """Any function of a numpy array, (n, *shape) float32 -> (n, outputs). A black box: attacks and estimates, never a proof."""
+        if not callable(function):
+            raise BadInput(f"from_callable needs a function, got {type(function).__name__}.")
+        label: str = name or str(getattr(function, "__name__", type(function).__name__))
+        try:
+            code = inspect.getsource(function)
+        except (OSError, TypeError):
+            code = label
+        return cls._of(
+            BlackBox(function), name=label, source="black box", domain=domain, mean=None, std=None, shape=shape, time_first=False,
+            pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
+            notes=["black box: no gradients, nothing can be proved"], fingerprint=hashlib.sha256(code.encode()).hexdigest(),
+        )  # fmt: skip
+
+    @classmethod
+    def _of(
+        cls,
+        model: nn.Module,
+        *,
+        name: str,
+        source: Source,
+        domain: tuple[float | Tensor, float | Tensor] | Domain | None,
+        mean: float | Sequence[float] | Tensor | None,
+        std: float | Sequence[float] | Tensor | None,
+        shape: Sequence[int | None] | None,
+        time_first: bool,
+        pool: Pool | None,
+        vectors: Tensor | None,
+        vocabulary: Sequence[str] | None,
+        token_model: nn.Module | None,
+        device: torch.device,
+        notes: list[str],
+        fingerprint: str,
+    ) -> "Network":
+        _check_weights(model, name)
+        if vectors is None and vocabulary is not None:
+            raise BadInput(f"{name} does not read tokens, so a vocabulary has no meaning for it.")
+        if vectors is not None and vocabulary is not None and len(vocabulary) != len(vectors):
+            raise BadInput(f"the vocabulary has {len(vocabulary)} words, but the embedding of {name} has {len(vectors)} rows.")
+        dtype = _floating(model)
+        rank = len(shape) if shape else None
+        adapter = Adapter(
+            model,
+            mean=_along_first_axis(mean, rank, dtype, "mean"),
+            std=_along_first_axis(std, rank, dtype, "std"),
+            time_first=time_first,
+            pool=pool,
+            takes_lengths=source == "torch" and _takes_lengths(model),
+        )
+        if token_model is not None:
+            token_model = Adapter(token_model, time_first=time_first, pool=pool, takes_lengths=adapter.takes_lengths)
+        return cls(
+            module=adapter.eval().to(device),
+            name=name,
+            source=source,
+            domain=Domain.of(domain),
+            fingerprint=fingerprint,
+            device=device,
+            dtype=dtype,
+            shape=tuple(shape) if shape is not None else None,
+            vectors=vectors,
+            vocabulary=tuple(vocabulary) if vocabulary is not None else None,
+            token_model=token_model,
+            notes=tuple(notes),
+        )
+
+    # ---- asking
+
+    @property
+    def differentiable(self) -> bool:
+        return self.source != "black box"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, *shape) -> (n, outputs), no gradient; every row counts as one query."""
+        with torch.no_grad():
+            return torch.cat([self._forward(part) for part in self._parts(x)])
+
+    def score_and_gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """(n, *shape), a function (n, outputs) -> (n,) that treats rows apart -> scores (n,), their gradients (n, *shape)."""
+        assert self.differentiable
+        x = x.detach().to(self.device, self.dtype).requires_grad_(True)
+        # cuDNN's recurrent layers have no backward pass in evaluation mode; torch's own have.
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            values = score(self._forward(x))
+            # A model or a score that cuts the graph (a comparison, numpy) is flat to torch.
+            gradient = torch.autograd.grad(values.sum(), x, allow_unused=True)[0] if values.requires_grad else None
+        return values.detach(), torch.zeros_like(x).detach() if gradient is None else torch.nan_to_num(gradient)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        self.queries += len(x)
+        outputs: Tensor = self.module(x)
+        return outputs
+
+    def _parts(self, x: Tensor) -> Iterator[Tensor]:
+        rows = max(1, ELEMENTS_PER_CALL // max(1, x[0].numel())) if len(x) else 1
+        for part in x.split(rows):
+            yield part.to(self.device, self.dtype)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(batch, length) token ids -> (batch, length, dim)."""
+        if self.vectors is None:
+            raise BadInput(
+                f"the data are integers, but {self.name} takes numbers. If they are token ids, build the network with tokens=True; "
+                f"if they are values, convert them to float."
+            )
+        words = len(self.vectors)
+        if tokens.numel() and not bool(((tokens >= 0) & (tokens < words)).all()):
+            raise BadInput(f"token ids run from {int(tokens.min())} to {int(tokens.max())}, but the embedding has {words} words.")
+        return self.vectors[tokens.to(self.vectors.device)]
+
+    def ask_tokens(self, tokens: Tensor) -> Tensor:
+        """(n, length) token ids -> (n, outputs), through the user's whole model, embedding and all."""
+        assert self.token_model is not None
+        self.queries += len(tokens)
+        with torch.no_grad():
+            outputs: Tensor = self.token_model(tokens.to(self.device))
+        return outputs
+
+    def outputs_for(self, x: Tensor) -> int:
+        """How many outputs the network has, by asking it about the first rows; BadInput if it refuses or mixes rows."""
+        x = x.to(self.device, self.dtype)
+        if self.shape is not None and not _fits(tuple(x.shape[1:]), self.shape):
+            want = "x".join("any" if d is None else str(d) for d in self.shape)
+            raise BadInput(f"the inputs have shape {tuple(x.shape[1:])}, {self.name} takes {want} (without the batch axis).")
+        try:
+            first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
+            pair = self(first)
+            alone = torch.cat([self(row[None]) for row in first])
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+        if pair.dim() != 2 or pair.shape[0] != 2:
+            raise BadInput(
+                f"{self.name} answered {tuple(pair.shape)} to a batch of 2; expected (batch, outputs). For a time-first model "
+                f"pass time_first=True, for one answer a frame pass pool='last', 'mean' or 'max'."
+            )
+        if not bool(pair.isfinite().all()):
+            raise BadInput(f"{self.name} answers NaN or infinity on the first inputs; check its weights and the scale of the data.")
+        if pair.shape != alone.shape or not torch.allclose(pair, alone, rtol=1e-3, atol=1e-4):
+            raise BadInput(
+                f"{self.name} answers differently when inputs share a batch, so no answer about one input has a meaning. Is the batch "
+                f"axis really first (time_first=)? Does a layer work across the batch?"
+            )
+        return int(pair.shape[1])
+
+    # ---- looking inside
+
+    def program(self, x: Tensor) -> torch.export.ExportedProgram:
+        """The graph for inputs of this shape, batch axis free; UnsupportedLayer if there is none."""
+        if not self.differentiable:
+            raise UnsupportedLayer(f"{self.name} is a black box, so nothing about it can be proved. Attacks and estimates still work.")
+        shape = tuple(x.shape[1:])
+        if shape not in self._programs:
+            self._programs[shape] = export(self.module, x[:1].to(self.device, self.dtype))
+        return self._programs[shape]
+
+    def double(self, x: Tensor) -> "Network | None":
+        """The same network in float64 for inputs like x, or None where there is none (a black box, a fixed dtype inside)."""
+        if self.dtype == torch.float64 or not self.differentiable:
+            return self if self.differentiable else None
+        for build in (self._double_module, self._double_graph):
+            with contextlib.suppress(Exception):
+                twin = copy.copy(self)
+                twin.module, twin.dtype, twin._programs = build(x), torch.float64, {}
+                probe = x[:2].to(self.device)
+                # A layer that rounds to float32 inside would be no twin at all.
+                if torch.allclose(twin(probe), self(probe).double(), rtol=1e-3, atol=1e-4):
+                    return twin
+        return None
+
+    def _double_module(self, x: Tensor) -> nn.Module:
+        copied = copy.deepcopy(self.module).double()
+        for part in copied.modules():
+            if isinstance(part, fx.GraphModule):
+                rewrite(part, dtype=torch.float64, device=self.device)
+        return copied
+
+    def _double_graph(self, x: Tensor) -> nn.Module:
+        graph = converted(as_plain_module(self.program(x)), dtype=torch.float64, device=self.device)
+        return Adapter(graph)
+
+    def words(self, tokens: Tensor) -> list[str]:
+        """(length,) token ids -> the words, or their numbers where no vocabulary was given."""
+        return [self.vocabulary[t] if self.vocabulary else str(t) for t in tokens.tolist()]
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise BadInput(f"device {device!r}: {_first_line(error)}") from error
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput(f"device {device!r}: no GPU is visible to torch here. Use device='cpu' (it gives the same answers, slower).")
+    return where
+
+
+def _existing(file: str | Path) -> Path:
+    path = Path(file)
+    if not path.is_file():
+        raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Give the path of a model file.")
+    return path
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _floating(module: nn.Module) -> torch.dtype:
+    """The arithmetic the model works in: that of its first floating parameter or buffer."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+
+
+def _check_weights(module: nn.Module, name: str) -> None:
+    for key, value in module.state_dict().items():
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+            raise BadInput(f"{name}: {key} holds NaN or infinity. The file is damaged or the training diverged.")
+
+
+def _takes_lengths(model: nn.Module) -> bool:
+    """Does forward want the lengths of the sequences beside them?"""
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    return len(parameters) > 1 and parameters[1].default is inspect.Parameter.empty and parameters[1].name.startswith("length")
+
+
+def _along_first_axis(value: float | Sequence[float] | Tensor | None, rank: int | None, dtype: torch.dtype, what: str) -> Tensor | None:
+    """A number stays one; a sequence stands along the first axis of an input."""
+    if value is None:
+        return None
+    tensor = torch.as_tensor(value, dtype=dtype)
+    if not bool(tensor.isfinite().all()) or (what == "std" and bool((tensor == 0).any())):
+        raise BadInput(f"{what} holds zero, NaN or infinity: {value}.")
+    if tensor.dim() != 1:
+        return tensor
+    if rank is None:
+        raise BadInput(f"a {what} for each channel needs the input's shape too: pass shape=(channels, height, width).")
+    return tensor.reshape(-1, *(1 for _ in range(rank - 1)))
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(w is None or w == s for s, w in zip(shape, wanted, strict=True))
+
+
+def item_shape(shape: Sequence[int | None], time_first: bool) -> tuple[int | None, ...]:
+    """The shape of one input, given that of the model's own batch."""
+    return (shape[0], *shape[2:]) if time_first else tuple(shape[1:])
+
+
+def _example(value: Any, device: torch.device) -> Tensor:
+    """Zeros in the shape of a traced input, open axes at a small size. Zero is a valid token too."""
+    shape = [d if isinstance(d, int) else 2 for d in value.shape]
+    return torch.zeros(shape, dtype=value.dtype, device=device)
+
+
+def _batched(model: nn.Module, example: Tensor) -> nn.Module:
+    """The model itself if it takes any batch size; else mapped over single rows, which is what its file allows."""
+    rows = torch.randn((3, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(example)
+    single = OneByOne(model)
+    with torch.no_grad():
+        truth = torch.stack([single.single(row) for row in rows])
+        for candidate in (Adapter(model), single):
+            with contextlib.suppress(Exception):
+                if torch.allclose(candidate(rows), truth, rtol=1e-3, atol=1e-4):
+                    return model if isinstance(candidate, Adapter) else single
+    return InTurn(model)
+
+
+def _mapped(model: nn.Module, example: Tensor) -> nn.Module:
+    """A model without a batch axis over a batch: mapped where torch can, else row after row."""
+    single, rows = OneByOne(model, keeps_axis=False), torch.stack([example, example])
+    with contextlib.suppress(Exception), torch.no_grad():
+        if torch.allclose(single(rows)[0], single.single(example), rtol=1e-3, atol=1e-4):
+            return single
+    return InTurn(model, keeps_axis=False)
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _hash_state(module: nn.Module) -> str:
+    """The weights and the structure, in the order of the state dict."""
+    digest = hashlib.sha256(repr(module).encode())
+    for key, value in module.state_dict().items():
+        digest.update(key.encode())
+        if isinstance(value, Tensor):
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
