@@ -1,0 +1,376 @@
+"""An ONNX graph as a torch module.
+
+The graph is walked once, at import. What depends on constants alone is computed there and then; what depends on shapes
+alone is computed in Python numbers when the module runs; the rest is the network. After that no protobuf is left.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.inliner
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput, HoldfastError, UnreadableFile, UnsupportedLayer
+from holdfast.network.onnx.module import (
+    Argument,
+    Call,
+    Choice,
+    Computed,
+    Constant,
+    Fixed,
+    OnnxModule,
+    Plan,
+    Port,
+    Step,
+    data_dependent,
+)
+from holdfast.network.onnx.operators.static import as_static
+from holdfast.network.onnx.operators.table import OPERATORS, REWRITES, STATICS, Kind, Node, Operator, Static
+from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
+
+__all__ = ["import_onnx", "ports"]
+
+_DOMAINS = ("", "ai.onnx")
+_FIRST_OPSET = 7  # before it, arithmetic broadcast by attributes
+_SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large the result is
+_TAKEN = torch.nn.Module()  # whose own attributes no buffer may be called after
+_HALVES = (torch.float16, torch.bfloat16)
+_LARGEST_STATIC = 1024  # numbers; longer constants are data, not shapes
+_LARGEST_FOLDED = 2**29  # elements; a small file must not blow up at import
+
+_BLACK_BOX = (
+    "The file still works as a black box through onnxruntime (pip install 'holdfast[runtime]'), "
+    "where proofs and gradients are not available."
+)
+
+
+def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, Any] | None = None) -> OnnxModule:
+    """The graph as a torch module. `name` is what errors call the file.
+
+    `constants` binds inputs of the graph to values, for those that choose what the network is (a sample rate, a mode)
+    rather than what it sees; the module then no longer takes them.
+
+    Raises UnsupportedLayer naming every operator without a rule, UnreadableFile where the graph is malformed.
+    """
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    opset = max((entry.version for entry in model.opset_import if entry.domain in _DOMAINS), default=_FIRST_OPSET)
+    if opset < _FIRST_OPSET:
+        raise UnsupportedLayer(
+            f"{name}: operator set {opset} is older than {_FIRST_OPSET}. Convert the file with onnx.version_converter.convert_version."
+        )
+    graph = model.graph
+    inputs, outputs = ports(graph, name)
+    bound = _bound(dict(constants or {}), inputs, name)
+    free = tuple(port for port in inputs if port.name not in bound)
+    if not free:
+        raise BadInput(f"{name}: the graph has no free inputs, so there is nothing to measure.")
+    working = next((port.dtype for port in (*free, *outputs) if port.dtype.is_floating_point), torch.float32)
+    scope = _Scope(name, opset, working, known=bound, tensors={port.name for port in free})
+    outcome = scope.walk(graph)
+    scope.complaints.raise_any(name)
+    plan = Plan(tuple(scope.steps), tuple(scope.argument(value, Kind.TENSOR) for value in outcome))
+    return OnnxModule(name, plan, scope.constants, free, outputs, working)
+
+
+def ports(graph: onnx.GraphProto, name: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """The inputs that are not constants of the file, and the outputs."""
+    stored = {tensor.name for tensor in graph.initializer}
+    return (
+        tuple(_port(info, name) for info in graph.input if info.name not in stored),
+        tuple(_port(info, name) for info in graph.output),
+    )
+
+
+def _port(info: onnx.ValueInfoProto, name: str) -> Port:
+    code = info.type.tensor_type.elem_type
+    if code not in DTYPES:
+        raise UnsupportedLayer(f"{name}: {info.name!r} is of {type_name(code)}, not a tensor of numbers.")
+    sizes = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in info.type.tensor_type.shape.dim)
+    return Port(info.name, sizes, DTYPES[code])
+
+
+def _bound(constants: dict[str, Any], inputs: tuple[Port, ...], name: str) -> dict[str, Tensor]:
+    types = {port.name: port.dtype for port in inputs}
+    for key in constants:
+        if key not in types:
+            raise BadInput(f"{name} has no input {key!r} to bind; its inputs are {', '.join(types)}.")
+    return {key: torch.as_tensor(value, dtype=types[key]) for key, value in constants.items()}
+
+
+@dataclass
+class _Complaints:
+    """What cannot be imported, gathered so that one error tells all of it."""
+
+    unknown: dict[str, list[str]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+    def raise_any(self, name: str) -> None:
+        lines = list(dict.fromkeys(self.others))
+        if self.unknown:
+            listed = "; ".join(f"{key} (node {', '.join(map(repr, nodes))})" for key, nodes in self.unknown.items())
+            lines.insert(0, f"no rule for operator {listed}.")
+        if lines:
+            raise UnsupportedLayer(f"{name}: " + "\n".join([*lines, _BLACK_BOX]))
+
+
+@dataclass
+class _Scope:
+    """The walk through one graph: what is known of each name so far. Branches of an If get a copy to scribble in."""
+
+    name: str
+    opset: int
+    working: torch.dtype
+    known: dict[str, Tensor] = field(default_factory=dict)  # computed already
+    statics: set[str] = field(default_factory=set)  # will be numbers, from shapes
+    ranks: set[str] = field(default_factory=set)  # of those, what follows from ranks alone: the same for every batch
+    tensors: set[str] = field(default_factory=set)  # will be tensors
+    constants: dict[str, Tensor] = field(default_factory=dict)  # the buffers of the module, shared by all scopes
+    keys: dict[str, str] = field(default_factory=dict)  # name -> its key in constants
+    complaints: _Complaints = field(default_factory=_Complaints)
+    steps: list[Step] = field(default_factory=list)
+
+    def inner(self) -> "_Scope":
+        return replace(
+            self,
+            known=dict(self.known),
+            statics=set(self.statics),
+            ranks=set(self.ranks),
+            tensors=set(self.tensors),
+            keys=dict(self.keys),
+            steps=[],
+        )
+
+    def walk(self, graph: onnx.GraphProto) -> list[str]:
+        """Takes in a whole graph; returns the names of its outputs."""
+        if graph.sparse_initializer:
+            self.complaints.others.append("sparse constants are not supported.")
+        for tensor in graph.initializer:
+            self.known[tensor.name] = as_torch(tensor, self.name)
+        for proto in graph.node:
+            self._take(proto)
+        for output in graph.output:
+            if not self._has(output.name):
+                raise UnreadableFile(f"{self.name}: nothing computes the output {output.name!r}. Export the file again.")
+        return [output.name for output in graph.output]
+
+    def _take(self, proto: onnx.NodeProto) -> None:
+        outputs = tuple(proto.output)
+        try:
+            self._check(proto)
+            if not _known(proto):
+                self._unknown(f"{proto.domain}::{proto.op_type}".removeprefix("::"), proto.name, outputs)
+            elif proto.op_type == "If":
+                self._choose(_node(proto, self.opset, self.name))
+            else:
+                node = _node(proto, self.opset, self.name)
+                for piece in REWRITES[node.operator](node) if node.operator in REWRITES else [node]:
+                    self._place(self._settled(piece))
+        except UnsupportedLayer as error:
+            self.complaints.others.append(str(error))
+            self.tensors.update(outputs)  # so that the walk goes on and finds the rest
+
+    def _check(self, proto: onnx.NodeProto) -> None:
+        """Each name is computed once and before it is read; the node takes what onnx says its operator takes."""
+        what = f"{self.name}: {proto.op_type} node {proto.name!r}"
+        for name in filter(None, proto.input):
+            if not self._has(name):
+                raise UnreadableFile(f"{what} reads {name!r}, which nothing before it computes. Export the file again.")
+        for name in filter(None, proto.output):
+            if self._has(name):
+                raise UnreadableFile(f"{what} computes {name!r}, which is there already. Export the file again.")
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": self.opset}
+        try:
+            if _known(proto) and proto.op_type != "If":  # whose nodes are checked one by one, as they are reached
+                onnx.checker.check_node(proto, context)
+        except onnx.checker.ValidationError as error:
+            raise UnreadableFile(f"{what} is not as ONNX defines it: {error}. Export the file again.") from error
+
+    def _has(self, name: str) -> bool:
+        return name in self.known or name in self.statics or name in self.tensors
+
+    def _unknown(self, key: str, node: str, outputs: tuple[str, ...]) -> None:
+        self.complaints.unknown.setdefault(key, []).append(node or outputs[0])
+        self.tensors.update(outputs)
+
+    def _place(self, node: Node) -> None:
+        """Computes the node now where everything it reads is known, else plans to call it."""
+        inputs = [name for name in node.inputs if name]
+        numbers = self._in_numbers(node, inputs)
+        operator = (STATICS if numbers else OPERATORS)[node.operator]
+        if not operator.answers_many and any(node.outputs[1:]):
+            raise node.unsupported(f"an output beyond the first ({', '.join(filter(None, node.outputs[1:]))})")
+        if all(name in self.known for name in inputs):
+            self._fold(node, operator)
+            return
+        arguments = tuple(self._input(node, operator, position) for position in range(len(node.inputs)))
+        self.steps.append(Call(node, "numbers" if numbers else "tensors", arguments))
+        (self.statics if operator.answers_static else self.tensors).update(node.outputs)
+        if numbers and (node.operator in ("Shape", "Size") or self._of_ranks(inputs)):
+            self.ranks.update(node.outputs)
+
+    def _settled(self, node: Node) -> Node:
+        """A Gather, with what is known of its inputs: words looked up in a table, indices that never go backwards."""
+        if node.operator not in ("Gather", "GatherElements"):
+            return node
+        table, indices = (self.known.get(name) for name in node.inputs)
+        if indices is not None and bool((indices >= 0).all()):
+            return replace(node, attributes={**node.attributes, "forwards": 1})
+        words = table is not None and indices is None and table.dim() == 2 and node.inputs[1] in self.tensors
+        if node.operator == "Gather" and words and node.integer("axis", 0) in (0, -2):
+            return replace(node, operator="Embedding")
+        return node
+
+    def _in_numbers(self, node: Node, inputs: list[str]) -> bool:
+        """Whether the node is shape arithmetic: all it reads are numbers, and not all are known already."""
+        if node.operator not in STATICS or not any(name in self.statics for name in inputs):
+            return False
+        if not self._of_ranks([node.inputs[position] for position in _SIZES.get(node.operator, ())]):
+            return False  # as large as the data is data
+        return all(self._is_static(name) for name in inputs)
+
+    def _of_ranks(self, names: list[str]) -> bool:
+        return all(name in self.ranks or name in self.known for name in names)
+
+    def _is_static(self, name: str) -> bool:
+        return name in self.statics or (name in self.known and self.known[name].numel() <= _LARGEST_STATIC)
+
+    def _input(self, node: Node, operator: Operator, position: int) -> Argument:
+        kind, name = operator.kind(position), node.inputs[position]
+        if not name:
+            return Fixed(None)
+        if kind is None:
+            raise node.unsupported(f"input {position} ({name!r})")
+        if kind is Kind.STATIC and not self._is_static(name):
+            raise data_dependent(node, name)
+        return self.argument(name, kind)
+
+    def argument(self, name: str, kind: Kind) -> Argument:
+        """How a value reaches whoever wants it in this way."""
+        if name not in self.known:
+            return Computed(name, kind)
+        value = self.known[name]
+        if kind is Kind.STATIC:
+            return Fixed(_numbers(value))
+        if kind is Kind.NUMBER and value.dim() == 0:
+            return Fixed(value.item())
+        return Constant(self._constant(name, value))
+
+    def _constant(self, name: str, value: Tensor) -> str:
+        """The key of the buffer that holds this constant. Floats are held in the type that the module works in."""
+        if name not in self.keys:
+            if value.dtype in _HALVES and self.working not in _HALVES:
+                raise UnsupportedLayer(
+                    f"{name!r} makes the network compute in {value.dtype} between layers of {self.working}; "
+                    f"such rounding cannot be followed."
+                )
+            key = re.sub(r"\W+", "_", name) or "constant"
+            while key in self.constants or hasattr(_TAKEN, key):
+                key += "_"
+            self.keys[name] = key
+            self.constants[key] = (value.to(self.working) if value.is_floating_point() else value).contiguous()
+        return self.keys[name]
+
+    def _fold(self, node: Node, operator: Operator) -> None:
+        """Computes the node at import, after asking without data how large the result will be."""
+
+        def answers(move: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+            inputs = [self._folded(node, operator, position, move) for position in range(len(node.inputs))]
+            answer = operator.run(node, *inputs)
+            return answer if operator.answers_many else (answer,)
+
+        try:
+            sizes = [value.numel() for value in answers(lambda tensor: tensor.to("meta")) if isinstance(value, Tensor)]
+            if any(size > _LARGEST_FOLDED for size in sizes):
+                raise UnreadableFile(f"its constant result would have {max(sizes)} elements, which no network needs")
+            found = answers(lambda tensor: tensor)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise UnreadableFile(
+                f"{self.name}: constant {node.operator} node {node.name!r} cannot be computed ({error}). "
+                f"The file is damaged; export it again."
+            ) from error
+        for name, value in zip(node.outputs, found, strict=False):
+            self.known[name] = value if isinstance(value, Tensor) else torch.tensor(value.tolist())
+
+    def _folded(self, node: Node, operator: Operator, position: int, move: Callable[[Tensor], Tensor]) -> Any:
+        name, kind = node.inputs[position], operator.kind(position)
+        if not name:
+            return None
+        value = self.known[name]
+        if kind is Kind.STATIC:
+            return _numbers(value)
+        return value.item() if kind is Kind.NUMBER and value.dim() == 0 else move(value)
+
+    def _adopt(self, inner: "_Scope", name: str) -> None:
+        """Takes one name over from a branch; its other names stay in there, since another branch may use them anew."""
+        if name in inner.known:
+            self.known[name] = inner.known[name]
+        (self.statics if name in inner.statics else self.tensors).update({name} - inner.known.keys())
+
+    def _choose(self, node: Node) -> None:
+        """An If: the branch itself where the condition is known, both where it will be, by shapes."""
+        [condition] = node.inputs
+        graphs = {True: node.attributes["then_branch"], False: node.attributes["else_branch"]}
+        if condition in self.known:
+            inner = self.inner()
+            taken = inner.walk(graphs[bool(self.known[condition].item())])
+            for source, target in zip(taken, node.outputs, strict=True):
+                inner._place(Node("Identity", node.name, (source,), (target,), self.opset))
+                self._adopt(inner, target)
+            self.steps += inner.steps
+            return
+        if condition not in self.statics:
+            raise data_dependent(node, condition)
+        scopes = {case: self.inner() for case in graphs}
+        taken_by = {case: scope.walk(graphs[case]) for case, scope in scopes.items()}
+        kinds = []
+        for position, output in enumerate(node.outputs):
+            numbers = all(scope._is_static(taken_by[case][position]) for case, scope in scopes.items())
+            kinds.append(Kind.STATIC if numbers else Kind.TENSOR)
+            (self.statics if numbers else self.tensors).add(output)
+        branches = {
+            case: Plan(
+                tuple(scope.steps),
+                tuple(scope.argument(name, kind) for name, kind in zip(taken_by[case], kinds, strict=True)),
+            )
+            for case, scope in scopes.items()
+        }
+        self.steps.append(Choice(self.argument(condition, Kind.STATIC), branches, node.outputs))
+
+
+def _known(proto: onnx.NodeProto) -> bool:
+    """Whether there is a rule for this operator of ONNX; the names that rewriting makes up are not for files to use."""
+    ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
+    return ours and proto.domain in _DOMAINS and onnx.defs.has(proto.op_type)
+
+
+def _numbers(value: Tensor) -> Static:
+    return as_static(value.tolist()).reshape(value.shape)
+
+
+def _node(proto: onnx.NodeProto, opset: int, where: str) -> Node:
+    return Node(
+        operator=proto.op_type,
+        name=proto.name or next(filter(None, proto.output), proto.op_type),
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        opset=opset,
+        attributes={entry.name: _plain(onnx.helper.get_attribute_value(entry), where) for entry in proto.attribute},
+    )
+
+
+def _plain(value: Any, where: str) -> Any:
+    """An attribute without protobuf, but for the graphs of an If, which are walked on the spot."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, onnx.TensorProto):
+        return as_torch(value, where)
+    return [_plain(item, where) for item in value] if isinstance(value, list) else value

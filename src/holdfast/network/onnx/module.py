@@ -1,0 +1,227 @@
+"""What an imported file becomes: a torch module that calls its operators one after the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.network.onnx.operators.static import flat
+from holdfast.network.onnx.operators.table import OPERATORS, STATICS, Kind, Node, Static
+
+Value: TypeAlias = Tensor | Static
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the graph; a size of None is free."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The values while the module runs. `working` has no elements: it tells the float type and device of the module."""
+
+    values: dict[str, Value]
+    constants: Mapping[str, Tensor]
+    working: Tensor
+
+    def tensor(self, value: Value) -> Tensor:
+        """Numbers become a tensor on the module's device, floats of its float type, symbolic ones still traced."""
+        if isinstance(value, Tensor):
+            return value
+        numbers, device = flat(value), self.working.device
+        dtype = torch.int64
+        if any(isinstance(number, float | torch.SymFloat) for number in numbers):
+            dtype = self.working.dtype
+        elif numbers and all(isinstance(number, bool) for number in numbers):
+            dtype = torch.bool
+        if any(isinstance(number, torch.SymInt | torch.SymFloat) for number in numbers):
+            items = [torch.scalar_tensor(number, dtype=dtype, device=device) for number in numbers]
+            return torch.stack(items).reshape(value.shape)
+        return torch.tensor(numbers, dtype=dtype, device=device).reshape(value.shape)
+
+
+class Argument(Protocol):
+    """Where one input of an operator comes from."""
+
+    def fetch(self, environment: Environment) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Known at import, and a number or numbers to the operator: part of the program."""
+
+    value: Any
+
+    def fetch(self, environment: Environment) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Known at import, and a tensor to the operator: a buffer of the module."""
+
+    key: str
+
+    def fetch(self, environment: Environment) -> Tensor:
+        return environment.constants[self.key]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The result of an earlier step, or an input of the graph."""
+
+    name: str
+    kind: Kind
+
+    def fetch(self, environment: Environment) -> Any:
+        value = environment.values[self.name]
+        if self.kind is Kind.STATIC:
+            return value
+        if self.kind is Kind.NUMBER and not isinstance(value, Tensor) and value.ndim == 0:
+            return value.item()
+        return environment.tensor(value)
+
+
+class Step(Protocol):
+    """One thing the module does: reads values, writes values."""
+
+    @property
+    def reads(self) -> frozenset[str]: ...
+
+    def run(self, environment: Environment) -> None: ...
+
+
+def _names(arguments: Sequence[Argument]) -> frozenset[str]:
+    return frozenset(argument.name for argument in arguments if isinstance(argument, Computed))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator. It is looked up by name when it runs, so that a module can be sent to another process."""
+
+    node: Node
+    table: Literal["tensors", "numbers"]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _names(self.arguments)
+
+    def run(self, environment: Environment) -> None:
+        operator = (STATICS if self.table == "numbers" else OPERATORS)[self.node.operator]
+        inputs = [argument.fetch(environment) for argument in self.arguments]
+        try:
+            answer = operator.run(self.node, *inputs)
+        except Exception as error:
+            error.add_note(f"in ONNX node {self.node.name!r} ({self.node.operator})")
+            raise
+        outputs = answer if operator.answers_many else (answer,)
+        environment.values.update(zip(self.node.outputs, outputs, strict=False))  # trailing outputs may go unnamed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order, and what of their results is the outcome."""
+
+    steps: tuple[Step, ...]
+    outcome: tuple[Argument, ...]
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _names(self.outcome).union(*(step.reads for step in self.steps))
+
+    def run(self, environment: Environment) -> list[Any]:
+        for step, finished in zip(self.steps, self._finished(), strict=True):
+            step.run(environment)
+            for name in finished:
+                environment.values.pop(name, None)
+        return [argument.fetch(environment) for argument in self.outcome]
+
+    def _finished(self) -> list[frozenset[str]]:
+        """Per step, the values nobody reads after it: dropped, so that a deep network does not keep all its layers."""
+        needed = _names(self.outcome)
+        finished = []
+        for step in reversed(self.steps):
+            finished.append(step.reads - needed)
+            needed |= step.reads
+        return finished[::-1]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An If whose condition depends on shapes alone. Both branches see the values around them."""
+
+    condition: Argument
+    branches: Mapping[bool, Plan]
+    outputs: tuple[str, ...]
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _names([self.condition]).union(*(plan.reads for plan in self.branches.values()))
+
+    def run(self, environment: Environment) -> None:
+        taken = self.branches[bool(self.condition.fetch(environment).item())]
+        inner = Environment(dict(environment.values), environment.constants, environment.working)
+        environment.values.update(zip(self.outputs, taken.run(inner), strict=True))
+
+
+class OnnxModule(nn.Module):
+    """An ONNX graph as a torch module. The file's constants are buffers, so `.double()` and `.to()` move all of it.
+
+    `inputs` and `outputs` describe the graph. It returns one tensor, or a tuple where the graph has several outputs.
+    For torch.export, the dynamic shapes of several inputs are nested as the signature is: (first, (second, third)).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        constants: Mapping[str, Tensor],
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        working: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.plan = plan
+        self.inputs = inputs
+        self.outputs = outputs
+        self.constants = nn.Module()
+        for key, value in constants.items():
+            self.constants.register_buffer(key, value)
+        self.working: Tensor
+        self.register_buffer("working", torch.empty(0, dtype=working), persistent=False)
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
+        given = (first, *others)
+        if len(given) != len(self.inputs):
+            names = ", ".join(port.name for port in self.inputs)
+            raise BadInput(f"{self.name} takes {len(self.inputs)} inputs ({names}), {len(given)} were given.")
+        values: dict[str, Value] = {port.name: value for port, value in zip(self.inputs, given, strict=True)}
+        environment = Environment(values, dict(self.constants.named_buffers(remove_duplicate=False)), self.working)
+        found = self.plan.run(environment)
+        results = tuple(_declared(value, port) for value, port in zip(found, self.outputs, strict=True))
+        return results if len(results) > 1 else results[0]
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {len(self.plan.steps)} steps"
+
+
+def _declared(value: Tensor, port: Port) -> Tensor:
+    """Integers in the type the file declares (numbers from shapes are 64 bits wide); floats in the working type."""
+    return value if port.dtype.is_floating_point or value.is_floating_point() else value.to(port.dtype)
+
+
+def data_dependent(node: Node, name: str) -> UnsupportedLayer:
+    return UnsupportedLayer(
+        f"{node.operator} node {node.name!r} needs {name!r} to be a constant or to follow from shapes, but it is "
+        f"computed from the data, so the network has no fixed structure. If it stems from an input that you know, such "
+        f"as a sample rate, bind that input: import_onnx(..., constants={{'name': value}})."
+    )

@@ -1,0 +1,145 @@
+"""An ONNX file as holdfast takes it up: one input, one answer, tokens split from their vectors, a black box where it must be."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.network.adapter import BlackBox
+from holdfast.network.onnx.importer import import_onnx, ports
+from holdfast.network.onnx.module import Port
+from holdfast.network.onnx.reader import read_onnx
+from holdfast.network.onnx.runtime import session
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a file turned out to be. `shape` and `example` are of the module's own input, batch axis and all."""
+
+    module: nn.Module
+    shape: tuple[int | None, ...]
+    example: Tensor
+    black_box: bool = False
+    vectors: Tensor | None = None
+    token_module: nn.Module | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None) -> Opened:
+    """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so."""
+    model = read_onnx(path)
+    inputs, _ = ports(model.graph, str(path))
+    fixed = {name: _filled(inputs, name, value, path) for name, value in (constants or {}).items()}
+    free = [port for port in inputs if port.name not in fixed]
+    if len(free) != 1:
+        described = ", ".join(f"{p.name} {_shape_text(p.shape)}" for p in free)
+        raise BadInput(
+            f"{path}: the model has {len(free)} inputs ({described}); holdfast moves exactly one. Give the others a value: "
+            f"constants={{'name': value}}, or --constant name=value."
+        )
+    (port,) = free
+    if black_box:
+        return _black_box(model, path, port, fixed, "asked to run as a black box: no gradients, nothing can be proved")
+    try:
+        module = import_onnx(model, str(path), constants=fixed)
+        if port.dtype.is_floating_point:
+            return Opened(module, port.shape, _example(port))
+        return _split(model, path, module, port, fixed)
+    except UnsupportedLayer as error:
+        return _black_box(model, path, port, fixed, f"{error} It runs as a black box now.")
+
+
+def _black_box(model: onnx.ModelProto, path: Path, port: Port, fixed: Mapping[str, Tensor], note: str) -> Opened:
+    run = session(model, str(path))
+    values = {name: value.numpy() for name, value in fixed.items()}
+
+    def ask(x: "np.ndarray[Any, Any]") -> Any:
+        answers = run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
+        return answers[0] if isinstance(answers, tuple) else answers
+
+    return Opened(BlackBox(_each(ask, port)), port.shape, _example(port).float(), black_box=True, notes=(note,))
+
+
+def _each(ask: Callable[[Any], Any], port: Port) -> Callable[[Any], Any]:
+    """A file with a fixed batch size is asked row by row."""
+    if port.shape[:1] != (1,):
+        return ask
+    return lambda x: np.concatenate([np.asarray(ask(row[None])).reshape(1, -1) for row in x])
+
+
+def _split(model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fixed: Mapping[str, Tensor]) -> Opened:
+    """A token model: the Gather that looks the tokens up is cut out, and its output becomes the input."""
+    weights = {t.name: t for t in model.graph.initializer}
+    readers = [n for n in model.graph.node if port.name in n.input]
+    lookups = [n for n in readers if n.op_type == "Gather" and n.input[1] == port.name and n.input[0] in weights and not _axis(n)]
+    others = [n for n in readers if n not in lookups and n.op_type != "Shape"]
+    if others or len(lookups) != 1:
+        found = f"also read by {others[0].op_type}" if others else f"looked up {len(lookups)} times"
+        raise UnsupportedLayer(
+            f"{path}: the input {port.name} holds integers that are {found}, not looked up in one table of vectors, so there is no space "
+            f"in which they could move a little."
+        )
+    (lookup,) = lookups
+    vectors = torch.from_numpy(numpy_helper.to_array(weights[lookup.input[0]]).copy())
+    if vectors.dim() != 2 or not vectors.is_floating_point():
+        raise UnsupportedLayer(
+            f"{path}: the input {port.name} is looked up in a table of shape {tuple(vectors.shape)}, not (words, numbers)."
+        )
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    graph = rest.graph
+    graph.node.remove(lookup)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name == port.name:  # only Shape is left, and the axes of the tokens stand in the same places
+                node.input[place] = lookup.output[0]
+    old = next(i for i in graph.input if i.name == port.name)
+    graph.input.remove(old)
+    sizes = [size if size is not None else f"free{i}" for i, size in enumerate(port.shape)]
+    graph.input.append(onnx.helper.make_tensor_value_info(lookup.output[0], onnx.TensorProto.FLOAT, [*sizes, vectors.shape[1]]))
+    behind = import_onnx(rest, str(path), constants=fixed)
+    tokens = _example(port).random_(0, len(vectors), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole, parts = _first(module(tokens)), _first(behind(vectors[tokens.long()]))
+    if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-5):
+        raise UnsupportedLayer(f"{path}: behind its table of vectors the model does not answer as the whole model does.")
+    shape = (*port.shape, vectors.shape[1])
+    return Opened(behind, shape, vectors[tokens.long()], vectors=vectors, token_module=module)
+
+
+def _first(answer: Any) -> Tensor:
+    while isinstance(answer, tuple | list):
+        answer = answer[0]
+    assert isinstance(answer, Tensor)
+    return answer
+
+
+def _axis(node: onnx.NodeProto) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == "axis"), 0)
+
+
+def _example(port: Port) -> Tensor:
+    return torch.zeros(
+        [size if size is not None else 2 if place == 0 else 7 for place, size in enumerate(port.shape)],
+        dtype=port.dtype,
+    )
+
+
+def _filled(inputs: tuple[Port, ...], name: str, value: Any, path: Path) -> Tensor:
+    """A number fills the declared shape, open axes at one; an array stays as it is."""
+    port = next((p for p in inputs if p.name == name), None)
+    if port is None:
+        raise BadInput(f"{path}: there is no input named {name!r}; there are {', '.join(p.name for p in inputs)}.")
+    tensor = torch.as_tensor(value).to(port.dtype)
+    return tensor if tensor.dim() else torch.full([1 if d is None else d for d in port.shape], tensor.item(), dtype=port.dtype)
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return "x".join("any" if d is None else str(d) for d in shape) or "a number"

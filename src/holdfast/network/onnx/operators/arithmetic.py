@@ -1,0 +1,253 @@
+"""Elementwise operators, products of matrices, comparisons and casts."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
+from holdfast.network.onnx.tensors import DTYPES, type_name
+
+_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "Abs": torch.abs,
+    "Acos": torch.acos,
+    "Asin": torch.asin,
+    "Atan": torch.atan,
+    "Ceil": torch.ceil,
+    "Cos": torch.cos,
+    "Cosh": torch.cosh,
+    "Erf": torch.erf,
+    "Exp": torch.exp,
+    "Floor": torch.floor,
+    "HardSwish": functional.hardswish,
+    "Identity": lambda value: value,
+    "Log": torch.log,
+    "Mish": functional.mish,
+    "Neg": torch.neg,
+    "Not": torch.logical_not,
+    "Reciprocal": torch.reciprocal,
+    "Relu": torch.relu,
+    "Round": torch.round,
+    "Sigmoid": torch.sigmoid,
+    "Sign": torch.sign,
+    "Sin": torch.sin,
+    "Sinh": torch.sinh,
+    "Softplus": functional.softplus,
+    "Softsign": functional.softsign,
+    "Sqrt": torch.sqrt,
+    "Tan": torch.tan,
+    "Tanh": torch.tanh,
+}
+
+_BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Add": torch.add,
+    "And": torch.logical_and,
+    "Div": lambda a, b: a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc"),
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "MatMul": torch.matmul,
+    "Mul": torch.mul,
+    "Or": torch.logical_or,
+    "Sub": torch.sub,
+    "Xor": torch.logical_xor,
+}
+
+_VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Max": torch.maximum,
+    "Min": torch.minimum,
+    "Sum": torch.add,
+}
+
+
+def _register_unary(name: str, function: Callable[[Tensor], Tensor]) -> None:
+    @operator(name)
+    def run(node: Node, value: Tensor) -> Tensor:
+        return function(value)
+
+
+def _register_binary(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    @operator(name)
+    def run(node: Node, a: Tensor, b: Tensor) -> Tensor:
+        return function(a, b)
+
+
+def _register_variadic(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    @operator(name)
+    def run(node: Node, *values: Tensor) -> Tensor:
+        return functools.reduce(function, values)
+
+
+for _name, _unary in _UNARY.items():
+    _register_unary(_name, _unary)
+for _name, _binary in _BINARY.items():
+    _register_binary(_name, _binary)
+for _name, _variadic in _VARIADIC.items():
+    _register_variadic(_name, _variadic)
+
+
+@operator("Mean")
+def mean(node: Node, *values: Tensor) -> Tensor:
+    return functools.reduce(torch.add, values) / len(values)
+
+
+@operator("Mod")
+def modulo(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    return torch.fmod(a, b) if node.integer("fmod", 0) else torch.remainder(a, b)
+
+
+@operator("Pow")
+def power(node: Node, base: Tensor, exponent: Tensor | int) -> Tensor:
+    return torch.pow(base, exponent).to(base.dtype)  # ONNX keeps the type of the base, torch promotes
+
+
+@rewrite("Gemm")
+def turned_gemm(node: Node) -> list[Node]:
+    """With its weight as (out, in), which is how torch keeps weights. A constant is turned at import."""
+    if node.integer("transB", 0):
+        return [node]
+    data, weight, *shift = node.inputs
+    turned = f"{node.outputs[0]}/turned"
+    attributes = {**node.attributes, "transB": 1}
+    return [
+        Node("Transpose", node.name, (weight,), (turned,), node.opset),
+        Node("Gemm", node.name, (data, turned, *shift), node.outputs, node.opset, attributes),
+    ]
+
+
+@operator("Gemm")
+def gemm(node: Node, a: Tensor, weight: Tensor, c: Tensor | None = None) -> Tensor:
+    """alpha * a' @ weight.T + beta * c, with a' (m, k), weight (n, k) and c broadcast to (m, n)."""
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    left = a.t() if node.integer("transA", 0) else a
+    if alpha == 1 and beta == 1 and (c is None or c.dim() == 1):
+        return functional.linear(left, weight, c)
+    product = alpha * functional.linear(left, weight)
+    return product if c is None else product + beta * c
+
+
+@operator("Einsum")
+def einsum(node: Node, *values: Tensor) -> Tensor:
+    return torch.einsum(node.text("equation", ""), *values)
+
+
+@operator("Clip")
+def clip(node: Node, data: Tensor, low: Tensor | int | None = None, high: Tensor | int | None = None) -> Tensor:
+    """Bounds are attributes before opset 11, inputs since; either may be absent."""
+    lower = node.attributes.get("min", low)
+    upper = node.attributes.get("max", high)
+    if lower is None and upper is None:
+        return data
+    if isinstance(lower, Tensor) or isinstance(upper, Tensor):  # torch refuses a tensor and a number together
+        lower = lower if lower is None else torch.as_tensor(lower, dtype=data.dtype, device=data.device)
+        upper = upper if upper is None else torch.as_tensor(upper, dtype=data.dtype, device=data.device)
+    return torch.clamp(data, lower, upper)
+
+
+@operator("LeakyRelu")
+def leaky_relu(node: Node, data: Tensor) -> Tensor:
+    return functional.leaky_relu(data, node.number("alpha", 0.01))
+
+
+@operator("PRelu")
+def parametric_relu(node: Node, data: Tensor, slope: Tensor) -> Tensor:
+    """The slope broadcasts; torch's own, which it is for one slope or one per channel, stays whole in traced graphs."""
+    if slope.numel() == 1 or slope.shape == (data.shape[1], *[1] * (data.dim() - 2)):
+        return functional.prelu(data, slope.reshape(-1))
+    return torch.where(data < 0, slope * data, data)
+
+
+@operator("Elu")
+def elu(node: Node, data: Tensor) -> Tensor:
+    return functional.elu(data, node.number("alpha", 1.0))
+
+
+@operator("Celu")
+def celu(node: Node, data: Tensor) -> Tensor:
+    return functional.celu(data, node.number("alpha", 1.0))
+
+
+@operator("Selu")
+def selu(node: Node, data: Tensor) -> Tensor:
+    """gamma * elu(x, alpha); written out, since torch.selu knows the default constants only."""
+    alpha = node.number("alpha", 1.67326319217681884765625)
+    return node.number("gamma", 1.05070102214813232421875) * functional.elu(data, alpha)
+
+
+@operator("ThresholdedRelu")
+def thresholded_relu(node: Node, data: Tensor) -> Tensor:
+    return functional.threshold(data, node.number("alpha", 1.0), 0.0)
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(node: Node, data: Tensor) -> Tensor:
+    return torch.clamp(node.number("alpha", 0.2) * data + node.number("beta", 0.5), 0, 1)
+
+
+@operator("Gelu")
+def gelu(node: Node, data: Tensor) -> Tensor:
+    return functional.gelu(data, approximate=node.text("approximate", "none"))
+
+
+@operator("Softmax")
+def softmax(node: Node, data: Tensor) -> Tensor:
+    return _along_axis(node, data, torch.softmax)
+
+
+@operator("LogSoftmax")
+def log_softmax(node: Node, data: Tensor) -> Tensor:
+    return _along_axis(node, data, torch.log_softmax)
+
+
+def _along_axis(node: Node, data: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Before opset 13 a softmax runs over everything from its axis (default 1) on, since then over one axis."""
+    if node.opset >= 13:
+        return function(data, node.integer("axis", -1))
+    axis = node.integer("axis", 1) % data.dim()
+    return function(data.flatten(axis), axis).reshape(data.shape)
+
+
+@operator("Dropout")
+def dropout(node: Node, data: Tensor, ratio: Tensor | None = None, training: Static | None = None) -> tuple[Tensor, ...]:
+    """The identity: holdfast measures networks as they are used, not as they are trained."""
+    if training is not None and training.item():
+        raise node.unsupported("training mode")
+    return data, torch.ones_like(data, dtype=torch.bool)
+
+
+@operator("Where")
+def where(node: Node, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(condition, a, b)
+
+
+@rewrite("Cast")
+def cast(node: Node) -> list[Node]:
+    """Cast to the type of a constant: as a buffer it follows the module to float64, and the cast with it."""
+    code = node.integer("to", 0)
+    if code not in DTYPES:
+        raise node.unsupported(f"a cast to {type_name(code)}")
+    like = f"{node.outputs[0]}/like"
+    value = torch.zeros((), dtype=DTYPES[code])
+    return [
+        Node("Constant", node.name, (), (like,), node.opset, {"value": value}),
+        Node("CastLike", node.name, (node.inputs[0], like), node.outputs, node.opset),
+    ]
+
+
+@operator("CastLike")
+def cast_like(node: Node, data: Tensor, like: Tensor) -> Tensor:
+    return data.to(like.dtype)
+
+
+@operator("Constant")
+def constant(node: Node) -> Tensor:
+    """The value of any of the attributes value, value_int, value_floats and so on."""
+    [value] = node.attributes.values()
+    if isinstance(value, Tensor):
+        return value
+    numbers = torch.as_tensor(value)
+    return numbers.float() if numbers.is_floating_point() else numbers

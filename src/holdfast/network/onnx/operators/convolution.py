@@ -1,0 +1,188 @@
+"""Convolutions and pooling over one, two or three spatial axes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.network.onnx.operators.shape import last_first
+from holdfast.network.onnx.operators.table import Node, operator, rewrite
+
+_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+_MAXIMA: dict[int, Callable[..., Any]] = {
+    1: functional.max_pool1d,
+    2: functional.max_pool2d,
+    3: functional.max_pool3d,
+}
+_AVERAGES: dict[int, Callable[..., Tensor]] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves: one entry per spatial axis."""
+
+    kernel: list[int]
+    stride: list[int]
+    dilation: list[int]
+    begins: list[int]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, node: Node, kernel: Sequence[int], sizes: Sequence[int]) -> "Window":
+        """The window of a node over an input of these spatial sizes, with its automatic padding resolved."""
+        rank = len(kernel)
+        stride = node.integers("strides", [1] * rank)
+        dilation = node.integers("dilations", [1] * rank)
+        automatic = node.text("auto_pad", "NOTSET")
+        if automatic in ("SAME_UPPER", "SAME_LOWER"):
+            extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+            totals = [max((-(-size // s) - 1) * s + extent - size, 0) for size, s, extent in zip(sizes, stride, extents, strict=True)]
+            small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+            begins, ends = (small, large) if automatic == "SAME_UPPER" else (large, small)
+        else:
+            pads = [0] * 2 * rank if automatic == "VALID" else node.integers("pads", [0] * 2 * rank)
+            begins, ends = pads[:rank], pads[rank:]
+        return cls(list(kernel), stride, dilation, begins, ends)
+
+    @property
+    def symmetric(self) -> bool:
+        return self.begins == self.ends
+
+    @property
+    def pads(self) -> list[int]:
+        """As torch's pad wants them."""
+        return last_first(list(zip(self.begins, self.ends, strict=True)))
+
+    @property
+    def extent(self) -> list[int]:
+        """From the first to the last element that one window sees."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+
+
+@operator("Conv")
+def convolution(node: Node, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """data (batch, channels, *sizes), weight (out, channels / groups, *kernel), bias (out,)."""
+    window = Window.of(node, weight.shape[2:], data.shape[2:])
+    padding = window.begins if window.symmetric else [0] * len(window.begins)
+    data = data if window.symmetric else functional.pad(data, window.pads)
+    function = _CONVOLUTIONS[len(padding)]
+    return function(data, weight, bias, window.stride, padding, window.dilation, node.integer("group", 1))
+
+
+@operator("ConvTranspose")
+def transposed_convolution(node: Node, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """data (batch, channels, *sizes), weight (channels, out / groups, *kernel), bias (out,).
+
+    The pads are cut from the full result, since torch only knows symmetric ones.
+    """
+    rank = data.dim() - 2
+    extra = node.integers("output_padding", [0] * rank)
+    window = Window.of(node, weight.shape[2:], data.shape[2:])
+    begins, ends = _cut(node, window, data.shape[2:], extra)
+    function = _TRANSPOSED[rank]
+    if begins == ends and min(begins) >= 0:
+        return function(data, weight, bias, window.stride, begins, extra, node.integer("group", 1), window.dilation)
+    full = function(data, weight, bias, window.stride, 0, extra, node.integer("group", 1), window.dilation)
+    return functional.pad(full, [-amount for amount in last_first(list(zip(begins, ends, strict=True)))])
+
+
+def _cut(node: Node, window: Window, sizes: Sequence[int], extra: list[int]) -> tuple[list[int], list[int]]:
+    """What a transposed convolution cuts at both ends: its pads, or what the wanted output shape implies."""
+    automatic = node.text("auto_pad", "NOTSET")
+    same = automatic in ("SAME_UPPER", "SAME_LOWER")
+    if not same and "output_shape" not in node.attributes:
+        return window.begins, window.ends
+    wanted = node.integers("output_shape", [size * s for size, s in zip(sizes, window.stride, strict=True)])
+    wanted = wanted[-len(sizes) :]  # some files count batch and channels
+    full = [(size - 1) * s + extent + more for size, s, extent, more in zip(sizes, window.stride, window.extent, extra, strict=True)]
+    totals = [have - want for have, want in zip(full, wanted, strict=True)]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return (small, large) if automatic == "SAME_UPPER" else (large, small)
+
+
+@rewrite("MaxPool", "AveragePool")
+def checked_pool(node: Node) -> list[Node]:
+    """As it is, but refused at import where torch has no such pool."""
+    if node.has_output(1):
+        raise node.unsupported("the second output (indices)")
+    if node.operator == "AveragePool" and any(step != 1 for step in node.integers("dilations", ())):
+        raise node.unsupported("dilation of an average")
+    return [node]
+
+
+@operator("MaxPool")
+def maximum_pool(node: Node, data: Tensor) -> Tensor:
+    """data (batch, channels, *sizes)."""
+    window = Window.of(node, node.integers("kernel_shape", ()), data.shape[2:])
+    function = _MAXIMA[len(window.kernel)]
+    if _torch_pads(window):
+        padding, up = window.begins, bool(node.integer("ceil_mode", 0))
+        return torch.as_tensor(function(data, window.kernel, window.stride, padding, window.dilation, ceil_mode=up))
+    lowest = -torch.inf if data.is_floating_point() else torch.iinfo(data.dtype).min
+    padded = functional.pad(data, _with_remainder(node, window, data.shape[2:]), value=lowest)
+    return torch.as_tensor(function(padded, window.kernel, window.stride, 0, window.dilation))
+
+
+@operator("AveragePool")
+def average_pool(node: Node, data: Tensor) -> Tensor:
+    """data (batch, channels, *sizes). What the remainder of a rounded-up size adds is never counted."""
+    window = Window.of(node, node.integers("kernel_shape", ()), data.shape[2:])
+    function = _AVERAGES[len(window.kernel)]
+    counted = bool(node.integer("count_include_pad", 0))
+    if _torch_pads(window):
+        up = bool(node.integer("ceil_mode", 0))
+        return function(data, window.kernel, window.stride, window.begins, ceil_mode=up, count_include_pad=counted)
+    pads = _with_remainder(node, window, data.shape[2:])
+    real = torch.ones_like(data[:1, :1])
+    if counted:
+        real = functional.pad(real, window.pads, value=1.0)
+        missing = [pad - known for pad, known in zip(pads, window.pads, strict=True)]
+    else:
+        missing = pads
+    total = function(functional.pad(data, pads), window.kernel, window.stride)
+    return total / function(functional.pad(real, missing), window.kernel, window.stride)
+
+
+def _torch_pads(window: Window) -> bool:
+    """Whether torch can pad by itself: alike on both sides, by at most half the kernel."""
+    return window.symmetric and all(2 * pad <= size for pad, size in zip(window.begins, window.kernel, strict=True))
+
+
+def _with_remainder(node: Node, window: Window, sizes: Sequence[int]) -> list[int]:
+    """The pads, with the ends moved to where the last window ends. No window begins in the padding at the end."""
+    up = node.integer("ceil_mode", 0)
+    pairs = []
+    for axis, size in enumerate(sizes):
+        begin, end, stride = window.begins[axis], window.ends[axis], window.stride[axis]
+        room = size + begin + end - window.extent[axis]
+        count = (-(-room // stride) if up else room // stride) + 1
+        if up and (count - 1) * stride >= size + begin:
+            count -= 1
+        pairs.append((begin, (count - 1) * stride + window.extent[axis] - size - begin))
+    return last_first(pairs)
+
+
+@operator("GlobalAveragePool")
+def global_average(node: Node, data: Tensor) -> Tensor:
+    return data.mean(list(range(2, data.dim())), keepdim=True)
+
+
+@operator("GlobalMaxPool")
+def global_maximum(node: Node, data: Tensor) -> Tensor:
+    return data.amax(list(range(2, data.dim())), keepdim=True)

@@ -1,0 +1,216 @@
+"""Operators that move, cut, join and repeat values without computing anything."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.network.onnx.operators.static import as_static, axes_of, flat, python_slices, slice_bounds, target_shape
+from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
+
+
+@operator("Shape")
+def shape(node: Node, data: Tensor) -> Static:
+    return as_static(list(data.shape[node.integer("start", 0) : node.attributes.get("end")]))
+
+
+@operator("Size")
+def size(node: Node, data: Tensor) -> Static:
+    return as_static(data.numel())
+
+
+@operator("Reshape")
+def reshape(node: Node, data: Tensor, shape: Static) -> Tensor:
+    return data.reshape(target_shape(flat(shape), data.shape, node.integer("allowzero", 0)))
+
+
+@operator("Flatten")
+def flatten(node: Node, data: Tensor) -> Tensor:
+    """To two axes: those before `axis`, and the rest."""
+    axis = node.integer("axis", 1)
+    axis = axis + data.dim() if axis < 0 else axis
+    if axis == 1 and data.dim() > 1:
+        return data.flatten(1)
+    leading = data.shape[:axis].numel()
+    return data.reshape(leading, data.shape[axis:].numel())
+
+
+@operator("Squeeze")
+def squeeze(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
+    dims = axes_of(node, axes)
+    return data.squeeze() if dims is None else data.squeeze(dims)
+
+
+@operator("Unsqueeze")
+def unsqueeze(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
+    dims = axes_of(node, axes) or []
+    rank = data.dim() + len(dims)
+    for dim in sorted(dim % rank for dim in dims):
+        data = data.unsqueeze(dim)
+    return data
+
+
+@operator("Transpose")
+def transpose(node: Node, data: Tensor) -> Tensor:
+    return data.permute(node.integers("perm", reversed(range(data.dim()))))
+
+
+@operator("Expand")
+def expand(node: Node, data: Tensor, shape: Static) -> Tensor:
+    """Broadcasts both ways: a target of 1 keeps the size the data has."""
+    sizes = flat(shape)
+    rank = max(data.dim(), len(sizes))
+    current = [1] * (rank - data.dim()) + list(data.shape)
+    target = [1] * (rank - len(sizes)) + sizes
+    return data.expand([new if old == 1 else old for old, new in zip(current, target, strict=True)])
+
+
+@rewrite("ConstantOfShape")
+def constant_of_shape(node: Node) -> list[Node]:
+    """Expand of a constant, which as a buffer knows the device and the working float type."""
+    value: Any = node.attributes.get("value", torch.zeros(1))
+    name = f"{node.outputs[0]}/value"
+    return [
+        Node("Constant", node.name, (), (name,), node.opset, {"value": value.reshape(())}),
+        Node("Expand", node.name, (name, node.inputs[0]), node.outputs, node.opset),
+    ]
+
+
+@operator("Tile")
+def tile(node: Node, data: Tensor, repeats: Static) -> Tensor:
+    return data.repeat(flat(repeats))
+
+
+@operator("Concat")
+def concat(node: Node, *values: Tensor) -> Tensor:
+    return torch.cat(values, dim=node.integer("axis", 0))
+
+
+@operator("Split")
+def split(node: Node, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
+    """Sizes are an attribute before opset 13, an input since; absent, the parts are equal but for a smaller last."""
+    axis = node.integer("axis", 0)
+    if sizes is not None or "split" in node.attributes:
+        return torch.split(data, flat(sizes) if sizes is not None else node.integers("split", ()), dim=axis)
+    parts = node.integer("num_outputs", len(node.outputs))
+    return torch.split(data, -(-data.shape[axis] // parts), dim=axis)
+
+
+@operator("Slice")
+def slice_(
+    node: Node,
+    data: Tensor,
+    starts: Static | None = None,
+    ends: Static | None = None,
+    axes: Static | None = None,
+    steps: Static | None = None,
+) -> Tensor:
+    slices = list(python_slices(data.dim(), *slice_bounds(node, starts, ends, axes, steps)))
+    for axis, piece in enumerate(slices):
+        if piece.step is not None and piece.step < 0:
+            data = _backwards(data, axis, piece)
+            slices[axis] = slice(None)
+    return data[tuple(slices)]
+
+
+def _backwards(data: Tensor, axis: int, piece: slice) -> Tensor:
+    """A slice with a negative step, which torch does not have: the same elements forwards, then flipped."""
+    indices = range(*piece.indices(data.shape[axis]))
+    if len(indices) == 0:
+        return data.narrow(axis, 0, 0)
+    forwards = [slice(None)] * data.dim()
+    forwards[axis] = slice(indices[-1], indices[0] + 1, -piece.step)
+    return data[tuple(forwards)].flip(axis)
+
+
+@operator("Gather")
+def gather(node: Node, data: Tensor, indices: Tensor | int) -> Tensor:
+    """data (..., n, ...) and indices of any shape -> data with the axis replaced by the axes of the indices."""
+    axis = node.integer("axis", 0) % data.dim()
+    if not isinstance(indices, Tensor):
+        return data.select(axis, indices)
+    picked = data.index_select(axis, _from_start(node, indices, data.shape[axis]).reshape(-1))
+    return picked.reshape(*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+
+
+@operator("Embedding")
+def embedding(node: Node, table: Tensor, words: Tensor) -> Tensor:
+    """A Gather of rows of a constant. It stays whole in traced graphs, and takes no negative words."""
+    return functional.embedding(words, table)
+
+
+@operator("GatherElements")
+def gather_elements(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+    axis = node.integer("axis", 0)
+    return data.gather(axis, _from_start(node, indices, data.shape[axis]))
+
+
+@rewrite("GatherND")
+def checked_gather_many(node: Node) -> list[Node]:
+    if node.integer("batch_dims", 0):
+        raise node.unsupported("batch_dims other than 0")
+    return [node]
+
+
+@operator("GatherND")
+def gather_many(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+    return data[tuple(indices.unbind(-1))]
+
+
+def _from_start(node: Node, indices: Tensor, size: int) -> Tensor:
+    """Negative indices count from the end; those known at import to go forwards are left as they are."""
+    return indices if node.integer("forwards", 0) else torch.where(indices < 0, indices + size, indices)
+
+
+_PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
+
+
+@operator("Pad")
+def pad(node: Node, data: Tensor, pads: Static | None = None, value: Static | None = None, axes: Static | None = None) -> Tensor:
+    """Pads are attributes before opset 11, inputs since: all the beginnings, then all the ends."""
+    amounts = flat(pads) if pads is not None else node.integers("pads", ())
+    dims = flat(axes) if axes is not None else list(range(data.dim()))
+    begins, ends = amounts[: len(dims)], amounts[len(dims) :]
+    around = {dim % data.dim(): (begin, end) for dim, begin, end in zip(dims, begins, ends, strict=True)}
+    pairs = [around.get(dim, (0, 0)) for dim in range(data.dim())]
+    mode = node.text("mode", "constant")
+    if mode == "constant":
+        fill = value.item() if value is not None else node.number("value", 0.0)
+        return functional.pad(data, last_first(pairs), value=fill)
+    return _pad_from_data(data, pairs, _PAD_MODES[mode])
+
+
+def last_first(pairs: list[tuple[Any, Any]]) -> list[Any]:
+    """(begin, end) per axis -> the flat list of torch's pad, which starts at the last axis."""
+    return [amount for pair in reversed(pairs) for amount in pair]
+
+
+def _pad_from_data(data: Tensor, pairs: list[tuple[Any, Any]], mode: str) -> Tensor:
+    """torch copies from the data along the last one, two or three of at most two more axes: the others are folded."""
+    moved = next((axis for axis, pair in enumerate(pairs) if pair != (0, 0)), len(pairs))
+    if moved == len(pairs):
+        return data
+    padded = functional.pad(data[None].flatten(0, moved), last_first(pairs[moved:]), mode=mode)
+    return padded.reshape(*data.shape[:moved], *padded.shape[1:])
+
+
+@rewrite("Range")
+def range_(node: Node) -> list[Node]:
+    """The constant beside it says on which device to count."""
+    like = f"{node.outputs[0]}/like"
+    return [
+        Node("Constant", node.name, (), (like,), node.opset, {"value": torch.zeros((), dtype=torch.int64)}),
+        Node("RangeLike", node.name, (*node.inputs, like), node.outputs, node.opset),
+    ]
+
+
+@operator("RangeLike")
+def range_like(node: Node, start: Static, limit: Static, step: Static, like: Tensor) -> Tensor:
+    return torch.arange(start.item(), limit.item(), step.item(), device=like.device)
+
+
+@operator("Trilu")
+def triangle(node: Node, data: Tensor, diagonal: Static | None = None) -> Tensor:
+    offset = 0 if diagonal is None else diagonal.item()
+    return data.triu(offset) if node.integer("upper", 1) else data.tril(offset)

@@ -1,0 +1,164 @@
+"""Shape arithmetic in Python numbers.
+
+Exporters write `x.reshape(x.shape[0], -1)` as Shape, Gather, Concat, Reshape. Done on tensors, the target of the
+Reshape would depend on data and no tracer could follow; done on numbers (symbolic while torch.export traces) it can.
+"""
+
+import operator as python
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.network.onnx.operators.table import Node, Static, static
+
+
+def as_static(values: Any) -> Static:
+    """A number, a nested list or an array of numbers -> the Static that holds them as they are."""
+    return np.asarray(values, dtype=object)
+
+
+def flat(values: Static) -> list[Any]:
+    """The numbers, in one list."""
+    return list(values.reshape(-1).tolist())
+
+
+def target_shape(shape: list[Any], current: Any, keep_zeros: int) -> list[Any]:
+    """The target of a Reshape, where 0 means 'as it was' unless `keep_zeros`. -1 stays."""
+    return [current[axis] if size == 0 and not keep_zeros else size for axis, size in enumerate(shape)]
+
+
+def python_slices(rank: int, starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]) -> tuple[slice, ...]:
+    """One slice per axis; ONNX clamps and counts from the end as Python does."""
+    slices = [slice(None)] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        slices[axis] = slice(start, end, step)
+    return tuple(slices)
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """Integers divide towards zero, as in C; Python's // goes down."""
+    if isinstance(a, float | torch.SymFloat) or isinstance(b, float | torch.SymFloat):
+        return a / b
+    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+
+
+_CONVERSIONS: dict[type, Callable[[Any], Any]] = {bool: bool, int: torch.sym_int, float: torch.sym_float}
+
+_ELEMENTWISE: dict[str, tuple[int, Callable[..., Any]]] = {
+    "Identity": (1, lambda a: a),
+    "Neg": (1, python.neg),
+    "Abs": (1, abs),
+    "Not": (1, python.not_),
+    "Add": (2, python.add),
+    "Sub": (2, python.sub),
+    "Mul": (2, python.mul),
+    "Div": (2, _divide),
+    "Mod": (2, python.mod),
+    "Min": (2, torch.sym_min),
+    "Max": (2, torch.sym_max),
+    "Equal": (2, python.eq),
+    "Less": (2, python.lt),
+    "LessOrEqual": (2, python.le),
+    "Greater": (2, python.gt),
+    "GreaterOrEqual": (2, python.ge),
+    "And": (2, lambda a, b: a and b),
+    "Or": (2, lambda a, b: a or b),
+    "Where": (3, lambda condition, a, b: a if condition else b),
+    "CastLike": (2, lambda a, like: _CONVERSIONS[type(like)](a)),
+}
+
+
+def _register_elementwise(name: str, arity: int, function: Callable[..., Any]) -> None:
+    universal = np.frompyfunc(function, arity, 1)
+
+    @static(name)
+    def run(node: Node, *values: Static) -> Static:
+        return as_static(universal(*values))
+
+
+for _name, (_arity, _function) in _ELEMENTWISE.items():
+    _register_elementwise(_name, _arity, _function)
+
+
+@static("Shape")
+def shape(node: Node, data: Static) -> Static:
+    return as_static(list(data.shape[node.integer("start", 0) : node.attributes.get("end")]))
+
+
+@static("Size")
+def size(node: Node, data: Static) -> Static:
+    return as_static(data.size)
+
+
+@static("Concat")
+def concat(node: Node, *values: Static) -> Static:
+    return np.concatenate(values, axis=node.integer("axis", 0))
+
+
+@static("Gather")
+def gather(node: Node, data: Static, indices: Static) -> Static:
+    return as_static(data.take(indices.astype(int), axis=node.integer("axis", 0)))
+
+
+@static("Slice")
+def slice_(
+    node: Node,
+    data: Static,
+    starts: Static | None = None,
+    ends: Static | None = None,
+    axes: Static | None = None,
+    steps: Static | None = None,
+) -> Static:
+    return data[python_slices(data.ndim, *slice_bounds(node, starts, ends, axes, steps))]
+
+
+def slice_bounds(
+    node: Node, starts: Static | None, ends: Static | None, axes: Static | None, steps: Static | None
+) -> tuple[list[Any], list[Any], list[int], list[Any]]:
+    """Starts, ends, axes and steps of a Slice: attributes before opset 10, inputs since."""
+    first = flat(starts) if starts is not None else node.integers("starts", ())
+    last = flat(ends) if ends is not None else node.integers("ends", ())
+    which = flat(axes) if axes is not None else node.integers("axes", range(len(first)))
+    return first, last, which, flat(steps) if steps is not None else [1] * len(first)
+
+
+def axes_of(node: Node, axes: Static | None) -> list[int] | None:
+    """The axes of a Squeeze, Unsqueeze or reduction: an attribute in old opsets, an input in new; None if absent."""
+    if axes is not None:
+        return flat(axes)
+    return node.integers("axes", ()) if "axes" in node.attributes else None
+
+
+@static("Squeeze")
+def squeeze(node: Node, data: Static, axes: Static | None = None) -> Static:
+    dims = axes_of(node, axes)
+    return data.squeeze() if dims is None else data.squeeze(tuple(dims))
+
+
+@static("Unsqueeze")
+def unsqueeze(node: Node, data: Static, axes: Static | None = None) -> Static:
+    return np.expand_dims(data, tuple(axes_of(node, axes) or ()))
+
+
+@static("Reshape")
+def reshape(node: Node, data: Static, shape: Static) -> Static:
+    return data.reshape(target_shape(flat(shape), data.shape, node.integer("allowzero", 0)))
+
+
+@static("Expand")
+def expand(node: Node, data: Static, shape: Static) -> Static:
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(flat(shape))))
+
+
+@static("RangeLike")
+def range_like(node: Node, start: Static, limit: Static, step: Static, like: Static) -> Static:
+    return as_static(list(range(start.item(), limit.item(), step.item())))
+
+
+@static("ReduceProd")
+def reduce_product(node: Node, data: Static, axes: Static | None = None) -> Static:
+    dims = axes_of(node, axes)
+    keep = bool(node.integer("keepdims", 1))
+    return as_static(data.prod(axis=None if dims is None else tuple(dims), keepdims=keep))

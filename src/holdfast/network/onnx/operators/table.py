@@ -1,0 +1,143 @@
+"""The table of operators: what a node is, and which function computes it.
+
+An operator is a function of the node and its inputs. Its signature says how each input arrives:
+
+    Tensor             the value, as a tensor
+    Static             a numpy array of Python numbers (symbolic while torch.export traces): shapes, axes, pads
+    Tensor | int       a plain Python number where the value is one, so that traced graphs hold numbers; else a tensor
+
+and its return type whether it answers with a tensor, a tuple of tensors (several outputs) or a Static.
+"""
+
+import enum
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from holdfast.errors import UnsupportedLayer
+
+Static: TypeAlias = npt.NDArray[np.object_]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Kind(enum.Enum):
+    """How a value reaches an operator."""
+
+    TENSOR = "tensor"
+    STATIC = "static"
+    NUMBER = "number where it is one, else tensor"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the graph, free of protobuf. An empty name in `inputs` or `outputs` is one left out."""
+
+    operator: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opset: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def integer(self, key: str, default: int) -> int:
+        return int(self.attributes.get(key, default))
+
+    def number(self, key: str, default: float) -> float:
+        return float(self.attributes.get(key, default))
+
+    def text(self, key: str, default: str) -> str:
+        return str(self.attributes.get(key, default))
+
+    def integers(self, key: str, default: Iterable[int]) -> list[int]:
+        return [int(value) for value in self.attributes.get(key, default)]
+
+    def has_input(self, position: int) -> bool:
+        return position < len(self.inputs) and self.inputs[position] != ""
+
+    def has_output(self, position: int) -> bool:
+        return position < len(self.outputs) and self.outputs[position] != ""
+
+    def unsupported(self, what: str) -> UnsupportedLayer:
+        return UnsupportedLayer(f"{self.operator} node {self.name!r}: {what} is not supported.")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A function with the kinds of its inputs. The last kind repeats where the function takes `*values`."""
+
+    run: Callable[..., Any]
+    kinds: tuple[Kind, ...]
+    repeats: bool
+    answers_static: bool
+    answers_many: bool
+
+    def kind(self, position: int) -> Kind | None:
+        """How the input at this position arrives; None where the operator takes no such input."""
+        if position < len(self.kinds):
+            return self.kinds[position]
+        return self.kinds[-1] if self.repeats else None
+
+
+OPERATORS: dict[str, Operator] = {}
+"""What each operator computes, on tensors."""
+
+STATICS: dict[str, Operator] = {}
+"""The same on Static values, for the shape arithmetic that must stay in Python numbers."""
+
+REWRITES: dict[str, Callable[[Node], list[Node]]] = {}
+"""Operators that are said in terms of others. What then depends on constants alone is folded at import."""
+
+
+def operator(*names: str) -> Callable[[Function], Function]:
+    """Registers the function that computes the operators of these names."""
+    return _adder(OPERATORS, names, _described)
+
+
+def static(*names: str) -> Callable[[Function], Function]:
+    """Registers the function that computes these operators where every input is Static."""
+    return _adder(STATICS, names, _described)
+
+
+def rewrite(*names: str) -> Callable[[Function], Function]:
+    """Registers the function that says these operators in terms of others."""
+    return _adder(REWRITES, names, lambda function: function)
+
+
+def _adder(table: dict[str, Any], names: tuple[str, ...], entry: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        for name in names:
+            if name in table:
+                raise ValueError(f"operator {name} is registered twice: {table[name]} and {function}")
+            table[name] = entry(function)
+        return function
+
+    return add
+
+
+def _described(function: Callable[..., Any]) -> Operator:
+    hints = typing.get_type_hints(function)
+    _, *parameters = inspect.signature(function).parameters.values()  # the first is the node
+    returned = hints["return"]
+    return Operator(
+        run=function,
+        kinds=tuple(_kind(hints[parameter.name]) for parameter in parameters),
+        repeats=any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters),
+        answers_static=returned == Static,
+        answers_many=typing.get_origin(returned) is tuple,
+    )
+
+
+def _kind(hint: Any) -> Kind:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if union else (hint,)
+    if Tensor not in members:
+        return Kind.STATIC
+    return Kind.NUMBER if int in members else Kind.TENSOR

@@ -1,0 +1,119 @@
+"""Opens .onnx and .onnx.gz files. They are untrusted: nothing is executed, and no size is believed."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import TensorProto
+
+from holdfast.errors import UnreadableFile
+from holdfast.network.onnx.tensors import DTYPES, byte_count, check_size, tensors_of, type_name
+
+MAX_BYTES = 2**31
+"""protobuf itself ends here, so no honest file is larger; a small compressed one that unpacks further is not honest."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_CHUNK = 2**20
+
+
+def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> onnx.ModelProto:
+    """Reads a model with all its tensors; `max_bytes` bounds what it may take unpacked, and its external data.
+
+    Raises UnreadableFile where the file is missing, damaged, not ONNX, too large, or points outside its directory.
+    """
+    path = Path(path)
+    content = _content(path, max_bytes)
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise UnreadableFile(f"{path}: not an ONNX model, or truncated ({error}). Export or download it again.") from error
+    # Any bytes that happen to parse make a ModelProto; only an exporter writes all three of these.
+    if not (model.ir_version and model.opset_import and model.graph.output):
+        raise UnreadableFile(f"{path}: not an ONNX model: it declares no version, no operator set or no outputs.")
+    if not all(isinstance(name, str) for name in _names(model.graph)):  # protobuf hands out what is not text as bytes
+        raise UnreadableFile(f"{path}: a name in the graph is not text. The file is damaged; download it again.")
+    left = max_bytes
+    for tensor in tensors_of(model.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            left -= _load_external(tensor, path, left)
+        check_size(tensor, str(path))
+    return model
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[object]:
+    """Every name in the graph and the graphs within it."""
+    yield from (item.name for item in (*graph.input, *graph.output, *graph.initializer))
+    for node in graph.node:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            yield from _names(attribute.g) if attribute.HasField("g") else ()
+
+
+def _content(path: Path, max_bytes: int) -> bytes:
+    """The bytes of the file, unpacked where it is compressed."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP_MAGIC or path.suffix == ".gz"
+            file.seek(0)
+            if not packed:
+                return _bounded(file, path, max_bytes)
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                return _bounded(unpacked, path, max_bytes)
+    except FileNotFoundError as error:
+        raise UnreadableFile(f"{path}: no such file. Check the path.") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UnreadableFile(f"{path}: the gzip data is damaged ({error}). Compress or download it again.") from error
+    except OSError as error:
+        raise UnreadableFile(f"{path}: cannot be read ({error}).") from error
+
+
+def _bounded(file: BinaryIO | gzip.GzipFile, path: Path, max_bytes: int) -> bytes:
+    """Reads piece by piece, so that a small file that unpacks to a huge one never fills the memory."""
+    content = bytearray()
+    while chunk := file.read(_CHUNK):
+        content += chunk
+        if len(content) > max_bytes:
+            raise UnreadableFile(
+                f"{path}: unpacks to more than {max_bytes} bytes, which no ONNX file should. If it is to be trusted, raise max_bytes."
+            )
+    return bytes(content)
+
+
+def _load_external(tensor: TensorProto, path: Path, max_bytes: int) -> int:
+    """Moves the values of one tensor from the file they lie in into the model; returns their number of bytes."""
+    where = f"{path}: tensor {tensor.name!r}"
+    if tensor.data_type not in DTYPES:
+        raise UnreadableFile(f"{where}: {type_name(tensor.data_type)} values in another file cannot be read.")
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    directory = path.resolve().parent
+    target = (directory / location).resolve()  # follows links, so that none leads out unseen
+    if not location or not target.is_relative_to(directory):
+        raise UnreadableFile(
+            f"{where}: its values are said to lie in {location!r}, outside the model's directory {directory}. "
+            f"Refused: a model may only read files beside it."
+        )
+    if any(size < 0 for size in tensor.dims) or byte_count(tensor) > max_bytes:
+        raise UnreadableFile(f"{where}: dimensions {list(tensor.dims)} are negative or more than max_bytes allows.")
+    try:
+        offset = int(entries.get("offset", 0))
+        with target.open("rb") as file:
+            file.seek(offset)
+            values = file.read(byte_count(tensor))
+    except (OSError, ValueError) as error:
+        raise UnreadableFile(f"{where}: its values should lie in {target}, which cannot be read ({error}).") from error
+    if int(entries.get("length", len(values)) or 0) != len(values) or len(values) != byte_count(tensor):
+        raise UnreadableFile(
+            f"{where}: should find {byte_count(tensor)} bytes at {offset} of {target}, found {len(values)} and "
+            f"declares {entries.get('length', 'no length')}. Export or download both files again."
+        )
+    tensor.raw_data = values
+    tensor.ClearField("external_data")
+    tensor.data_location = TensorProto.DEFAULT
+    return len(values)
