@@ -1,0 +1,88 @@
+"""A question: a network, a region around each input, a property that must hold there, and the number asked for."""
+
+import builtins
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast import batch
+from holdfast.errors import BadInput
+from holdfast.network import Network
+from holdfast.property import Property
+from holdfast.region import Family, Region
+from holdfast.result import Key
+
+Goal = Literal["radius", "worst"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """radius: how far may the region grow before the property can fail? worst: the property's smallest score over the region."""
+
+    network: Network
+    region: Region
+    property: Property
+    goal: Goal
+    keys: tuple[Key, ...]  # one for each row of the batch
+
+    def __len__(self) -> int:
+        return len(self.region)
+
+    @builtins.property  # `property` is a field here
+    def family(self) -> Family:
+        assert isinstance(self.region, Family)
+        return self.region
+
+    def score(self, x: Tensor) -> Tensor:
+        """(..., batch, *shape) -> (..., batch)."""
+        lead = x.shape[: x.dim() - len(self.region.shape)]
+        outputs = self.network(x.reshape(math.prod(lead), *self.region.shape))
+        return self.property.score(outputs.reshape(*lead, -1))
+
+    def score_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., batch, *shape) -> scores (..., batch), gradients (..., batch, *shape)."""
+        stacked = x.reshape(-1, len(self), *self.region.shape)
+
+        def score(outputs: Tensor) -> Tensor:
+            return self.property.score(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
+
+        # Whole batches at a time, as many as one pass may hold: the property knows its rows by their place.
+        at_once = max(1, 2**22 // max(1, stacked[0].numel()))
+        parts = [self.network.score_and_gradient(part.flatten(0, 1), score) for part in stacked.split(at_once)]
+        scores, gradients = (torch.cat(found) for found in zip(*parts, strict=True))
+        return scores.reshape(x.shape[: x.dim() - len(self.region.shape)]), gradients.reshape(x.shape)
+
+    def take(self, rows: Tensor) -> "Problem":
+        keys = tuple(self.keys[int(i)] for i in torch.arange(len(self))[rows.cpu()])
+        return replace(self, region=batch.take(self.region, rows), property=batch.take(self.property, rows), keys=keys)
+
+    def tiled(self, radii: Tensor) -> "Problem":
+        """(k, batch) radii -> one problem of k * batch rows: the whole batch at the first radius, at the second, ..."""
+        rows = torch.arange(len(self), device=self.region.centre.device).repeat(len(radii))
+        copies = self.take(rows)
+        return replace(copies, region=copies.family.at(radii.flatten().to(self.family.radius)))
+
+    def check(self) -> None:
+        """Raise BadInput for whatever would only come to light after long work."""
+        if len(self.keys) != len(self):
+            raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
+        if self.goal == "radius" and not isinstance(self.region, Family):
+            raise BadInput(f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball.")
+        self.property.check(len(self), self.network.outputs_for(self.region.centre))
+
+    def mergeable(self) -> tuple[object, ...]:
+        """Problems with equal answers here can be solved as one batch."""
+        return (id(self.network), self.goal, batch.signature(self.region), batch.signature(self.property))
+
+
+def merge(problems: list[Problem]) -> Problem:
+    """One problem whose rows are all their rows in order; they must be `mergeable`."""
+    return replace(
+        problems[0],
+        region=batch.concatenate([p.region for p in problems]),
+        property=batch.concatenate([p.property for p in problems]),
+        keys=tuple(key for p in problems for key in p.keys),
+    )

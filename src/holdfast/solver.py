@@ -1,0 +1,274 @@
+"""The straight line: problems in, records out, every step kept as soon as it is known."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.method import Claims, Method
+from holdfast.network import Network
+from holdfast.problem import Problem, merge
+from holdfast.region import Words
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, Status, by_definition
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When to stop, whichever comes first; without any, when the methods have done all they can.
+
+    seconds   for the whole call, shared fairly among the batches.
+    queries   network evaluations for each input.
+    gap       upper - lower is at most this, for every input of a batch.
+    """
+
+    seconds: float | None = None
+    queries: int | None = None
+    gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("seconds", self.seconds), ("queries", self.queries), ("gap", self.gap)):
+            if value is not None and not value >= 0:
+                raise BadInput(f"stop: {name} must not be negative, got {value}.")
+
+
+class Sink(Protocol):
+    """Where records go as soon as they are known, and where they are found again."""
+
+    def finished(self) -> dict[Key, Record]: ...
+
+    def interrupted(self) -> dict[Key, Record]: ...
+
+    def write(self, records: Sequence[Record]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    done: int
+    total: int
+    records: Sequence[Record]  # of the batch in work
+    method: str
+    seconds: float
+    seconds_left: float | None  # by the pace so far or by the budget
+
+
+@dataclass
+class _Work:
+    """One batch in work."""
+
+    problem: Problem
+    brackets: list[Bracket]
+    skipped: tuple[str, ...] = ()
+    twin: Network | None = None
+    began: float = field(default_factory=time.monotonic)
+    queries: int = 0
+
+    def records(self, status: Status) -> list[Record]:
+        share = len(self.problem)
+        seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
+        return [
+            Record(key, bracket, "closed" if bracket.closed else status, seconds, queries, self.skipped)
+            for key, bracket in zip(self.problem.keys, self.brackets, strict=True)
+        ]
+
+
+def solve(
+    problems: Iterable[Problem],
+    methods: Sequence[Method[Any]],
+    stop: Stop | None = None,
+    *,
+    seed: int = 0,
+    batch: int = 128,
+    store: Sink | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Record]:
+    """Answer every problem with every method that applies; one record for each row of each problem, in order.
+
+    Problems that share a network and a shape are solved in batches of at most `batch` rows. Rows the store already holds as
+    finished are not asked again, interrupted ones go on from what was known. Ctrl-C ends the search, keeps everything found so
+    far, and marks what was not finished as interrupted.
+    """
+    asked = list(problems)
+    stop = stop or Stop()
+    if batch < 1:
+        raise BadInput(f"batch must be at least 1, got {batch}.")
+    keys = [key for problem in asked for key in problem.keys]
+    if len(set(keys)) != len(keys):
+        raise BadInput("two questions share a key; give every row of every problem its own.")
+    for problem in asked:
+        problem.check()
+    answered = dict(store.finished()) if store else {}
+    begun = store.interrupted() if store else {}
+    batches = list(_batches(asked, set(answered), batch))
+    total, began = len(keys), time.monotonic()
+    deadline = math.inf if stop.seconds is None else began + stop.seconds
+    interrupted = False
+    solved = 0
+    to_solve = sum(len(b) for b in batches)
+    for place, problem in enumerate(batches):
+        now = time.monotonic()
+        share = (deadline - now) / (len(batches) - place)
+
+        def report(records: Sequence[Record], method: str, solved: int = solved) -> None:
+            if store:
+                store.write(records)
+            if progress:
+                passed = time.monotonic() - began
+                left = passed / solved * (to_solve - solved) if solved else None
+                if stop.seconds is not None:
+                    left = max(0.0, min(deadline - time.monotonic(), math.inf if left is None else left))
+                progress(Progress(len(answered), total, records, method, passed, left))
+
+        work = _Work(problem, _by_definition(problem))
+        try:
+            if not interrupted:
+                _begin(work, methods)
+            work.brackets = [_resumed(b, begun.get(key)) for b, key in zip(work.brackets, problem.keys, strict=True)]
+            if not interrupted:
+                _work(work, methods, stop, now + share, seed, report)
+            status: Status = "interrupted" if interrupted else _ending(work, stop, now + share)
+        except KeyboardInterrupt:
+            interrupted, status = True, "interrupted"
+        records = work.records(status)
+        answered.update((record.key, record) for record in records)
+        solved += len(records)
+        report(records, "done", solved=solved)
+    if interrupted:
+        warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
+    return [answered[key] for key in keys]
+
+
+def _batches(problems: list[Problem], known: set[Key], size: int) -> Iterable[Problem]:
+    """Group what can share a batch, leave out what is known, cut to size."""
+    groups: dict[tuple[object, ...], list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault(problem.mergeable(), []).append(problem)
+    for group in groups.values():
+        whole = merge(group)
+        open_rows = torch.tensor([i for i, key in enumerate(whole.keys) if key not in known], dtype=torch.int64)
+        for rows in open_rows.split(size):
+            if len(rows):
+                yield whole.take(rows.to(whole.region.centre.device))
+
+
+def _by_definition(problem: Problem) -> list[Bracket]:
+    """What is known before anything is asked."""
+    if problem.goal == "worst":
+        return [Bracket(by_definition(-math.inf), by_definition(math.inf)) for _ in problem.keys]
+    return [Bracket(by_definition(0.0), by_definition(float(most))) for most in problem.family.limit()]
+
+
+def _resumed(bracket: Bracket, earlier: Record | None) -> Bracket:
+    """An interrupted search goes on from its better ends."""
+    if earlier is None:
+        return bracket
+    return replace(bracket.tightened(lower=earlier.bracket.lower, upper=earlier.bracket.upper), estimates=earlier.bracket.estimates)
+
+
+def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
+    """What is known before any method runs: which methods apply, and the score at the centre."""
+    problem = work.problem
+    before = problem.network.queries
+    reasons = ((m.name, m.obstacle(problem)) for m in methods)
+    work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
+    centre = problem.region.centre
+    work.twin = problem.network.double(centre)
+    outputs = problem.network(centre)
+    scores = problem.property.score(outputs)
+    said = outputs.argmax(-1)
+    for row in range(len(problem)):
+        if problem.goal == "radius" and not bool(scores[row] > 0):
+            witness = Evidence("witnessed", "the input itself", dtype=str(problem.network.dtype), witness=centre[row].cpu())
+            note = f"the property fails at the input itself (the network says {int(said[row])})"
+            work.brackets[row] = Bracket(by_definition(0.0), Bound(0.0, witness), note=note)
+    if problem.goal == "worst":
+        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool)), None, None)
+    work.queries = problem.network.queries - before
+
+
+def _work(
+    work: _Work,
+    methods: Sequence[Method[Any]],
+    stop: Stop,
+    deadline: float,
+    seed: int,
+    report: Callable[[Sequence[Record], str], None],
+) -> None:
+    """Step the methods in turn until each is done or the budget is. Closed rows leave the batch."""
+    problem = work.problem
+    rows = torch.tensor([i for i, b in enumerate(work.brackets) if not b.closed], dtype=torch.int64)
+    if not len(rows):
+        return
+    part = problem.take(rows.to(problem.region.centre.device))
+    live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in methods if m.obstacle(problem) is None]
+    while live:
+        ongoing = []
+        for method, state in live:
+            if _ending(work, stop, deadline) == "stopped" or all(work.brackets[int(i)].gap <= stop.gap for i in rows):
+                return
+            before = problem.network.queries
+            state, claims = method.step(part, state)
+            _hear(work, claims, method, seed, rows)
+            work.queries += problem.network.queries - before
+            report(work.records("interrupted"), method.name)
+            if state is not None:
+                ongoing.append((method, state))
+        live = ongoing
+
+
+def _ending(work: _Work, stop: Stop, deadline: float) -> Status:
+    over = time.monotonic() >= deadline
+    spent = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
+    return "stopped" if over or spent else "finished"
+
+
+def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None) -> None:
+    """Turn claims into better brackets. `rows` says which rows of the batch they speak of; None: all."""
+    index = torch.arange(len(work.problem)) if rows is None else rows
+    name = method.name if method else "the input itself"
+    settings = method.settings() if method else {}
+    base = Evidence("proved", name, settings, seed, dtype="torch.float64", assumptions=claims.assumptions)
+    if claims.proved is not None:
+        for i, value in zip(index.tolist(), claims.proved.tolist(), strict=True):
+            if not math.isnan(value):
+                work.brackets[i] = work.brackets[i].tightened(lower=Bound(value, base))
+    if claims.estimate is not None:
+        guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))
+        for i, value in zip(index.tolist(), claims.estimate.tolist(), strict=True):
+            if not math.isnan(value):
+                work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
+    if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
+        part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
+        values = replay(part, claims.witness, work.twin)
+        shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype))
+        for place, i in enumerate(index.tolist()):
+            value = float(values[place])
+            if bool(claims.found[place]) and value < work.brackets[i].upper.value:
+                evidence = replace(shown, witness=claims.witness[place].detach().cpu().clone())
+                work.brackets[i] = work.brackets[i].tightened(upper=Bound(value, evidence))
+
+
+def replay(problem: Problem, x: Tensor, twin: Network | None) -> Tensor:
+    """(batch, *shape) candidates -> (batch,) the upper ends they witness, infinite where they witness nothing.
+
+    The user's own model has the word. Where it has a float64 twin, both must agree: proofs speak of the network in real arithmetic,
+    and a class that flips only by float32 rounding is no counterexample to them.
+    """
+    region = problem.region
+    outputs = [problem.network(x).double()]
+    if twin is not None and twin is not problem.network:
+        outputs.append(twin(x))
+    if isinstance(region, Words) and problem.network.token_model is not None:
+        outputs.append(problem.network.ask_tokens(region.decode(x).clamp_min(0)).double())
+    scores = torch.stack([problem.property.score(z).double() for z in outputs])
+    if problem.goal == "worst":
+        return torch.where(region.contains(x) & scores.isfinite().all(0), scores.amax(0), torch.inf)
+    family = problem.family
+    return torch.where(~(scores > 0).any(0), family.below(family.distance(x)), torch.inf)

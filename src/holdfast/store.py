@@ -1,0 +1,412 @@
+"""The run on disk: a folder with one SQLite file that survives a kill at any moment and can be taken up again.
+
+Every record is written as soon as it is known, in one transaction for a batch, with a write-ahead log. What a record replaces stays in
+the history, so that a report can show how the ends closed in.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import platform
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import holdfast
+from holdfast.errors import Contradiction, MissingExtra, StoreError
+from holdfast.result import Bound, Bracket, Evidence, Key, Record
+
+VERSION = 1
+FILE = "run.sqlite"
+SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE input (position INTEGER PRIMARY KEY, label INTEGER, prediction INTEGER, name TEXT, tokens TEXT, x BLOB NOT NULL);
+CREATE TABLE record (
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, lower REAL, upper REAL, status TEXT NOT NULL, body TEXT NOT NULL,
+    lower_witness BLOB, upper_witness BLOB, PRIMARY KEY (position, frame)
+);
+CREATE TABLE history (position INTEGER, frame INTEGER, seconds REAL, queries INTEGER, lower REAL, upper REAL);
+"""
+WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
+
+
+@dataclass(frozen=True)
+class StoredInput:
+    """One input of the run as it was asked about."""
+
+    index: int
+    x: np.ndarray[Any, Any]
+    label: int | None
+    prediction: int | None
+    name: str
+    tokens: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """A moment at which a bracket became better."""
+
+    key: Key
+    seconds: float
+    queries: int
+    lower: float
+    upper: float
+
+
+class Store:
+    """A run folder. `create` begins one, `open` takes one up; both check before any long work."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._connection = connection
+        self._ends: dict[Key, tuple[float, float, str]] = {r.key: _ends(r) for r in self.records()}
+
+    @classmethod
+    def create(cls, folder: str | Path, question: Mapping[str, Any]) -> Self:
+        """A new run that remembers its question: anything JSON can hold. StoreError if the folder is taken or cannot be written."""
+        path = Path(folder)
+        about = {"version": VERSION, "question": dict(question), "provenance": provenance()}
+        lines = [(name, json.dumps(value)) for name, value in about.items()]
+        if (path / FILE).exists() and not _unborn(path / FILE):
+            raise StoreError(f"{path} already holds a run. Continue it with 'holdfast resume {path}', or choose another folder.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            connection = _connect(path / FILE)
+            connection.executescript("BEGIN;" + SCHEMA)
+            with connection:  # one transaction: a run is there with its question or not at all
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", lines)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{path}: cannot begin a run there ({error}). Is the folder writable and the disk not full?") from error
+        return cls(path, connection)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """A run that exists. StoreError if there is none or the file is damaged."""
+        path = Path(folder)
+        if not (path / FILE).is_file():
+            raise StoreError(f"{path}: no run here ({FILE} is missing). Start one with 'holdfast radius ... --out {path}'.")
+        try:
+            connection = _connect(path / FILE)
+            (version,) = connection.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
+            if json.loads(version) != VERSION:
+                raise StoreError(f"{path}: written by another version of holdfast (format {version}, this one reads {VERSION}).")
+            return cls(path, connection)
+        except (sqlite3.Error, LookupError, TypeError, ValueError, EOFError, AssertionError, Contradiction) as error:
+            raise StoreError(f"{path / FILE}: not a run of holdfast, or damaged ({error}).") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what the run is about
+
+    @property
+    def question(self) -> dict[str, Any]:
+        return self._meta("question")
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return self._meta("provenance")
+
+    def _meta(self, name: str) -> dict[str, Any]:
+        (value,) = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        loaded: dict[str, Any] = json.loads(value)
+        return loaded
+
+    def put_inputs(
+        self,
+        x: Sequence[Tensor],
+        labels: Sequence[int | None],
+        predictions: Sequence[int | None],
+        names: Sequence[str],
+        tokens: Sequence[Sequence[int] | None],
+    ) -> None:
+        """The inputs in their order, so that the folder alone is enough to look at the run."""
+        rows = [
+            (
+                i,
+                labels[i],
+                predictions[i],
+                names[i],
+                None if tokens[i] is None else json.dumps(list(tokens[i] or ())),
+                _pack(x[i]),
+            )
+            for i in range(len(x))
+        ]
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def inputs(self) -> list[StoredInput]:
+        rows = self._connection.execute("SELECT position, x, label, prediction, name, tokens FROM input ORDER BY position")
+        return [
+            StoredInput(position, _unpack(x).numpy(), label, said, name or "", tuple(json.loads(tokens)) if tokens else None)
+            for position, x, label, said, name, tokens in rows
+        ]
+
+    # ---- records
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Keep the records that are new or better, with what they replace in the history; one transaction."""
+        changed = [r for r in records if self._ends.get(r.key) != _ends(r)]
+        if not changed:
+            return
+        rows = [(*_columns(r.key), *_finite(r), r.status, json.dumps(_body(r)), *_witnesses(r.bracket)) for r in changed]
+        moments = [(*_columns(r.key), r.seconds, r.queries, *_finite(r)) for r in changed if self._ends.get(r.key, ())[:2] != _ends(r)[:2]]
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)", moments)
+        self._ends.update((r.key, _ends(r)) for r in changed)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._connection:
+                yield self._connection
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"{self.folder}: cannot write the run ({error}). Is the disk full? What was written before is safe; free some space and "
+                f"continue with 'holdfast resume {self.folder}'."
+            ) from error
+
+    def records(self) -> list[Record]:
+        """All records, by input and frame."""
+        rows = self._connection.execute("SELECT position, frame, body, lower_witness, upper_witness FROM record ORDER BY position, frame")
+        return [_record(*row) for row in rows]
+
+    def finished(self) -> dict[Key, Record]:
+        """The records that a resumed run need not ask for again."""
+        return {r.key: r for r in self.records() if r.status != "interrupted"}
+
+    def interrupted(self) -> dict[Key, Record]:
+        """The records that a resumed run takes up again."""
+        return {r.key: r for r in self.records() if r.status == "interrupted"}
+
+    def history(self) -> list[Event]:
+        rows = self._connection.execute("SELECT position, frame, seconds, queries, lower, upper FROM history ORDER BY rowid")
+        return [
+            Event(
+                _key(position, frame),
+                seconds,
+                queries,
+                -math.inf if lower is None else lower,
+                math.inf if upper is None else upper,
+            )
+            for position, frame, seconds, queries, lower, upper in rows
+        ]
+
+    # ---- out
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each record, for tables."""
+        return [
+            {
+                "input": r.key.index,
+                "frame": r.key.frame,
+                "lower": r.bracket.lower.value,
+                "lower_kind": r.bracket.lower.evidence.kind,
+                "lower_method": r.bracket.lower.evidence.method,
+                "upper": r.bracket.upper.value,
+                "upper_kind": r.bracket.upper.evidence.kind,
+                "upper_method": r.bracket.upper.evidence.method,
+                "status": r.status,
+                "seconds": r.seconds,
+                "queries": r.queries,
+                "note": r.bracket.note,
+            }
+            for r in self.records()
+        ]
+
+    def export(self, path: str | Path) -> Path:
+        """Write all records as .json, .csv or .parquet, or all witnesses as .npz, by the file's ending."""
+        target = Path(path)
+        writers = {".json": self._json, ".csv": self._csv, ".parquet": self._parquet, ".npz": self._npz}
+        if target.suffix not in writers:
+            raise StoreError(f"{target}: unknown ending; use one of {', '.join(writers)}.")
+        part = target.with_name(target.name + ".part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            writers[target.suffix](part)
+            os.replace(part, target)  # never half a file
+        except OSError as error:
+            raise StoreError(f"{target}: cannot be written ({error}).") from error
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+        return target
+
+    def _json(self, path: Path) -> None:
+        records = [{"input": r.key.index, "frame": r.key.frame, **_body(r)} for r in self.records()]
+        document = {"question": self.question, "provenance": self.provenance, "records": records}
+        path.write_text(json.dumps(_plain(document), indent=1, allow_nan=False))
+
+    def _csv(self, path: Path) -> None:
+        rows = self.rows()
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]) if rows else ["input"])
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def _parquet(self, path: Path) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise MissingExtra("Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV and JSON work without.") from error
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(self.rows()), path)
+
+    def _npz(self, path: Path) -> None:
+        found = {
+            str(r.key).replace("/", "_"): r.bracket.upper.evidence.witness.numpy()
+            for r in self.records()
+            if r.bracket.upper.evidence.witness is not None
+        }
+        with path.open("wb") as stream:
+            np.savez_compressed(stream, **found)  # type: ignore[arg-type]
+
+
+def provenance() -> dict[str, Any]:
+    """Where and with what a run was made."""
+    return {
+        "holdfast": holdfast.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=10)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    return connection
+
+
+def _unborn(file: Path) -> bool:
+    """Was a run killed here before its first transaction? Then there is nothing to lose."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
+        return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,))
+    return False
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity; it is written as text, which float() reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _columns(key: Key) -> tuple[int, int]:
+    return key.index, WHOLE if key.frame is None else key.frame
+
+
+def _key(position: int, frame: int) -> Key:
+    return Key(position, None if frame == WHOLE else frame)
+
+
+def _ends(record: Record) -> tuple[float, float, str]:
+    return (
+        record.bracket.lower.value,
+        record.bracket.upper.value,
+        record.status + record.bracket.note + str(len(record.bracket.estimates)),
+    )
+
+
+def _finite(record: Record) -> tuple[float | None, float | None]:
+    """SQLite and JSON have no infinity; an end that is not known is NULL."""
+    lower, upper = record.bracket.lower.value, record.bracket.upper.value
+    return None if math.isinf(lower) else lower, None if math.isinf(upper) else upper
+
+
+def _body(record: Record) -> dict[str, Any]:
+    bracket = record.bracket
+    return {
+        "lower": _bound(bracket.lower),
+        "upper": _bound(bracket.upper),
+        "estimates": [_bound(e) for e in bracket.estimates],
+        "note": bracket.note,
+        "status": record.status,
+        "seconds": record.seconds,
+        "queries": record.queries,
+        "skipped": list(record.skipped),
+    }
+
+
+def _bound(bound: Bound) -> dict[str, Any]:
+    e = bound.evidence
+    value: float | str = bound.value if math.isfinite(bound.value) else str(bound.value)
+    return {
+        "value": value,
+        "kind": e.kind,
+        "method": e.method,
+        "settings": dict(e.settings),
+        "seed": e.seed,
+        "dtype": e.dtype,
+        "assumptions": list(e.assumptions),
+        "confidence": e.confidence,
+    }
+
+
+def _record(position: int, frame: int, body: str, lower_witness: bytes | None, upper_witness: bytes | None) -> Record:
+    b = json.loads(body)
+    bracket = Bracket(
+        _unbound(b["lower"], lower_witness),
+        _unbound(b["upper"], upper_witness),
+        tuple(_unbound(e, None) for e in b["estimates"]),
+        b["note"],
+    )
+    return Record(_key(position, frame), bracket, b["status"], b["seconds"], b["queries"], tuple(b["skipped"]))
+
+
+def _unbound(b: dict[str, Any], witness: bytes | None) -> Bound:
+    evidence = Evidence(
+        b["kind"], b["method"], b["settings"], b["seed"], b["dtype"], tuple(b["assumptions"]), b["confidence"],
+        _unpack(witness) if witness is not None else None,
+    )  # fmt: skip
+    return Bound(float(b["value"]), evidence)
+
+
+def _witnesses(bracket: Bracket) -> tuple[bytes | None, bytes | None]:
+    lower, upper = bracket.lower.evidence.witness, bracket.upper.evidence.witness
+    return None if lower is None else _pack(lower), None if upper is None else _pack(upper)
+
+
+def _pack(x: Tensor) -> bytes:
+    buffer = io.BytesIO()
+    plain = x.detach().cpu()
+    # numpy has no bfloat16; float32 holds the same numbers.
+    np.save(buffer, (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy(), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _unpack(data: bytes) -> Tensor:
+    return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))

@@ -1,0 +1,432 @@
+"""solve(): order, batches, budgets, interruption, and methods that lie."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+import truth
+from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
+from holdfast.errors import BadInput, Contradiction
+from holdfast.method import Claims, Method
+from holdfast.problem import Problem
+from holdfast.property import Linear, Robustness
+from holdfast.region import Ball, Box
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.solver import Progress, Stop, solve
+
+
+@dataclass
+class Memory:
+    """A store that only remembers."""
+
+    kept: dict[Key, Record] = field(default_factory=dict)
+    written: list[Record] = field(default_factory=list)
+
+    def finished(self) -> dict[Key, Record]:
+        return {k: r for k, r in self.kept.items() if r.status != "interrupted"}
+
+    def interrupted(self) -> dict[Key, Record]:
+        return {k: r for k, r in self.kept.items() if r.status == "interrupted"}
+
+    def write(self, records: Sequence[Record]) -> None:
+        self.written.extend(records)
+        self.kept.update((r.key, r) for r in records)
+
+
+@dataclass(frozen=True)
+class Scripted(Method[int]):
+    """Claims what the script says, step by step."""
+
+    script: tuple[Any, ...] = ()
+
+    def obstacle(self, problem: Problem) -> str | None:
+        return None
+
+    def start(self, problem: Problem, seed: int) -> int:
+        return 0
+
+    def step(self, problem: Problem, state: int) -> tuple[int | None, Claims]:
+        line = self.script[state]
+        claims = line(problem) if callable(line) else line
+        return (state + 1 if state + 1 < len(self.script) else None), claims
+
+
+def proves(value: float) -> Any:
+    return lambda problem: Claims(proved=torch.full((len(problem),), value, dtype=torch.float64))
+
+
+def shows(x: Tensor) -> Any:
+    return lambda problem: Claims(witness=x.expand(problem.region.centre.shape), found=torch.ones(len(problem), dtype=torch.bool))
+
+
+def interrupts(problem: Problem) -> Claims:
+    raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Picky(Scripted):
+    def obstacle(self, problem: Problem) -> str | None:
+        return "wants the moon"
+
+
+KNOWN = truth.linear(0, batch=6)
+
+
+def known_problem(network: hf.Network | None = None, p: float = 2, keys: Sequence[Key] | None = None) -> Problem:
+    zero = torch.zeros(len(KNOWN.x), dtype=torch.float64)
+    problem = truth.radius_problem(network or KNOWN.network(), Ball(KNOWN.x, zero, p), KNOWN.y)
+    return problem if keys is None else replace(problem, keys=tuple(keys))
+
+
+def ends(records: Sequence[Record]) -> list[tuple[Key, float, float]]:
+    return [(r.key, r.bracket.lower.value, r.bracket.upper.value) for r in records]
+
+
+# ---------------------------------------------------------------- order and batches
+
+
+def test_records_come_in_the_order_of_the_questions() -> None:
+    """Whatever shares a batch with whatever: norms 1 and 2 alternate, keys fall."""
+    network = KNOWN.network()
+    problems = [known_problem(network, p, [Key(100 * i - row) for row in range(6)]) for i, p in ((9, 2), (7, 1), (5, 2), (3, 1))]
+    records = solve(problems, [PGD(rounds=2)])
+    assert [r.key for r in records] == [key for p in problems for key in p.keys]
+    for problem, answers in zip(problems, [KNOWN.radius(p) for p in (2, 1, 2, 1)], strict=True):
+        mine = [r for r in records if r.key in problem.keys]
+        assert all(a * (1 - 1e-9) <= r.bracket.upper.value <= a * 1.1 for r, a in zip(mine, answers.tolist(), strict=True))
+
+
+def test_batches_of_one_answer_like_one_batch() -> None:
+    """With chance out of the way (the first round starts at the input) rows do not influence each other."""
+    whole = solve([known_problem()], [PGD(rounds=1)])
+    single = solve([known_problem()], [PGD(rounds=1)], batch=1)
+    pairs = solve([known_problem()], [PGD(rounds=1)], batch=4)
+    for other in (single, pairs):
+        assert [k for k, *_ in ends(other)] == [k for k, *_ in ends(whole)]
+        assert [u for *_, u in ends(other)] == pytest.approx([u for *_, u in ends(whole)], rel=1e-5)
+        assert all(abs(r.queries - whole[0].queries) <= 2 for r in other)  # the probe of the float64 twin is shared
+
+
+def test_queries_are_those_of_the_network() -> None:
+    network = KNOWN.network()
+    problem = known_problem(network)
+    problem.check()
+    checked = network.queries  # what one check costs
+    records = solve([problem], [PGD(rounds=2)])
+    assert 0 <= network.queries - 2 * checked - sum(r.queries for r in records) < len(records)  # a share is rounded down
+    assert records[0].queries > 100
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert solve([], [PGD()]) == []
+
+
+def test_two_questions_with_one_key_are_refused() -> None:
+    network = KNOWN.network()
+    with pytest.raises(BadInput, match="share a key"):
+        solve([known_problem(network), known_problem(network)], [PGD()])
+
+
+def test_bad_questions_are_refused_before_any_work() -> None:
+    network, memory = KNOWN.network(), Memory()
+    good = known_problem(network)
+    bad = replace(known_problem(network, keys=[Key(50 + i) for i in range(6)]), property=Robustness(KNOWN.y + 7))
+    with pytest.raises(BadInput, match="out of range"):
+        solve([good, bad], [PGD()], store=memory)
+    assert memory.written == []
+    assert network.queries <= 12
+    with pytest.raises(BadInput, match="batch must be at least 1"):
+        solve([good], [PGD()], batch=0)
+    with pytest.raises(BadInput, match="2 keys for 6 inputs"):
+        solve([replace(good, keys=(Key(0), Key(1)))], [PGD()])
+    box = Box.between(KNOWN.x - 1, KNOWN.x + 1)
+    with pytest.raises(BadInput, match="a Box does not grow with a radius"):
+        solve([replace(good, region=box)], [PGD()])
+
+
+def test_without_methods_only_definitions_are_known() -> None:
+    records = solve([known_problem()], [])
+    assert {(r.bracket.lower.value, r.bracket.upper.value, r.status) for r in records} == {(0.0, math.inf, "finished")}
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def endless(count: int = 10_000) -> Scripted:
+    return Scripted(tuple(proves(1e-9 * i) for i in range(count)))
+
+
+def test_seconds_stop_every_batch_fairly() -> None:
+    records = solve([known_problem()], [endless()], Stop(seconds=0.3), batch=2)
+    assert {r.status for r in records} == {"stopped"}
+    assert all(r.bracket.lower.value > 0 for r in records)
+    spent = [2 * records[i].seconds for i in (0, 2, 4)]
+    assert sum(spent) < 1.5
+    assert all(0.05 < s < 0.5 for s in spent)
+
+
+def test_no_seconds_no_steps() -> None:
+    records = solve([known_problem()], [endless()], Stop(seconds=0))
+    assert {(r.status, r.bracket.lower.value) for r in records} == {("stopped", 0.0)}
+
+
+def test_queries_stop_after_the_step_that_spends_them() -> None:
+    full = solve([known_problem()], [PGD()])
+    records = solve([known_problem()], [PGD()], Stop(queries=300))
+    assert {r.status for r in records} == {"stopped"}
+    assert 300 <= records[0].queries < full[0].queries
+    assert full[0].status == "finished"
+
+
+def test_gap_stops_when_every_row_is_close_enough() -> None:
+    distance = float(KNOWN.radius(2).min())
+    method = Scripted(tuple(proves(distance * share) for share in (0.5, 0.9, 0.95, 0.99)))
+    free = solve([known_problem()], [PGD(), method])
+    assert max(r.bracket.gap for r in free) > 0
+    one = known_problem().take(KNOWN.radius(2).argmin()[None])
+    [record] = solve([one], [PGD(), method], Stop(gap=0.2 * distance))
+    assert record.bracket.gap <= 0.2 * distance
+    assert record.bracket.lower.value == pytest.approx(0.9 * distance)  # and not a step further
+
+
+@pytest.mark.parametrize("options", [{"seconds": -1}, {"queries": -1}, {"gap": -0.1}, {"gap": math.nan}, {"seconds": math.nan}])
+def test_stop_refuses_negative_budgets(options: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="must not be negative"):
+        Stop(**options)
+
+
+def test_progress_counts_to_the_end() -> None:
+    seen: list[Progress] = []
+    solve([known_problem()], [PGD(rounds=2)], Stop(seconds=60), batch=2, progress=seen.append)
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert (seen[-1].done, seen[-1].total) == (6, 6)
+    assert {p.method for p in seen} == {"PGD", "done"}
+    assert all(p.seconds_left is None or 0 <= p.seconds_left <= 60 for p in seen)
+    assert sum(len(p.records) for p in seen if p.method == "done") == 6
+
+
+# ---------------------------------------------------------------- what the input itself says
+
+
+def test_a_misclassified_input_has_radius_zero_and_says_so() -> None:
+    wrong = (KNOWN.y + 1) % 3
+    label = torch.where(torch.arange(6) % 2 == 0, wrong, KNOWN.y)
+    problem = replace(known_problem(), property=Robustness(label))
+    for row, record in enumerate(solve([problem], [PGD(rounds=2)])):
+        b = record.bracket
+        if row % 2:
+            assert b.upper.value > 0
+            assert b.note == ""
+            continue
+        assert (b.lower.value, b.upper.value, record.status) == (0.0, 0.0, "closed")
+        assert b.note == f"the property fails at the input itself (the network says {int(KNOWN.y[row])})"
+        assert b.upper.evidence.kind == "witnessed"
+        assert b.upper.evidence.witness is not None
+        assert torch.equal(b.upper.evidence.witness, KNOWN.x[row])
+
+
+def test_a_tie_at_the_input_is_a_failure_too() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    [b] = hf.radius(hf.Network.from_torch(model.eval()), torch.zeros(1, 2), [0], methods=[])
+    assert (b.lower.value, b.upper.value) == (0.0, 0.0)
+    assert "fails at the input itself" in b.note
+
+
+def test_worst_begins_with_the_score_at_the_centre() -> None:
+    region = Ball(KNOWN.x, torch.ones(6, dtype=torch.float64), 2)
+    problem = Problem(KNOWN.network(), region, Linear.of([1.0, -1.0, 0.0], batch=6), "worst", tuple(Key(i) for i in range(6)))
+    z = KNOWN.model(KNOWN.x).detach()
+    for record, score in zip(solve([problem], []), (z[:, 0] - z[:, 1]).tolist(), strict=True):
+        assert record.bracket.lower.value == -math.inf
+        assert record.bracket.upper.value == pytest.approx(score, abs=1e-5)
+        assert record.bracket.upper.evidence.method == "the input itself"
+
+
+# ---------------------------------------------------------------- interruption
+
+
+def test_ctrl_c_keeps_what_is_known_and_marks_the_rest() -> None:
+    memory, method = Memory(), Scripted((proves(1e-3), interrupts))
+    with pytest.warns(UserWarning, match="interrupted: what was found so far is kept"):
+        records = solve([known_problem()], [method], batch=2, store=memory)
+    assert [r.key for r in records] == [Key(i) for i in range(6)]
+    assert {r.status for r in records} == {"interrupted"}
+    assert [r.bracket.lower.value for r in records] == [1e-3, 1e-3, 0, 0, 0, 0]
+    assert {k: r.bracket.lower.value for k, r in memory.kept.items()} == {r.key: r.bracket.lower.value for r in records}
+
+
+def test_finished_batches_stay_finished_after_ctrl_c() -> None:
+    @dataclass(frozen=True)
+    class Second(Scripted):
+        """Interrupts in the batch that holds row 2."""
+
+        def step(self, problem: Problem, state: int) -> tuple[int | None, Claims]:
+            if Key(2) in problem.keys:
+                raise KeyboardInterrupt
+            return None, Claims(proved=torch.full((len(problem),), 1e-3))
+
+    network = KNOWN.network()
+    with pytest.warns(UserWarning, match="interrupted"):
+        records = solve([known_problem(network)], [Second()], batch=2)
+    assert [r.status for r in records] == ["finished"] * 2 + ["interrupted"] * 4
+
+
+def test_ctrl_c_before_the_first_step_of_a_batch_loses_nothing() -> None:
+    """The network itself is slow and is interrupted while it looks at the centres of the third batch."""
+    asked: list[int] = []
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = KNOWN.model
+
+        def forward(self, x: Tensor) -> Tensor:
+            if asked and bool((x[0] == KNOWN.x[4]).all()):
+                raise KeyboardInterrupt
+            return self.model(x)
+
+    network = hf.Network.from_torch(Slow().eval())
+    problem = known_problem(network)
+    asked.append(1)
+    with pytest.warns(UserWarning, match="interrupted"):
+        records = solve([problem], [Scripted((proves(1e-3),))], batch=2)
+    assert [r.status for r in records] == ["finished"] * 4 + ["interrupted"] * 2
+    assert [r.bracket.lower.value for r in records] == [1e-3] * 4 + [0.0] * 2
+
+
+def test_a_resumed_search_never_forgets() -> None:
+    """What an interrupted run proved stays, even if the resumed one gets less far."""
+    memory = Memory()
+    with pytest.warns(UserWarning, match="interrupted"):
+        solve([known_problem()], [PGD(rounds=1), Scripted((proves(2e-3), interrupts))], store=memory)
+    before = dict(memory.kept)
+    records = solve([known_problem()], [Scripted((proves(1e-3),))], store=memory)
+    for r in records:
+        assert r.bracket.lower.value == 2e-3
+        assert r.bracket.upper.value == before[r.key].bracket.upper.value < math.inf
+        assert r.status == "finished"
+    assert all(r.bracket.lower.value >= 2e-3 for r in memory.kept.values())
+
+
+def test_finished_rows_are_not_asked_again() -> None:
+    memory, network = Memory(), KNOWN.network()
+    first = solve([known_problem(network)], [PGD(rounds=1)], store=memory)
+    problem = known_problem(network)
+    before = network.queries
+    problem.check()
+    check = network.queries - before
+    before = network.queries
+    again = solve([problem], [PGD(rounds=1)], store=memory)
+    assert network.queries - before == check
+    assert again == first
+    del memory.kept[Key(3)]
+    before = network.queries
+    [*_] = solve([problem], [PGD(rounds=1)], store=memory)
+    assert 0 <= network.queries - before - check - first[0].queries <= 2
+    assert sorted(memory.kept) == [Key(i) for i in range(6)]
+
+
+# ---------------------------------------------------------------- lies
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["lie first", "lie last"])
+def test_a_proof_above_a_witness_is_a_contradiction(order: int) -> None:
+    liar = Scripted((proves(1e9),))
+    with pytest.raises(Contradiction, match=r"Scripted says at least 1000000000.0 .proved.*PGD says at most"):
+        solve([known_problem()], [liar, PGD()][::order])
+
+
+def test_a_proof_a_hair_above_the_truth_is_caught_where_the_attack_is_exact() -> None:
+    known = truth.one_relu()
+    problem = truth.radius_problem(hf.Network.from_torch(known.model), Ball(known.x, torch.zeros(1), math.inf), torch.tensor([0]))
+    [record] = solve([problem], [PGD(), Scripted((proves(known.radius(math.inf)),))])
+    assert record.bracket.lower.value == known.radius(math.inf)
+    with pytest.raises(Contradiction):
+        solve([problem], [PGD(), Scripted((proves(1.01 * known.radius(math.inf)),))])
+
+
+def test_a_false_witness_is_replayed_and_ignored() -> None:
+    unharmed = KNOWN.x + 1e-6
+    records = solve([known_problem()], [Scripted((shows(unharmed), shows(KNOWN.x)))])
+    assert all(r.bracket.upper.value == math.inf for r in records)
+
+
+def test_nan_is_neither_proof_nor_witness_nor_estimate() -> None:
+    def nothing(problem: Problem) -> Claims:
+        rows = torch.full((len(problem),), math.nan, dtype=torch.float64)
+        witness, found = torch.full_like(problem.region.centre, math.nan), torch.ones(len(problem), dtype=torch.bool)
+        return Claims(proved=rows, estimate=rows, witness=witness, found=found)
+
+    for r in solve([known_problem()], [Scripted((nothing,))]):
+        assert (r.bracket.lower.value, r.bracket.upper.value, r.bracket.estimates) == (0.0, math.inf, ())
+    region = Ball(KNOWN.x, torch.ones(6, dtype=torch.float64), 2)
+    worst = replace(known_problem(), goal="worst", region=region)
+    start = [r.bracket.upper.value for r in solve([worst], [])]
+    assert [r.bracket.upper.value for r in solve([worst], [Scripted((nothing,))])] == start
+
+
+def test_a_witness_outside_the_region_or_the_domain_is_no_witness() -> None:
+    network = KNOWN.network(domain=(0.0, 1.0))
+    zero = torch.zeros(6, dtype=torch.float64)
+    outside = replace(known_problem(network), region=Ball(KNOWN.x, zero, 2, network.domain))
+    far = torch.where(KNOWN.model(torch.full((1, 6), 50.0)).argmax() == KNOWN.y, -50.0, 50.0)[:, None].expand(6, 6)
+    assert all(r.bracket.upper.value == math.inf for r in solve([outside], [Scripted((shows(far),))]))
+    worst = replace(known_problem(), goal="worst", region=Ball(KNOWN.x, zero + 0.1, 2))
+    start = [r.bracket.upper.value for r in solve([worst], [])]
+    assert [r.bracket.upper.value for r in solve([worst], [Scripted((shows(far),))])] == start
+
+
+def test_a_flip_by_float32_rounding_alone_is_no_witness() -> None:
+    """In real arithmetic the model never changes its mind: only in float32 is a small number lost beside 1e8."""
+
+    class Rounds(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            lost = (x[:, :1] + 1e8) - 1e8
+            return torch.cat([lost + 0.5 - x[:, :1], torch.zeros_like(lost)], 1)
+
+    network = hf.Network.from_torch(Rounds().eval())
+    x = torch.zeros(1, 1)
+    witness = torch.tensor([[0.75]])
+    assert network(witness)[0, 0] < 0  # the float32 model does fail there
+    problem = truth.radius_problem(network, Ball(x, torch.zeros(1), 2), torch.tensor([0]))
+    [record] = solve([problem], [Scripted((shows(witness),))])
+    assert record.bracket.upper.value == math.inf
+
+
+def test_methods_that_do_not_apply_are_named_with_the_reason() -> None:
+    records = solve([known_problem()], [Picky(), Corners(rounds=1)])
+    assert all(r.skipped == ("Picky: wants the moon",) for r in records)
+    assert all(r.bracket.upper.value < math.inf for r in records)
+
+
+def test_estimates_never_move_an_end() -> None:
+    def guess(problem: Problem) -> Claims:
+        return Claims(estimate=torch.full((len(problem),), 5.0), estimate_kind="sampled", confidence=0.9, assumptions=("luck",))
+
+    for r in solve([known_problem()], [Scripted((guess,)), CLEVER(batches=5)]):
+        assert (r.bracket.lower.value, r.bracket.upper.value) == (0.0, math.inf)
+        first, second = r.bracket.estimates
+        assert (first.value, first.evidence.kind, first.evidence.confidence) == (5.0, "sampled", 0.9)
+        assert first.evidence.assumptions == ("luck",)
+        assert second.evidence.kind == "estimated"
+
+
+def test_a_store_that_holds_a_false_proof_is_contradicted_too() -> None:
+    lie = Bound(1e9, Evidence("proved", "an old version"))
+    record = Record(Key(0), Bracket(lie, by_definition(math.inf)), "interrupted", 0.0, 0)
+    with pytest.raises(Contradiction, match="an old version"):
+        solve([known_problem()], [PGD()], store=Memory({Key(0): record}))
+
+
+def test_solve_is_silent_when_all_is_well() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve([known_problem()], [PGD(rounds=1), CarliniWagner(rounds=1, steps=5), Corners(rounds=1), CLEVER(batches=5)])
