@@ -1,0 +1,8 @@
+"""Methods that look for witnesses, one algorithm a file, and CLEVER, which only estimates."""
+
+from holdfast.attacks.carlini import CarliniWagner
+from holdfast.attacks.clever import CLEVER
+from holdfast.attacks.corners import Corners
+from holdfast.attacks.pgd import PGD
+
+__all__ = ["CLEVER", "PGD", "CarliniWagner", "Corners"]

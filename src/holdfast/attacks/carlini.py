@@ -1,0 +1,87 @@
+"""Carlini and Wagner's attack as POPQORN adapts it to sequences (C&W-Ada): the largest frame counts.
+
+Minimise q + (1[q <= 0] + c) max_k ||delta_k||_p with a small fixed c, where q is the margin clipped at zero: the first term pushes over
+the boundary, the second pulls back once there. For a region of one group (a Ball) the maximum is the norm itself.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.descent import nearest, shrink, widen
+from holdfast.method import Claims, Method
+from holdfast.problem import Problem
+from holdfast.region.normed import NormFamily
+
+
+@dataclass(frozen=True)
+class Adam:
+    """The attack's point and the moments of its optimiser."""
+
+    x: Tensor  # (batch, *shape)
+    first: Tensor
+    second: Tensor
+    witness: Tensor
+    distance: Tensor  # (batch,)
+    count: int
+
+
+@dataclass(frozen=True)
+class CarliniWagner(Method[Adam]):
+    """`steps` of Adam on the adapted objective for each step of the search, `rounds` of them with a falling rate."""
+
+    rounds: int = 4
+    steps: int = 60
+    rate: float = 0.02  # of the region's reach in one number
+    weight: float = 0.05  # c
+
+    def obstacle(self, problem: Problem) -> str | None:
+        if not problem.network.differentiable:
+            return "needs gradients, and the network is a black box"
+        if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
+            return "searches the smallest norm of a change, which this question does not ask for"
+        return None
+
+    def start(self, problem: Problem, seed: int) -> Adam:
+        family, centre = problem.family, problem.region.centre
+        whole = family.at(family.reach())
+        assert isinstance(whole, NormFamily)
+        # A start at the input itself would stand where the norm has no slope.
+        x = centre + 0.01 * (whole.sample(1, torch.Generator().manual_seed(seed))[0] - centre)
+        zero = torch.zeros_like(x)
+        return Adam(x, zero, zero, centre, torch.full((len(problem),), torch.inf, dtype=torch.float64, device=x.device), 0)
+
+    def step(self, problem: Problem, state: Adam) -> tuple[Adam | None, Claims]:
+        family = problem.family
+        assert isinstance(family, NormFamily)
+        whole = family.at(torch.inf)
+        if family.domain.bounded:
+            spread = (family.domain.upper - family.domain.lower).to(state.x)
+        else:
+            spread = 1 + family.centre.abs()
+        for _ in range(self.steps):
+            score, slope = problem.score_and_gradient(state.x)
+            over = ~(score > 0)
+            away = torch.where(over, family.distance(state.x), torch.inf)
+            witness, distance = nearest(family, torch.stack([state.witness, state.x]), torch.stack([state.distance, away]))
+            pull = widen(over, family) * (1 + self.weight) + widen(~over, family) * self.weight
+            gradient = torch.where(widen(over, family), 0, slope) + pull * _length_slope(family, state.x)
+            count = state.count + 1
+            first, second = 0.9 * state.first + 0.1 * gradient, 0.999 * state.second + 0.001 * gradient**2
+            rate = self.rate * (1 - count / (self.rounds * self.steps + 1))
+            move = (first / (1 - 0.9**count)) / ((second / (1 - 0.999**count)).sqrt() + 1e-12)
+            x = whole.project(state.x - rate * spread * move)
+            state = Adam(x, first, second, witness, distance, count)
+        closer, distance = shrink(problem, state.witness, state.distance.isfinite())
+        state = replace(state, witness=closer, distance=distance)
+        done = state.count >= self.rounds * self.steps
+        return None if done else state, Claims(witness=state.witness, found=state.distance.isfinite())
+
+
+def _length_slope(family: NormFamily, x: Tensor) -> Tensor:
+    """The gradient of the largest group norm of x - centre."""
+    with torch.enable_grad():
+        delta = (x - family.centre).detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(family.length(delta).sum(), delta)
+    return torch.nan_to_num(slope)

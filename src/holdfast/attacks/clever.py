@@ -1,0 +1,108 @@
+"""CLEVER: an estimate of the safe radius from sampled slopes (Weng et al. 2018), and its form for sequences.
+
+Around the input the margin g to a target falls at most as fast as its local Lipschitz constant L. The largest sampled dual norm of its
+gradient is below L, so g / L is only an estimate of the safe radius, and often too large. CLEVER fits a reverse Weibull law to batch maxima
+and takes its end point for L; CLEVER-RNN (POPQORN, section 4) adds the frames' largest slopes up.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.method import Claims, Method
+from holdfast.problem import Problem
+from holdfast.property import LinearProperty
+from holdfast.region.normed import NormFamily
+from holdfast.region.norms import dual, norm
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The largest slopes seen in each batch of samples so far."""
+
+    maxima: Tensor  # (batches, rows, batch, groups)
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class CLEVER(Method[Sampled]):
+    """min over targets of g / L, at most the sampled radius; `batches` maxima over `samples` points each."""
+
+    batches: int = 10
+    samples: int = 32
+    share: float = 0.1  # of the reach: the radius of the ball that is sampled
+    weibull: bool = True  # False: the largest slope seen, as CLEVER-RNN does
+
+    def obstacle(self, problem: Problem) -> str | None:
+        if not problem.network.differentiable:
+            return "needs gradients, and the network is a black box"
+        if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
+            return "estimates the radius of a norm ball, which this question does not ask for"
+        return None if isinstance(problem.property, LinearProperty) else "needs a property in linear rows"
+
+    def start(self, problem: Problem, seed: int) -> Sampled:
+        empty = torch.zeros(0, dtype=torch.float64, device=problem.region.centre.device)
+        return Sampled(empty, torch.Generator().manual_seed(seed))
+
+    def step(self, problem: Problem, state: Sampled) -> tuple[Sampled | None, Claims]:
+        assert isinstance(problem.property, LinearProperty)
+        family = problem.family
+        assert isinstance(family, NormFamily)
+        radius = family.reach() * self.share
+        matrix, offset = problem.property.rows(problem.network.outputs_for(family.centre))
+        points = family.at(radius).sample(self.samples, state.generator)
+        seen = _steepest(problem, family, points, matrix)
+        maxima = torch.cat([state.maxima.reshape(-1, *seen.shape), seen[None]])
+        if len(maxima) < self.batches:
+            return Sampled(maxima, state.generator), Claims()
+        slope = self._end_point(maxima).sum(-1)  # (rows, batch): groups add up
+        margin = torch.einsum("bro,bo->rb", matrix, problem.network(family.centre).double()) + offset.t()
+        estimate = torch.minimum((margin / slope.clamp_min(1e-300)).amin(0), radius)
+        assumptions = (f"the steepest slope within {self.share:g} of the reach was seen or extrapolated",)
+        return None, Claims(estimate=estimate, assumptions=assumptions)
+
+    def _end_point(self, maxima: Tensor) -> Tensor:
+        """(batches, ...) -> (...): where the law of the maxima ends."""
+        largest = maxima.amax(0)
+        if not self.weibull or self.batches < 5:
+            return largest
+        return weibull_end(maxima)
+
+
+def _steepest(problem: Problem, family: NormFamily, points: Tensor, matrix: Tensor) -> Tensor:
+    """points (samples, batch, *shape), matrix (batch, rows, outputs) -> (rows, batch, groups): largest dual norms of the gradients."""
+    rows, batch = matrix.shape[1], len(family)
+    copies = points.expand(rows, *points.shape).flatten(0, 2)  # (rows * samples * batch, *shape)
+    weights = matrix.permute(1, 0, 2)[:, None]  # (rows, 1, batch, outputs)
+
+    def score(outputs: Tensor) -> Tensor:
+        return (outputs.reshape(rows, len(points), batch, -1) * weights.to(outputs)).sum(-1).flatten()
+
+    _, gradient = problem.network.score_and_gradient(copies, score)
+    length = norm(family.grouped(gradient.reshape(rows, *points.shape)).double(), dual(family.p))
+    return (length * family.free()).amax(1)
+
+
+def weibull_end(maxima: Tensor) -> Tensor:
+    """(samples, ...) positive -> (...): the end point of the reverse Weibull law with the largest likelihood.
+
+    y = end - maxima follows a Weibull law. For each end on a grid just above the largest value the best shape c solves
+    sum y^c log y / sum y^c - 1/c = mean log y, which rises in c and is bisected; c >= 1, or the likelihood has no maximum.
+    """
+    top = maxima.amax(0)
+    beyond = torch.logspace(-3, 0, 40, dtype=maxima.dtype, device=maxima.device).reshape(-1, *(1 for _ in maxima.shape))
+    y = (1 + beyond) - maxima / top.clamp_min(1e-300)  # (grid, samples, ...), in units of the largest value
+    log = y.log()
+    low, high = torch.ones_like(log[:, 0]), torch.full_like(log[:, 0], 100.0)
+    for _ in range(40):
+        shape = (low + high) / 2
+        weight = torch.softmax(shape[:, None] * log, dim=1)
+        rising = (weight * log).sum(1) - 1 / shape < log.mean(1)
+        low, high = torch.where(rising, shape, low), torch.where(rising, high, shape)
+    shape = low
+    mean_power = torch.logsumexp(shape[:, None] * log, dim=1) - math.log(len(maxima))
+    likelihood = shape.log() - mean_power + (shape - 1) * log.mean(1)
+    best = likelihood.argmax(0)
+    return top * (1 + beyond.flatten()[best])

@@ -1,0 +1,24 @@
+"""Random points on the surface and at the corners of the region. Needs nothing but answers, so it works on any black box."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from holdfast.attacks.descent import nearest
+from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.problem import Problem
+
+
+@dataclass(frozen=True)
+class Corners(Ladder):
+    """The lowest of `restarts` random extreme points in every round."""
+
+    rounds: int = 10
+    restarts: int = 32
+
+    def obstacle(self, problem: Problem) -> str | None:
+        return None
+
+    def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:
+        points = problem.region.sample(self.restarts, rung.generator)
+        return nearest(problem.region, points, problem.score(points))

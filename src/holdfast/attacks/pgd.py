@@ -1,0 +1,27 @@
+"""Projected gradient descent with restarts, at many radii at once (Madry et al. 2018, with a radius search)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from holdfast.attacks.descent import descend, nearest
+from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.problem import Problem
+
+
+@dataclass(frozen=True)
+class PGD(Ladder):
+    """Downhill along the gradient inside the region; every restart but the first of all begins at a random point."""
+
+    steps: int = 20
+
+    def obstacle(self, problem: Problem) -> str | None:
+        return None if problem.network.differentiable else "needs gradients, and the network is a black box"
+
+    def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:
+        region = problem.region
+        start = region.sample(self.restarts, rung.generator)
+        if rung.round % 2 == 0:
+            start[0] = region.centre
+        points, scores = descend(problem, start, self.steps)
+        return nearest(region, points, scores)

@@ -1,0 +1,337 @@
+"""What every method promises: its bracket holds the exact answer, its witnesses fail in the user's own model, and the
+same seed gives the same answer. A new method is one line in METHODS."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+import truth
+from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
+from holdfast.method import Method
+from holdfast.problem import Problem
+from holdfast.property import Custom, Linear, Robustness
+from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Words
+from holdfast.result import GUARANTEED, Bracket, Key
+from holdfast.solver import solve
+
+METHODS: list[Method[Any]] = [PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False)]
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A problem with its exact answers, and the user's model to replay witnesses in."""
+
+    problem: Problem
+    answers: list[float]
+    model: nn.Module  # takes points of the region
+
+
+def linear_known(
+    family: Callable[[truth.LinearTruth], Family], answers: Callable[[truth.LinearTruth], Tensor], **options: Any
+) -> Callable[[], Known]:
+    def build() -> Known:
+        known = truth.linear(3, **options)
+        region = family(known)
+        domain = getattr(region, "domain", None)
+        network = hf.Network.from_torch(known.model, domain=domain)
+        return Known(truth.radius_problem(network, region, known.y), answers(known).tolist(), known.model)
+
+    return build
+
+
+def zero(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.float64)
+
+
+def ball_known(p: float) -> Callable[[], Known]:
+    return linear_known(lambda k: Ball(k.x, zero(k.x), p), lambda k: k.radius(p))
+
+
+FRAME_MASK = torch.tensor([[True, False, True], [True, True, True], [False, False, True], [True, True, False]])
+PATCH_MASK = torch.arange(12).reshape(3, 2, 2).expand(4, 3, 2, 2) % 3 == 0
+
+
+def frames_known(p: float) -> Callable[[], Known]:
+    def build(k: truth.LinearTruth) -> Family:
+        return Frames(k.x, zero(k.x), p, mask=FRAME_MASK)
+
+    return linear_known(build, lambda k: k.radius_of_frames(p, FRAME_MASK), shape=(3, 2))
+
+
+def sparse_known(axes: tuple[int, ...]) -> Callable[[], Known]:
+    return linear_known(
+        lambda k: Sparse(k.x, zero(k.x), Domain.of((0, 1)), axes=axes),
+        lambda k: k.changed_units((0, 1), axes),
+        shape=(2, 3, 2),
+    )
+
+
+def patch_known() -> Known:
+    return linear_known(
+        lambda k: Patch(k.x, zero(k.x), PATCH_MASK),
+        lambda k: k.radius_of_patch(PATCH_MASK),
+        shape=(3, 2, 2),
+    )()
+
+
+def words_known() -> Known:
+    known = truth.sentences()
+    network = known.network()
+    assert network.vectors is not None
+    region = Words.around(known.tokens, known.substitutes, network.vectors, 0)
+    return Known(truth.radius_problem(network, region, known.y), [float(r) for r in known.radius()], network.module)
+
+
+def relu_known(p: float, awake: bool) -> Callable[[], Known]:
+    def build() -> Known:
+        known = truth.one_relu(awake=awake)
+        network = hf.Network.from_torch(known.model)
+        problem = truth.radius_problem(network, Ball(known.x, zero(known.x), p), torch.tensor([0]))
+        return Known(problem, [known.radius(p)], known.model)
+
+    return build
+
+
+def piecewise_known(seed: int) -> Callable[[], Known]:
+    def build() -> Known:
+        known = truth.piecewise(seed)
+        network = hf.Network.from_torch(known.model, domain=(-4, 4))
+        problem = truth.radius_problem(network, Ball(known.x, zero(known.x), 2, network.domain), known.y)
+        return Known(problem, [known.radius(-4, 4)], known.model)
+
+    return build
+
+
+KNOWN = [
+    *((f"ball{p}", ball_known(p)) for p in truth.NORMS),
+    *((f"frames{p}", frames_known(p)) for p in (1, 2, math.inf)),
+    ("numbers", sparse_known(())),
+    ("pixels", sparse_known((0,))),
+    ("patch", patch_known),
+    ("words", words_known),
+    *((f"relu{p}{'' if awake else 'asleep'}", relu_known(p, awake)) for p in (1, 2, math.inf) for awake in (True, False)),
+    *((f"piecewise{seed}", piecewise_known(seed)) for seed in range(4)),
+]
+every_truth = pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN])
+
+
+def brackets(problem: Problem, *methods: Method[Any], seed: int = 0) -> list[Bracket]:
+    return [r.bracket for r in solve([problem], methods, seed=seed)]
+
+
+def replayed(known: Known, row: int, witness: Tensor) -> bool:
+    """Does the witness change the class in the user's model itself?"""
+    with torch.no_grad():
+        z = known.model(witness[None])[0]
+    prop = known.problem.property
+    assert isinstance(prop, Robustness)
+    label = int(prop.label[row])
+    others = torch.cat([z[:label], z[label + 1 :]])
+    return not bool(z[label] > others.max())
+
+
+def stated_distance(known: Known, row: int, witness: Tensor) -> float:
+    """The distance of a witness, measured here and not by the region."""
+    region = known.problem.region
+    change = witness.double() - region.centre[row].double()
+    if isinstance(region, Ball):
+        return float(truth.length(change.flatten(), region.p))
+    if isinstance(region, Frames):
+        assert region.mask is not None
+        assert (change[~region.mask[row]] == 0).all()
+        return float(truth.length(change.flatten(1), region.p).max())
+    if isinstance(region, Patch):
+        assert (change[~region.mask[row]] == 0).all()
+        return float(change.abs().max())
+    if isinstance(region, Sparse):
+        units = change.ne(0).any(region.axes) if region.axes else change.ne(0)
+        return float(units.sum()) - 1
+    assert isinstance(region, Words)
+    return float(change.ne(0).any(-1).sum()) - 1
+
+
+@every_method
+@every_truth
+def test_bracket_holds_the_truth_and_witnesses_are_real(method: Method[Any], build: Callable[[], Known]) -> None:
+    known = build()
+    for row, (bracket, answer) in enumerate(zip(brackets(known.problem, method), known.answers, strict=True)):
+        assert bracket.lower.value <= answer * (1 + 1e-12)
+        assert answer * (1 - 1e-9) <= bracket.upper.value
+        if bracket.upper.evidence.kind == "witnessed":
+            witness = bracket.upper.evidence.witness
+            assert witness is not None
+            assert replayed(known, row, witness)
+            assert bracket.upper.value == pytest.approx(stated_distance(known, row, witness), rel=1e-9, abs=1e-12)
+            assert bracket.upper.evidence.method == method.name
+            assert dict(bracket.upper.evidence.settings) == method.settings()
+
+
+@pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name])
+def test_gradient_attacks_come_close(build: Callable[[], Known]) -> None:
+    """Together, as by default, they end within a few per cent of the truth wherever there is a slope to follow."""
+    known = build()
+    for bracket, answer in zip(brackets(known.problem, PGD(), CarliniWagner()), known.answers, strict=True):
+        assert bracket.upper.value <= answer * 1.05 + 1e-6
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+@pytest.mark.parametrize(("shape", "classes"), [((6,), 3), ((40,), 2), ((1, 8, 8), 10)])
+@pytest.mark.parametrize("domain", [None, (-30.0, 30.0)], ids=["unbounded", "bounded"])
+def test_pgd_ends_within_a_per_cent_on_linear_networks(
+    p: float, shape: tuple[int, ...], classes: int, domain: tuple[float, float] | None
+) -> None:
+    known = truth.linear(1, shape=shape, classes=classes, batch=6)
+    network = known.network(domain)
+    problem = truth.radius_problem(network, Ball(known.x, zero(known.x), p, network.domain), known.y)
+    for bracket, answer in zip(brackets(problem, PGD()), known.radius(p).tolist(), strict=True):
+        assert answer * (1 - 1e-9) <= bracket.upper.value <= answer * 1.01
+
+
+@pytest.mark.parametrize("far", [30.0, 3000.0])
+def test_attacks_look_beyond_the_first_guess_in_an_unbounded_domain(far: float) -> None:
+    layer = nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+        layer.bias.copy_(torch.tensor([far, -far]))
+    x = torch.zeros(1, 2)
+    network = hf.Network.from_torch(layer.eval())
+    for method, factor in ((PGD(), 1.01), (Corners(), 1.5)):
+        problem = truth.radius_problem(network, Ball(x, zero(x), 2), torch.tensor([0]))
+        assert far * (1 - 1e-9) <= brackets(problem, method)[0].upper.value <= far * factor
+
+
+@pytest.mark.parametrize("method", [PGD(), CarliniWagner(), Corners(), CLEVER()], ids=lambda m: m.name)
+@pytest.mark.parametrize("build", [ball_known(2), frames_known(1)], ids=["ball", "frames"])
+def test_the_seed_decides_everything(method: Method[Any], build: Callable[[], Known]) -> None:
+    known = build()
+    once, again = brackets(known.problem, method, seed=5), brackets(known.problem, method, seed=5)
+    assert [(b.lower.value, b.upper.value) for b in once] == [(b.lower.value, b.upper.value) for b in again]
+    assert [e.value for b in once for e in b.estimates] == [e.value for b in again for e in b.estimates]
+    assert all(b.upper.evidence.seed == 5 for b in once if b.upper.evidence.kind == "witnessed")
+
+
+def test_another_seed_looks_elsewhere() -> None:
+    known = ball_known(2)()
+    uppers = {tuple(b.upper.value for b in brackets(known.problem, Corners(), seed=s)) for s in range(3)}
+    assert len(uppers) == 3
+
+
+# ---------------------------------------------------------------- worst
+
+
+WORST: list[Method[Any]] = [PGD(), Corners()]
+
+
+@pytest.mark.parametrize("method", WORST, ids=lambda m: m.name)
+@pytest.mark.parametrize("seed", range(6))
+def test_worst_over_an_interval_is_bracketed_and_met(method: Method[Any], seed: int) -> None:
+    known = truth.piecewise(seed)
+    y = int(known.y[0])
+    row = [-1.0, 1.0] if y else [1.0, -1.0]
+    region = Box.between(torch.tensor([[-2.0]]), torch.tensor([[2.0]]))
+    problem = Problem(hf.Network.from_torch(known.model), region, Linear.of(row), "worst", (Key(0),))
+    [bracket] = brackets(problem, method)
+    answer = known.worst(-2, 2)
+    assert bracket.lower.value <= answer <= bracket.upper.value + 1e-5
+    witness = bracket.upper.evidence.witness
+    assert witness is not None
+    assert -2 <= float(witness[0]) <= 2
+    assert float(known.margin(witness)[0]) == pytest.approx(bracket.upper.value, abs=1e-5)
+    if method.name == "PGD":
+        assert bracket.upper.value <= answer + 0.05 * abs(answer) + 0.05
+
+
+def test_worst_over_a_square_is_close_to_a_dense_grid() -> None:
+    generator = torch.Generator().manual_seed(4)
+    model = nn.Sequential(nn.Linear(2, 10), nn.Tanh(), nn.Linear(10, 1)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 1.0])
+    [bracket] = hf.worst(hf.Network.from_torch(model), Box.between(low[None], high[None]), Linear.of([1.0]))
+    grid = truth.grid_worst(model, lambda z: z[:, 0], low, high)
+    assert bracket.upper.value <= grid + 0.02
+    assert -math.inf < bracket.lower.value <= grid + 1e-9
+
+
+# ---------------------------------------------------------------- where a method does not apply
+
+
+def black_box() -> Problem:
+    known = truth.linear(0)
+
+    def answer(x: Any) -> Any:
+        return known.model(torch.from_numpy(x)).detach().numpy()
+
+    return truth.radius_problem(hf.Network.from_callable(answer), Ball(known.x, zero(known.x), 2), known.y)
+
+
+@pytest.mark.parametrize("method", [PGD(), CarliniWagner(), CLEVER()], ids=lambda m: m.name)
+def test_gradient_methods_say_why_a_black_box_is_not_for_them(method: Method[Any]) -> None:
+    problem = black_box()
+    before = problem.network.queries
+    assert method.obstacle(problem) == "needs gradients, and the network is a black box"
+    assert problem.network.queries == before
+    [record, *_] = solve([problem], [method])
+    assert record.skipped == (f"{method.name}: needs gradients, and the network is a black box",)
+
+
+def test_corners_works_on_a_black_box() -> None:
+    problem, known = black_box(), truth.linear(0)
+    assert Corners().obstacle(problem) is None
+    for bracket, answer in zip(brackets(problem, Corners()), known.radius(2).tolist(), strict=True):
+        assert answer * (1 - 1e-6) <= bracket.upper.value < math.inf
+
+
+@pytest.mark.parametrize("options", [{"rounds": 0}, {"radii": 0}, {"restarts": 0}])
+@pytest.mark.parametrize("kind", [PGD, Corners])
+def test_settings_that_do_nothing_are_refused(kind: type[PGD | Corners], options: dict[str, int]) -> None:
+    with pytest.raises(hf.BadInput, match="must be at least 1, got 0"):
+        kind(**options)
+
+
+def test_methods_that_need_a_norm_say_so() -> None:
+    sparse, words = sparse_known(())().problem, words_known().problem
+    for problem in (sparse, words):
+        assert "norm" in (CarliniWagner().obstacle(problem) or "")
+        assert "norm" in (CLEVER().obstacle(problem) or "")
+        assert PGD().obstacle(problem) is None
+    region = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
+    worst = Problem(sparse.network, region, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
+    assert CarliniWagner().obstacle(worst)
+    custom = Problem(sparse.network, ball_known(2)().problem.region, Custom(lambda z: z[:, 0]), "radius", (Key(0),))
+    assert "linear rows" in (CLEVER().obstacle(custom) or "")
+
+
+# ---------------------------------------------------------------- CLEVER
+
+
+@pytest.mark.parametrize("weibull", [True, False])
+@pytest.mark.parametrize("build", [ball_known(p) for p in truth.NORMS] + [relu_known(2, False)])
+def test_clever_is_only_ever_an_estimate(weibull: bool, build: Callable[[], Known]) -> None:
+    known = build()
+    for bracket in brackets(known.problem, CLEVER(weibull=weibull)):
+        assert (bracket.lower.value, bracket.upper.value) == (0.0, math.inf)
+        assert bracket.lower.evidence.method == bracket.upper.evidence.method == "definition"
+        [estimate] = bracket.estimates
+        assert estimate.evidence.kind == "estimated"
+        assert estimate.evidence.kind not in GUARANTEED
+        assert estimate.evidence.method == "CLEVER"
+        assert estimate.evidence.assumptions
+
+
+@pytest.mark.parametrize("p", truth.NORMS)
+def test_clever_is_right_on_linear_networks_where_every_slope_is_the_same(p: float) -> None:
+    known = truth.linear(3, batch=8)
+    problem = truth.radius_problem(known.network(), Ball(known.x, zero(known.x), p), known.y)
+    reach = problem.family.reach()
+    for method, slack in ((CLEVER(share=1.0, weibull=False), 1e-4), (CLEVER(share=1.0), 0.01)):
+        for bracket, answer, most in zip(brackets(problem, method), known.radius(p).tolist(), reach.tolist(), strict=True):
+            assert bracket.estimates[0].value == pytest.approx(min(answer, most), rel=slack)
