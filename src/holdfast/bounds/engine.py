@@ -1,0 +1,234 @@
+"""Bounds for every node of a graph over a region, by one backward traversal, in float64 with every rounding paid for.
+
+For rows Lambda on a node y, a lower bound of Lambda . y over the region: walk back to the input, replacing each affine map by its
+transpose and each relaxed function by the plane that the sign of its coefficient asks for, then minimise the linear function that
+arrives over the region itself.
+
+Rounding. A computed coefficient is taken as exact and the difference is charged: if Lambda' = fl(Lambda J) then |Lambda J x - Lambda' x| <=
+gamma_N (|Lambda| |J|) |x|, N the length of the sums, and |J| |x| + |b| is at most the node's magnitude, known from the forward pass. So one
+product of |Lambda| with a vector at every node pays for the coefficients, the offsets and their sums. The claim is about the network in
+real arithmetic with its weights as stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from holdfast.bounds.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounds.relax import Planes, planes, value_range
+from holdfast.region import Region
+from holdfast.rounding import TINY, gamma
+
+ELEMENTS = 2**24  # float64 numbers in one tensor of rows; a handful of such tensors are alive at once
+
+
+@dataclass
+class Boxes:
+    """What is known of every node over the region: lower <= value <= upper and magnitude, each (batch, *shape)."""
+
+    region: Region
+    lower: dict[Node, Tensor] = field(default_factory=dict)
+    upper: dict[Node, Tensor] = field(default_factory=dict)
+    magnitude: dict[Node, Tensor] = field(default_factory=dict)
+    planes: dict[Node, Planes] = field(default_factory=dict)
+
+    def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
+        """Both bounds are right, so their intersection is; numbers that are none say nothing."""
+        lower, upper = (
+            torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
+            torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
+        )
+        if node in self.lower:
+            lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
+        self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)
+
+    def largest(self, node: Node) -> Tensor:
+        return torch.maximum(self.lower[node].abs(), self.upper[node].abs())
+
+
+def propagate(graph: Graph, region: Region) -> Boxes:
+    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read."""
+    boxes = Boxes(region)
+    readers = _readers(graph)
+    for node in graph.nodes:
+        if isinstance(node, Entry):
+            lower, upper = region.enclosing_box()
+            boxes.keep(node, lower.unsqueeze(1), upper.unsqueeze(1))
+            boxes.magnitude[node] = boxes.largest(node)
+        elif isinstance(node, Affine):
+            _affine_interval(boxes, node)
+        elif isinstance(node, Relaxed):
+            _relax(boxes, node)
+        if node in readers:
+            _refine(graph, boxes, node, readers[node])
+    return boxes
+
+
+def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
+    """For each node worth a backward pass, the relaxed nodes that read it, each with the argument through which it does.
+
+    An argument that only picks elements of another node (a gate among the gates) is bounded there, with all the others at once.
+    """
+    found: dict[Node, list[tuple[Relaxed, Node]]] = {}
+    for node in graph.nodes:
+        if isinstance(node, Relaxed):
+            for argument in node.inputs:
+                source = argument
+                while isinstance(source, Affine) and source.selects and not isinstance(source.inputs[0], Entry):
+                    source = source.inputs[0]
+                if not isinstance(source, Entry):
+                    found.setdefault(source, []).append((node, argument))
+    return found
+
+
+def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Tensor:
+    """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region."""
+    output = graph.output
+    parts = rows.reshape(*rows.shape[:2], *output.shape).split(_rows_at_once(graph, boxes, output), dim=1)
+    found = torch.cat([_walk_back(graph, boxes, output, part) for part in parts], dim=1)
+    return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
+
+
+def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
+    return max(1, ELEMENTS // (max(node.size for node in graph.nodes[: start.place + 1]) * len(boxes.region)))
+
+
+def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Tensor:
+    """rows (batch, rows, *start.shape) -> (batch, rows): a lower bound of rows . start over the region."""
+    none = rows.new_zeros(rows.shape[:2])
+    return _continue(graph, boxes, start.place, {start: rows}, none, none)
+
+
+def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor, sign: int) -> Tensor:
+    """chosen (batch, rows): elements of the node -> (batch, rows): lower bounds of sign times each of them."""
+    if isinstance(node, Affine) and node.matrices is not None:
+        # The first step back from single elements only picks rows of the matrices.
+        pending = {
+            source: (sign * matrix[chosen]).reshape(*chosen.shape, *source.shape)
+            for source, matrix in zip(node.inputs, node.matrices, strict=True)
+        }
+        weight = boxes.magnitude[node].flatten(1).gather(1, chosen)
+        return _continue(graph, boxes, node.place - 1, pending, sign * node.offset.flatten()[chosen], weight)
+    rows = torch.zeros((*chosen.shape, node.size), dtype=torch.float64, device=chosen.device)
+    rows.scatter_(2, chosen.unsqueeze(-1), float(sign))
+    return _walk_back(graph, boxes, node, rows.reshape(*chosen.shape, *node.shape))
+
+
+def _continue(graph: Graph, boxes: Boxes, place: int, pending: dict[Node, Tensor], constant: Tensor, total: Tensor) -> Tensor:
+    """Walk back from `place` with the coefficients that are pending; `total` is the weight of the roundings met so far."""
+    charge = gamma(2 * graph.nodes[min(place + 1, len(graph.nodes) - 1)].size + 16) * total
+    steps = 1
+    for node in reversed(graph.nodes[: place + 1]):
+        if isinstance(node, Entry) or node not in pending:
+            continue
+        coefficients = pending.pop(node)
+        size = coefficients.abs()
+        weight = _dot(size, boxes.magnitude[node])
+        charge, total, steps = charge + gamma(2 * node.size + 16) * weight, total + weight, steps + 1
+        if isinstance(node, Affine):
+            if bool(node.offset.any()):
+                constant = constant + _dot(coefficients, node.offset[None])
+            arrived = _transposed(node, coefficients)
+        else:
+            # The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two.
+            p = boxes.planes[node]
+            constant = constant + _dot(coefficients, p.lower_offset / 2 + p.upper_offset / 2)
+            constant = constant + _dot(size, p.lower_offset / 2 - p.upper_offset / 2)
+            arrived = [
+                (coefficients * (low / 2 + up / 2)[:, None]).addcmul_(size, (low / 2 - up / 2)[:, None])
+                for low, up in zip(p.lower, p.upper, strict=True)
+            ]
+        for source, part in zip(node.inputs, arrived, strict=True):
+            pending[source] = pending[source] + part if source in pending else part
+    reached = pending.pop(graph.entry, None)
+    if reached is None:  # what was asked for does not depend on the input
+        at_input = torch.zeros_like(constant)
+    else:
+        at_input = boxes.region.minimise_linear(reached.squeeze(2))
+    # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
+    charge = 2 * (charge + gamma(4 * steps) * total) + 8 * gamma(1) * (constant.abs() + at_input.abs()) + TINY
+    return at_input + constant - charge
+
+
+def _dot(rows: Tensor, vector: Tensor) -> Tensor:
+    """(batch, rows, *shape), (batch or 1, *shape) -> (batch, rows)."""
+    return torch.matmul(rows.flatten(2), vector.expand(rows.shape[0], *vector.shape[1:]).flatten(1).unsqueeze(-1)).squeeze(-1)
+
+
+def _transposed(node: Affine, rows: Tensor) -> list[Tensor]:
+    """(batch, rows, *shape) -> for each input (batch, rows, *its shape): rows times the matrix of the map."""
+    if node.matrices is not None:
+        found = tuple(rows.flatten(2) @ matrix for matrix in node.matrices)
+    else:
+        zeros = [torch.zeros(source.shape, dtype=rows.dtype, device=rows.device) for source in node.inputs]
+        # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
+        with torch.backends.cudnn.flags(enabled=False):
+            _, back = torch.func.vjp(node.function, *zeros)  # type: ignore[misc]
+            found = torch.func.vmap(back)(rows.flatten(0, 1))
+    return [part.reshape(*rows.shape[:2], *source.shape) for part, source in zip(found, node.inputs, strict=True)]
+
+
+def _affine_interval(boxes: Boxes, node: Affine) -> None:
+    """Centre and radius through the map: J c + b -+ |J| r."""
+    lower = [boxes.lower[s] for s in node.inputs]
+    upper = [boxes.upper[s] for s in node.inputs]
+    largest = [boxes.largest(s) for s in node.inputs]
+    centre = [low / 2 + high / 2 for low, high in zip(lower, upper, strict=True)]
+    radius = [(high / 2 - low / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * big for low, high, big in zip(lower, upper, largest, strict=True)]
+    terms = sum(s.size for s in node.inputs)
+    if node.matrices is not None:
+        absolute = [m.abs() for m in node.matrices]
+        middle = _through(node.matrices, centre) + node.offset.flatten()
+        magnitude, spread = _through(absolute, largest) + node.offset_size.flatten(), _through(absolute, radius)
+        middle, magnitude, spread = (v.reshape(-1, *node.shape) for v in (middle, magnitude, spread))
+    else:
+        with torch.backends.cudnn.flags(enabled=False):
+            function, size = torch.func.vmap(node.function), torch.func.vmap(node.magnitude)
+            middle, magnitude = function(*centre), size(*largest)
+            spread = size(*radius) - node.magnitude(*[torch.zeros_like(m[0]) for m in largest])
+    slack = 4 * gamma(terms) * magnitude + TINY
+    boxes.magnitude[node] = magnitude + slack
+    boxes.keep(node, middle - spread - slack, middle + spread + slack)
+
+
+def _through(matrices: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+    """(batch, *shape) for each input -> (batch, size): the sum of matrix times value."""
+    return sum((v.flatten(1) @ m.t() for m, v in zip(matrices, values, strict=True)), torch.zeros((), dtype=torch.float64))
+
+
+def _relax(boxes: Boxes, node: Relaxed) -> None:
+    lower = tuple(boxes.lower[s] for s in node.inputs)
+    upper = tuple(boxes.upper[s] for s in node.inputs)
+    found = planes(node.relaxation, lower, upper)
+    boxes.planes[node] = found
+    boxes.keep(node, *value_range(node.relaxation, lower, upper))
+    magnitude = torch.maximum(found.lower_offset.abs(), found.upper_offset.abs())
+    for source, low, up in zip(node.inputs, found.lower, found.upper, strict=True):
+        steep = torch.maximum(low.abs(), up.abs())
+        magnitude = magnitude + torch.where(steep == 0, 0, steep * boxes.largest(source))
+    boxes.magnitude[node] = magnitude
+
+
+def _refine(graph: Graph, boxes: Boxes, node: Node, readers: list[tuple[Relaxed, Node]]) -> None:
+    """A backward pass for both signs of every element that some reader could use more tightly, chosen input by input."""
+    needed = torch.zeros_like(boxes.lower[node], dtype=torch.bool)
+    for reader, argument in readers:
+        if argument is node and reader.inputs == (node,):
+            needed |= reader.relaxation.unresolved((boxes.lower[node],), (boxes.upper[node],))
+        else:
+            needed |= boxes.upper[node] > boxes.lower[node]
+    flat = needed.flatten(1)
+    count = int(flat.sum(1).max())
+    if count == 0:
+        return
+    # Every input has its own elements to look at; those with fewer look at some others too, which does no harm.
+    chosen = flat.to(torch.uint8).topk(count, dim=1).indices
+    parts = chosen.split(_rows_at_once(graph, boxes, node), dim=1)
+    lower, upper = (torch.cat([_element_bounds(graph, boxes, node, part, sign) for part in parts], dim=1) for sign in (1, -1))
+    found = [
+        end.flatten(1).scatter(1, chosen, value).reshape(end.shape)
+        for end, value in ((boxes.lower[node], lower), (boxes.upper[node], -upper))
+    ]
+    boxes.keep(node, *found)

@@ -1,0 +1,235 @@
+"""The network as bound propagation sees it: a short list of affine maps and relaxed functions, in float64.
+
+A node's value for one input keeps the batch axis that the operators expect, at size one; the engine maps over inputs and rows.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from holdfast.bounds.relax import Relaxation
+from holdfast.errors import UnsupportedLayer
+from holdfast.network import Network
+from holdfast.network.trace import as_plain_module, converted, where
+
+Transform = Callable[..., Tensor]
+LARGEST_MATRIX = 2**22  # elements; 32 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One step of the graph; `place` rises along every edge."""
+
+    place: int
+    name: str
+    inputs: tuple["Node", ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Entry(Node):
+    """The network's input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Node):
+    """value = function(*inputs) = J inputs + b, affine in all of them together.
+
+    magnitude(*m) = |J| m + |b| for m >= 0: how much rounding can weigh. Where J is small it is kept, one matrix for each input, since a
+    product of matrices beats everything; else rows go back through a vjp.
+    """
+
+    function: Transform
+    magnitude: Transform
+    offset: Tensor  # b = function(0)
+    offset_size: Tensor  # |b| = magnitude(0): more than |offset| where b is a sum whose terms cancel
+    matrices: tuple[Tensor, ...] | None  # (size, size of the input) each
+
+    @property
+    def selects(self) -> bool:
+        """Is every element a copy of one element of one input? Then its bounds are that element's."""
+        if self.matrices is None or len(self.inputs) != 1 or bool(self.offset.any()):
+            return False
+        (matrix,) = self.matrices
+        return bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed(Node):
+    """value = relaxation.function(*inputs), element by element, between two planes."""
+
+    relaxation: Relaxation
+
+
+@dataclass
+class Graph:
+    """Nodes in order; the last is the output. Handlers in `operators` and `cells` add to it."""
+
+    nodes: list[Node] = field(default_factory=list)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def entry(self) -> Entry:
+        first = self.nodes[0]
+        assert isinstance(first, Entry)
+        return first
+
+    @property
+    def output(self) -> Node:
+        return self.nodes[-1]
+
+    def add_entry(self, shape: Sequence[int]) -> Node:
+        return self._keep(Entry(len(self.nodes), "input", (), tuple(shape)))
+
+    def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform) -> Node:
+        zeros = [torch.zeros(n.shape, dtype=torch.float64, device=self.device) for n in inputs]
+        offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
+        size = offset.numel()
+        matrices = None
+        if size * max(n.size for n in inputs) <= LARGEST_MATRIX:
+            unit = torch.eye(size, dtype=torch.float64, device=self.device).reshape(size, *offset.shape)
+            matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
+        weight = magnitude(*zeros)
+        assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
+        return self._keep(Affine(len(self.nodes), name, tuple(inputs), tuple(offset.shape), function, magnitude, offset, weight, matrices))
+
+    def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
+        return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
+
+    def _keep(self, node: Node) -> Node:
+        self.nodes.append(node)
+        return node
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator of the traced graph with its arguments; those that depend on the input are Nodes."""
+
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The distinct nodes among the arguments, in order."""
+        return [leaf for leaf in dict.fromkeys(leaves((self.args, self.kwargs))) if isinstance(leaf, Node)]
+
+
+Handler = Callable[["Graph", Call], Any]
+HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*targets: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of some operators; a second one for the same operator is a mistake."""
+
+    def register(handler: Handler) -> Handler:
+        for target in targets:
+            assert target not in HANDLERS, f"{target} has a handler already"
+            HANDLERS[target] = handler
+        return handler
+
+    return register
+
+
+def build(net: Network, x: Tensor) -> Graph:
+    """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded."""
+
+    program = net.program(x)
+    names = {node.name: where(node) for node in program.graph.nodes}
+    _refuse_what_is_no_function(program.graph, net.dtype, names)
+    module = converted(as_plain_module(program), dtype=torch.float64, device=net.device)
+    graph = Graph(device=net.device)
+    known: dict[fx.Node, Any] = {}
+    result: Any = None
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = graph.add_entry((1, *x.shape[1:]))
+        elif node.op == "get_attr":
+            known[node] = _attribute(module, str(node.target))
+        elif node.op == "output":
+            (result,) = node.args
+        else:
+            known[node] = _call(graph, names.get(node.name, node.name), node, known)
+    while isinstance(result, tuple | list):
+        result = result[0]
+    output = known[result]
+    if not isinstance(output, Node):
+        raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
+    if output is not graph.output:
+        graph.affine("output", [output], lambda v: v, lambda m: m)
+    return graph
+
+
+def _refuse_what_is_no_function(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:
+    """Raise where the operators, read one by one, would not compute what the network does."""
+    for node in graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and "dropout" not in str(node.target):
+            raise UnsupportedLayer(f"{names[node.name]}: {node.target} is random, so nothing can be proved; attacks still work.")
+        kinds = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, torch.dtype) and leaf.is_floating_point]
+        if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
+            raise UnsupportedLayer(f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work.")
+
+
+def _sharing(node: fx.Node) -> set[fx.Node]:
+    """The nodes that may share memory with what `node` overwrites, but for those made from its own result."""
+
+    def source(of: fx.Node) -> fx.Node | None:
+        returns = getattr(getattr(of.target, "_schema", None), "returns", ())
+        view = of.target is operator.getitem or "dropout" in str(of.target) or any(r.alias_info is not None for r in returns)
+        first = of.args[0] if of.args else None
+        return first if view and isinstance(first, fx.Node) else None
+
+    found: set[fx.Node] = set()
+    waiting = [source(node)]
+    while waiting:
+        other = waiting.pop()
+        if other is not None and other not in found:
+            found.add(other)
+            waiting += [source(other), *(user for user in other.users if user is not node and source(user) is other)]
+    return found
+
+
+def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    args = fx.node.map_arg(node.args, known.__getitem__)
+    kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
+    if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
+        constant = node.target(*args, **kwargs)  # type: ignore[operator]
+        return constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
+    if node.target not in HANDLERS:
+        raise UnsupportedLayer(
+            f"{name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
+            f"methods still work; to add one, see docs/extending.md."
+        )
+    if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        # The tracer gives what was overwritten its new name, but not what shares its memory.
+        if any(user not in known and user is not node for other in _sharing(node) for user in other.users):
+            raise UnsupportedLayer(
+                f"{name}: {node.target} overwrites a tensor that is read again under another name, which has no bound here. Use the "
+                f"form that does not work in place; attacks still work."
+            )
+    return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
+
+
+def leaves(value: Any) -> list[Any]:
+    """All that stands in nested tuples, lists and dicts."""
+    if isinstance(value, tuple | list):
+        return [leaf for part in value for leaf in leaves(part)]
+    if isinstance(value, dict):
+        return [leaf for part in value.values() for leaf in leaves(part)]
+    return [value]
+
+
+def _attribute(module: fx.GraphModule, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value.detach() if isinstance(value, Tensor) else value
