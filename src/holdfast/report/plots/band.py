@@ -1,0 +1,72 @@
+"""Every bracket, sorted: what is proved below, what is witnessed above, and what nobody knows between."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from holdfast.report.plots.canvas import ESTIMATED, INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
+from holdfast.report.summary import broken_beyond, is_open
+from holdfast.result import Bracket
+
+
+def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "inputs") -> str:
+    """Above an open bracket no line is drawn; its hatched band runs out of the picture, or to its natural end."""
+    with canvas("band", f"Lower and upper ends of the {quantity} of all {things}, sorted") as drawn:
+        if brackets:
+            _fill(drawn.axes, brackets, quantity, things)
+            drawn.legend()
+        else:
+            drawn.nothing("no answers yet")
+    return drawn.svg
+
+
+def _fill(axes: Axes, brackets: Sequence[Bracket], quantity: str, things: str) -> None:
+    ordered = sorted(brackets, key=lambda b: (b.lower.value, b.upper.value))
+    chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int))
+    shown = [ordered[i] for i in chosen]
+    lower, upper = np.array([b.lower.value for b in shown]), np.array([b.upper.value for b in shown])
+    guesses = np.array([(x, e.value) for x, b in zip(chosen, shown, strict=True) for e in b.estimates]).reshape(-1, 2)
+    guesses = guesses[np.isfinite(guesses).all(1)]
+    floor, top = _limits(np.concatenate([lower, upper, guesses[:, 1]]))
+    edges = np.append(chosen, len(ordered)) - 0.5
+    low, high = lower.clip(floor, top), upper.clip(floor, top)
+    open_above = np.array([is_open(b) for b in shown])
+    found = np.array([broken_beyond(b) for b in shown])
+    axes.stairs(low, edges, baseline=floor, fill=True, color=PROVED, alpha=0.18, linewidth=0)
+    axes.stairs(np.where(open_above, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0)
+    if open_above.any():
+        # facecolor none: only the hatch, so that an open band never looks like a measured one
+        axes.stairs(
+            np.where(open_above, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
+            hatch="////", linewidth=0, label="open, no witness",
+        )  # fmt: skip
+    _line(axes, edges, np.where(np.isfinite(lower), lower, np.nan), PROVED, "proved")
+    _line(axes, edges, np.where(np.isfinite(found), found, np.nan), WITNESSED, "witnessed")
+    if len(guesses):
+        axes.plot(guesses[:, 0], guesses[:, 1], ".", color=ESTIMATED, markersize=3, label="estimate")
+    if floor < 0 < top:
+        axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(floor, top)
+    thinned = f" ({len(chosen)} of {len(ordered)} drawn, evenly)" if len(chosen) < len(ordered) else ""
+    axes.set_xlabel(f"{things}, by proved lower end{thinned}")
+    axes.set_ylabel(quantity)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _line(axes: Axes, edges: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Steps that break where a value is NaN."""
+    if np.isfinite(values).any():
+        axes.stairs(values, edges, baseline=None, color=colour, linewidth=1.5, label=label)
+
+
+def _limits(values: np.ndarray) -> tuple[float, float]:
+    """A floor at zero, or below what is negative, and a little air above; (0, 1) if nothing is finite."""
+    finite = values[np.isfinite(values)]
+    least, most = (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)
+    if least == most:
+        return 0.0, 1.0
+    air = 0.1 * (most - least)
+    return least - air if least < 0 else 0.0, most + air

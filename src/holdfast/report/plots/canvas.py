@@ -1,0 +1,91 @@
+"""What all plots share: colours that follow the page's light or dark theme, and the way from a figure to inline SVG."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, safe for colour-blind eyes. On the page every colour becomes a CSS variable of its name.
+PROVED = "#0072b2"
+WITNESSED = "#d55e00"
+ESTIMATED = "#009e73"
+UNKNOWN = "#b0b4ba"
+INK = "#3c4149"
+GRID = "#dfe2e6"
+VARIABLES = {
+    PROVED: "proved",
+    WITNESSED: "witnessed",
+    ESTIMATED: "estimated",
+    UNKNOWN: "unknown",
+    INK: "ink",
+    GRID: "grid",
+}
+
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "holdfast",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": UNKNOWN,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": "none",
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+}
+MOST_POINTS = 300  # what an eye can tell apart on this width, and a file can hold
+
+
+class Canvas:
+    """A figure with one pair of axes; after the `with` block, `svg` holds it."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.figure = Figure(figsize=(width, height), layout="constrained")
+        self.axes: Axes = self.figure.add_subplot()
+        self.svg = ""
+
+    def legend(self) -> None:
+        """Above the axes, where it hides nothing."""
+        handles, labels = self.axes.get_legend_handles_labels()
+        self.figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), handlelength=1.4, columnspacing=1.6)
+
+    def nothing(self, text: str) -> None:
+        self.axes.set_axis_off()
+        self.axes.text(0.5, 0.5, text, ha="center", va="center", transform=self.axes.transAxes)
+
+
+@contextmanager
+def canvas(name: str, description: str, width: float = 5.6, height: float = 3.1) -> Iterator[Canvas]:
+    """Draw inside the block. `name` keeps the ids of several plots on a page apart, `description` is read aloud."""
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        drawn = Canvas(width, height)
+        yield drawn
+        buffer = io.StringIO()
+        drawn.figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    drawn.svg = _inline(buffer.getvalue(), name, description)
+
+
+def _inline(document: str, name: str, description: str) -> str:
+    svg = document[document.index("<svg") :].strip()
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", svg)
+    svg = re.sub(r"font-family: [^;]*;|\n\s*", " ", svg)  # the page names the font
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{variable}, {colour})")
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)

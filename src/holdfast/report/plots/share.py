@@ -1,0 +1,48 @@
+"""Of how many inputs is it proved that they hold at a radius, and how many are shown to break?"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from holdfast.report.plots.canvas import MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
+from holdfast.report.summary import broken_beyond
+from holdfast.result import Bracket
+
+
+def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "inputs") -> str:
+    """At r an input is proved to hold if r <= its lower end, shown to break if r > an upper end that was found."""
+    with canvas("share", f"Share of {things} proved to hold and shown to break, by {quantity}") as drawn:
+        if brackets:
+            _fill(drawn.axes, brackets)
+            drawn.axes.set_xlabel(quantity)
+            drawn.axes.set_ylabel(f"share of {things}")
+            drawn.legend()
+        else:
+            drawn.nothing("no answers yet")
+    return drawn.svg
+
+
+def _fill(axes: Axes, brackets: Sequence[Bracket]) -> None:
+    lower = np.sort([b.lower.value for b in brackets])
+    upper = np.sort([broken_beyond(b) for b in brackets])
+    ends = np.unique(np.concatenate([lower, upper, [0.0]]))
+    ends = ends[np.isfinite(ends)]
+    least, most = float(ends[0]), float(ends[-1])
+    most += 0.05 * (most - least) or 1.0
+    knots = ends if len(ends) <= MOST_POINTS else np.linspace(least, most, MOST_POINTS, endpoint=False)
+    # Between two neighbouring ends nothing changes: the middle of a step speaks for all of it.
+    edges = np.append(knots, most)
+    middle = (edges[:-1] + edges[1:]) / 2
+    proved = 1 - np.searchsorted(lower, middle, side="left") / len(lower)
+    standing = 1 - np.searchsorted(upper, middle, side="left") / len(upper)
+    axes.stairs(proved, edges, fill=True, color=PROVED, alpha=0.35, linewidth=0, label="proved to hold")
+    axes.stairs(standing, edges, baseline=proved, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0, label="unknown")
+    axes.stairs(np.ones_like(middle), edges, baseline=standing, fill=True, color=WITNESSED, alpha=0.35, linewidth=0,
+                label="shown to break")  # fmt: skip
+    axes.stairs(proved, edges, baseline=None, color=PROVED, linewidth=1.5)
+    axes.stairs(standing, edges, baseline=None, color=WITNESSED, linewidth=1.5)
+    axes.set_xlim(least, most)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))

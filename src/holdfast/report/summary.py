@@ -1,0 +1,153 @@
+"""A run in rows and totals, the same ones for the terminal and the page."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
+
+from holdfast.result import Bound, Bracket, Record, Status
+from holdfast.store import StoredInput
+
+DIGITS = 4
+WORST_FIRST: tuple[Status, ...] = ("interrupted", "stopped", "finished", "closed")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input. Where its frames were asked one by one, the bracket is that of the weakest frame:
+    min of the lower ends <= min of the truths <= min of the upper ends."""
+
+    index: int
+    bracket: Bracket
+    status: Status
+    seconds: float
+    queries: int
+    frames: tuple[Record, ...] = ()
+    source: StoredInput | None = None
+
+    @property
+    def fails_at_once(self) -> bool:
+        """The property does not even hold at the input itself: a misclassified input."""
+        return bool(self.bracket.note) and self.bracket.upper.value == 0
+
+
+def broken_beyond(bracket: Bracket) -> float:
+    """The upper end if something was found above it, else infinity: what holds by definition (no distance is infinite,
+    no sentence has more words than words) breaks nothing."""
+    return math.inf if bracket.upper.evidence.method == "definition" else bracket.upper.value
+
+
+def is_open(bracket: Bracket) -> bool:
+    """Nothing was found above, and what is proved below does not settle it."""
+    return math.isinf(broken_beyond(bracket)) and not bracket.closed
+
+
+def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = ()) -> list[Row]:
+    """One row for each input that has a record, in the order of the data."""
+    sources = {stored.index: stored for stored in inputs}
+    groups: dict[int, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.key.index, []).append(record)
+    return [_row(index, group, sources.get(index)) for index, group in sorted(groups.items())]
+
+
+def _row(index: int, group: list[Record], source: StoredInput | None) -> Row:
+    brackets = [record.bracket for record in group]
+    estimates: dict[str, Bound] = {}
+    for estimate in (e for bracket in brackets for e in bracket.estimates):
+        smallest = estimates.setdefault(estimate.evidence.method, estimate)
+        if estimate.value < smallest.value:
+            estimates[estimate.evidence.method] = estimate
+    notes = dict.fromkeys(bracket.note for bracket in brackets if bracket.note)
+    return Row(
+        index=index,
+        bracket=Bracket(
+            min((b.lower for b in brackets), key=lambda bound: bound.value),
+            min((b.upper for b in brackets), key=lambda bound: bound.value),
+            tuple(estimates.values()),
+            "; ".join(notes),
+        ),
+        status=min((record.status for record in group), key=WORST_FIRST.index),
+        seconds=sum(record.seconds for record in group),
+        queries=sum(record.queries for record in group),
+        frames=tuple(record for record in group if record.key.frame is not None),
+        source=source,
+    )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts of rows, and the ends on average. Averages are infinite where an end is, and NaN without rows."""
+
+    rows: int
+    fail_at_once: int
+    proved: int  # lower end above zero
+    closed: int
+    interrupted: int
+    open_above: int  # no witness: the upper end holds by definition only
+    mean_lower: float
+    mean_upper: float
+    median_lower: float
+    median_upper: float
+    mean_found_upper: float  # over the rows where something was found above
+
+
+def totals_of(rows: Sequence[Row]) -> Totals:
+    brackets = [row.bracket for row in rows]
+    lower, upper = [b.lower.value for b in brackets], [b.upper.value for b in brackets]
+    return Totals(
+        rows=len(rows),
+        fail_at_once=sum(row.fails_at_once for row in rows),
+        proved=sum(value > 0 for value in lower),
+        closed=sum(bracket.closed for bracket in brackets),
+        interrupted=sum(row.status == "interrupted" for row in rows),
+        open_above=sum(map(is_open, brackets)),
+        mean_lower=_mean(lower),
+        mean_upper=_mean(upper),
+        median_lower=statistics.median(lower) if rows else math.nan,
+        median_upper=statistics.median(upper) if rows else math.nan,
+        mean_found_upper=_mean([value for value in map(broken_beyond, brackets) if math.isfinite(value)]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+# ---- words and numbers
+
+
+def at_least(value: float) -> str:
+    """A lower end for people: rounded down, so that what is shown still holds."""
+    return _rounded(value, ROUND_FLOOR)
+
+
+def at_most(value: float) -> str:
+    """An upper end for people: rounded up."""
+    return _rounded(value, ROUND_CEILING)
+
+
+def about(value: float) -> str:
+    return _rounded(value, ROUND_HALF_EVEN)
+
+
+def _rounded(value: float, rounding: str) -> str:
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    short = Context(prec=DIGITS, rounding=rounding).plus(Decimal(repr(value)))
+    return f"{float(short):.{DIGITS}g}"
+
+
+def norm_name(norm: object) -> str:
+    return "L∞" if str(norm) in ("inf", "Infinity") else f"L{norm:g}" if isinstance(norm, int | float) else f"L{norm}"
+
+
+def class_name(question: Mapping[str, Any], label: int | None) -> str:
+    classes = question.get("classes") or ()
+    if label is None:
+        return ""
+    return str(classes[label]) if 0 <= label < len(classes) else str(label)

@@ -1,0 +1,55 @@
+"""Pictures are real PNG files that show the numbers they were made from."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from holdfast.report.picture import LONGEST_SIDE, blue_or_orange, describe_change, grey_or_rgb, show
+
+
+def decoded(data: bytes) -> np.ndarray:
+    picture = Image.open(io.BytesIO(data))
+    return np.asarray(picture.convert("RGBA") if picture.mode == "P" else picture) / 255
+
+
+def test_grey_levels_survive() -> None:
+    x = np.random.default_rng(0).integers(0, 16, (5, 7)) / 15
+    assert np.allclose(decoded(grey_or_rgb(x[..., None], 0, 1)), x)
+
+
+def test_colours_survive() -> None:
+    x = np.random.default_rng(0).random((6, 5, 3))
+    assert np.allclose(decoded(grey_or_rgb(x, 0, 1)), x, atol=1 / 255)
+
+
+def test_changes_are_blue_down_orange_up_and_clear_where_nothing_changed() -> None:
+    pixels = decoded(blue_or_orange(np.array([[-1.0, 0.0, 0.5, 1.0]])[..., None]))
+    assert pixels.shape == (1, 4, 4)
+    down, same, half, up = pixels[0]
+    assert down[2] > down[0]
+    assert up[0] > up[2]
+    assert same[3] == 0
+    assert 0 < half[3] < up[3] == 1
+
+
+@pytest.mark.parametrize("shape", [(100, 30), (1, 97, 301), (3, 49, 48)])
+def test_large_pictures_shrink(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).random(shape)
+    pixels = decoded(base64.b64decode(show(x, None).input.split("base64,")[1].split('"')[0]))
+    assert max(pixels.shape[:2]) <= LONGEST_SIDE
+
+
+def test_one_changed_pixel_of_a_large_picture_stays_visible() -> None:
+    change = np.zeros((200, 200, 3))
+    change[77, 123, 1] = -0.5
+    assert decoded(blue_or_orange(change))[..., 3].max() == 1
+
+
+def test_constant_and_broken_inputs_do_not_fail() -> None:
+    constant = np.full((4, 4), 7.0)
+    assert "<img" in show(constant, constant).change
+    assert "<img" not in show(np.full((4, 4), np.nan), None).input
+    assert describe_change(np.array([0.0, 0.25])) == "1 of 2, ±0.25"

@@ -1,0 +1,72 @@
+"""The table in the terminal."""
+
+import io
+import math
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+from report_runs import record
+from rich.console import Console
+
+import holdfast as hf
+from holdfast.report.summary import at_least, at_most, norm_name
+from holdfast.report.table import table
+from holdfast.result import Record
+
+
+def printed(source: hf.Store | list[Record], most: int = 20) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=140).print(table(source, most=most))
+    return stream.getvalue()
+
+
+def test_ends_kinds_status_and_means() -> None:
+    text = printed([record(0, 0.1, 0.4), record(1, 0.3, 0.3)])
+    assert "0.1 proved" in text
+    assert "0.4 witnessed" in text
+    assert "closed" in text
+    assert "mean of 2: lower 0.2, upper 0.35" in text
+    assert "label" not in text
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 100])
+def test_the_rest_is_counted(count: int) -> None:
+    text = printed([record(i, 0.1, 0.4) for i in range(count)])
+    assert ("... and 80 more" in text) == (count == 100)
+    assert text.count("witnessed") == min(count, 20)
+
+
+def test_open_ends() -> None:
+    text = printed([record(0, 0.0, math.inf), record(1, 0.1, 0.4)])
+    assert "∞ nothing yet" in text
+    assert "1 without a witness; the others 0.4" in " ".join(text.split())
+
+
+def test_names_from_the_store_are_not_read_as_markup(new_store: Callable[..., hf.Store]) -> None:
+    store = new_store(classes=["[red]cat[/red]"])
+    store.put_inputs([torch.zeros(2)], [0], [0], [""], [None])
+    store.write([record(0, 0.1, 0.4, note="[bold]odd")])
+    text = printed(store)
+    assert "[red]cat[/red]" in text
+    assert "[bold]odd" in text
+
+
+def test_frames_make_one_line() -> None:
+    text = printed([record(0, 0.1, 0.4, frame=0), record(0, 0.05, 0.9, frame=1, status="interrupted")])
+    assert "0.05 proved" in text
+    assert "0.4 witnessed" in text
+    assert "weakest of 2 frames" in text
+    assert "interrupted" in text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_what_is_shown_still_holds(value: float) -> None:
+    assert float(at_least(value)) <= value <= float(at_most(value))
+
+
+@pytest.mark.parametrize(("norm", "name"), [("inf", "L∞"), (math.inf, "L∞"), (2.0, "L2"), (0, "L0"), (1.5, "L1.5"), ("2", "L2")])
+def test_norm_names(norm: object, name: str) -> None:
+    assert norm_name(norm) == name
