@@ -1,0 +1,50 @@
+"""The main job on an embedded default: three networks that read digits, three questions, one report each."""
+
+import shutil
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from holdfast.cli.question import ModelQuestion, RadiusQuestion
+from holdfast.cli.run import begin
+from holdfast.report import write_report
+from holdfast.store import FILE, Store
+
+NETWORKS = "holdfast.datasets.digits_networks"
+DATA = "holdfast.datasets.digits"
+QUESTIONS = (
+    (
+        "cnn",
+        "A convolutional network: how far may every pixel move (norm inf)?",
+        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20),
+    ),
+    (
+        "lstm",
+        "An LSTM that reads rows: how far may all rows move at once, each in norm 2?",
+        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_lstm", domain="0,1"), f"{DATA}:rows", limit=25, norm=2, frames="all"),
+    ),
+    (
+        "gru",
+        "A GRU that reads rows: which row matters most? Each one alone, in norm 2.",
+        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_gru", domain="0,1"), f"{DATA}:rows", limit=6, norm=2, frames="each"),
+    ),
+)
+
+
+def demo(folder: Path, console: Console) -> None:
+    """Run every question afresh into its own folder below `folder`, and say where the reports are."""
+    began = time.monotonic()
+    pages = []
+    for name, title, question in QUESTIONS:
+        console.rule(f"[bold]{title}")
+        run = folder / name
+        if (run / FILE).exists():  # an earlier demo; nothing else is ever removed
+            shutil.rmtree(run)
+        begin(question, run, console)
+        with Store.open(run) as store:
+            pages.append(write_report(store, run / "report.html"))
+    console.rule("[bold]done")
+    console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at:")
+    for page in pages:
+        console.print(f"  {page.resolve()}", soft_wrap=True, highlight=False)

@@ -1,0 +1,76 @@
+"""The order of the house: imports point down, and rooms never look into each other."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
+
+ROOMS = ("certify", "hamming", "lipschitz", "monitor")
+FLOORS = [
+    ("errors", "result", "batch", "rounding"),
+    ("network", "region", "property"),
+    ("problem", "method", "solver", "store", "execute"),
+    ("bounds", "attacks", "datasets"),
+    ROOMS,
+    ("api", "report"),
+    ("cli",),
+]
+LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+ENTRANCE = ("__init__", "__main__")  # the public face may name everything; it loads lazily
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The package or module right under holdfast."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of holdfast that a file imports anywhere, for types too; `import holdfast` itself is '__init__'."""
+    package = ["holdfast", *path.relative_to(SOURCE).parts[:-1]]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{stem}.{alias.name}" for alias in node.names] if stem == "holdfast" else [stem]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "holdfast":
+                found.add(parts[1] if len(parts) > 1 else "__init__")
+    return found
+
+
+def test_every_part_of_the_house_has_a_floor() -> None:
+    parts = {part_of(path) for path in modules()} - set(ENTRANCE)
+    assert parts <= LEVEL.keys(), f"{parts - LEVEL.keys()} must be given a floor in FLOORS"
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) not in ENTRANCE], ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    here = part_of(path)
+    for there in imported(path) - {here, "__version__", *ENTRANCE}:
+        assert there in LEVEL, f"{path.name} imports holdfast.{there}, which has no floor"
+        assert LEVEL[there] <= LEVEL[here], f"holdfast.{here} (floor {LEVEL[here]}) imports holdfast.{there} (floor {LEVEL[there]})"
+        if here in ROOMS:
+            assert there not in ROOMS, f"room {here} looks into room {there}"
+
+
+def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_package() -> None:
+    """`import holdfast` below could go round in circles; these need its version or its public face."""
+    assert {part_of(path) for path in modules() if "__init__" in imported(path)} <= {"store", "report", "cli"}
+
+
+def test_the_test_can_see() -> None:
+    """The parser finds what it should: plain, from, relative and nested imports."""
+    assert {"region", "errors"} <= imported(SOURCE / "network" / "network.py")
+    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(SOURCE / "solver.py")
