@@ -19,6 +19,12 @@ def take(item: T, rows: Tensor) -> T:
     return replace(item, **changes)  # type: ignore[type-var]
 
 
+def move(item: T, device: torch.device) -> T:
+    """The item with its tensors on the device; itself where they are there already."""
+    changes = {f.name: getattr(item, f.name).to(device) for f in _tensors(item) if getattr(item, f.name).device != device}
+    return replace(item, **changes) if changes else item  # type: ignore[type-var]
+
+
 def concatenate(items: Sequence[T]) -> T:
     """One item whose batch is all their batches in order. They must be `alike`."""
     first = items[0]

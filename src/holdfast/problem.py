@@ -28,6 +28,10 @@ class Problem:
     goal: Goal
     keys: tuple[Key, ...]  # one for each row of the batch
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "region", batch.move(self.region, self.network.device))
+        object.__setattr__(self, "property", batch.move(self.property, self.network.device))
+
     def __len__(self) -> int:
         return len(self.region)
 

@@ -129,7 +129,8 @@ Status = Literal["closed", "finished", "stopped", "interrupted"]
 class Record:
     """One answered question as it is stored: the bracket, what it cost and why the search ended.
 
-    closed: both ends are equal. finished: every method has done all it can. stopped: the budget ran out.
+    closed: both ends are equal. finished: every method has done all it can, or the gap asked for is
+    reached. stopped: the budget ran out.
     interrupted: Ctrl-C; a resumed run takes it up again.
     """
 

@@ -131,9 +131,7 @@ def solve(
             if not interrupted:
                 _begin(work, methods)
             work.brackets = [_resumed(b, begun.get(key)) for b, key in zip(work.brackets, problem.keys, strict=True)]
-            if not interrupted:
-                _work(work, methods, stop, now + share, seed, report)
-            status: Status = "interrupted" if interrupted else _ending(work, stop, now + share)
+            status: Status = "interrupted" if interrupted else _work(work, methods, stop, now + share, seed, report)
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
         records = work.records(status)
@@ -185,7 +183,8 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     said = outputs.argmax(-1)
     for row in range(len(problem)):
         if problem.goal == "radius" and not bool(scores[row] > 0):
-            witness = Evidence("witnessed", "the input itself", dtype=str(problem.network.dtype), witness=centre[row].cpu())
+            itself = problem.region.tokens if isinstance(problem.region, Words) else centre
+            witness = Evidence("witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu())
             note = f"the property fails at the input itself (the network says {int(said[row])})"
             work.brackets[row] = Bracket(by_definition(0.0), Bound(0.0, witness), note=note)
     if problem.goal == "worst":
@@ -200,19 +199,21 @@ def _work(
     deadline: float,
     seed: int,
     report: Callable[[Sequence[Record], str], None],
-) -> None:
-    """Step the methods in turn until each is done or the budget is. Closed rows leave the batch."""
+) -> Status:
+    """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out."""
     problem = work.problem
     rows = torch.tensor([i for i, b in enumerate(work.brackets) if not b.closed], dtype=torch.int64)
     if not len(rows):
-        return
+        return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
     live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in methods if m.obstacle(problem) is None]
     while live:
         ongoing = []
         for method, state in live:
-            if _ending(work, stop, deadline) == "stopped" or all(work.brackets[int(i)].gap <= stop.gap for i in rows):
-                return
+            if all(work.brackets[int(i)].gap <= stop.gap for i in rows):
+                return "finished"
+            if _spent(work, stop, deadline):
+                return "stopped"
             before = problem.network.queries
             state, claims = method.step(part, state)
             _hear(work, claims, method, seed, rows)
@@ -221,12 +222,12 @@ def _work(
             if state is not None:
                 ongoing.append((method, state))
         live = ongoing
+    return "finished"
 
 
-def _ending(work: _Work, stop: Stop, deadline: float) -> Status:
-    over = time.monotonic() >= deadline
-    spent = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
-    return "stopped" if over or spent else "finished"
+def _spent(work: _Work, stop: Stop, deadline: float) -> bool:
+    asked_enough = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
+    return asked_enough or time.monotonic() >= deadline
 
 
 def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None) -> None:
@@ -234,7 +235,7 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     index = torch.arange(len(work.problem)) if rows is None else rows
     name = method.name if method else "the input itself"
     settings = method.settings() if method else {}
-    base = Evidence("proved", name, settings, seed, dtype="torch.float64", assumptions=claims.assumptions)
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions)
     if claims.proved is not None:
         for i, value in zip(index.tolist(), claims.proved.tolist(), strict=True):
             if not math.isnan(value):
@@ -247,11 +248,13 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
         part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
         values = replay(part, claims.witness, work.twin)
-        shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype))
+        shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=())
+        # People look at words, not at their vectors.
+        seen = part.region.decode(claims.witness) if isinstance(part.region, Words) else claims.witness
         for place, i in enumerate(index.tolist()):
             value = float(values[place])
             if bool(claims.found[place]) and value < work.brackets[i].upper.value:
-                evidence = replace(shown, witness=claims.witness[place].detach().cpu().clone())
+                evidence = replace(shown, witness=seen[place].detach().cpu().clone())
                 work.brackets[i] = work.brackets[i].tightened(upper=Bound(value, evidence))
 
 

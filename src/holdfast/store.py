@@ -334,11 +334,9 @@ def _key(position: int, frame: int) -> Key:
 
 
 def _ends(record: Record) -> tuple[float, float, str]:
-    return (
-        record.bracket.lower.value,
-        record.bracket.upper.value,
-        record.status + record.bracket.note + str(len(record.bracket.estimates)),
-    )
+    """What makes a record worth writing again: its ends, and all the rest but the clock."""
+    rest = {key: value for key, value in _body(record).items() if key not in ("seconds", "queries")}
+    return record.bracket.lower.value, record.bracket.upper.value, json.dumps(rest)
 
 
 def _finite(record: Record) -> tuple[float | None, float | None]:

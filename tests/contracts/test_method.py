@@ -20,7 +20,7 @@ from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Wo
 from holdfast.result import GUARANTEED, Bracket, Key
 from holdfast.solver import solve
 
-METHODS: list[Method[Any]] = [PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False)]
+METHODS: list[Method[Any]] = [PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate()]
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
 
@@ -128,6 +128,7 @@ def brackets(problem: Problem, *methods: Method[Any], seed: int = 0) -> list[Bra
 
 def replayed(known: Known, row: int, witness: Tensor) -> bool:
     """Does the witness change the class in the user's model itself?"""
+    witness = in_vectors(known, witness)
     with torch.no_grad():
         z = known.model(witness[None])[0]
     prop = known.problem.property
@@ -137,10 +138,16 @@ def replayed(known: Known, row: int, witness: Tensor) -> bool:
     return not bool(z[label] > others.max())
 
 
+def in_vectors(known: Known, witness: Tensor) -> Tensor:
+    """Witnesses among words are token ids."""
+    region = known.problem.region
+    return region.vectors.table[witness] if isinstance(region, Words) else witness
+
+
 def stated_distance(known: Known, row: int, witness: Tensor) -> float:
     """The distance of a witness, measured here and not by the region."""
     region = known.problem.region
-    change = witness.double() - region.centre[row].double()
+    change = in_vectors(known, witness).double() - region.centre[row].double()
     if isinstance(region, Ball):
         return float(truth.length(change.flatten(), region.p))
     if isinstance(region, Frames):

@@ -143,6 +143,22 @@ def test_words_are_shown(new_store: NewStore, tmp_path: Path, frames: str | None
     assert "moves word" in document.rows[0][2]
 
 
+def test_replaced_words_are_marked(new_store: NewStore, tmp_path: Path) -> None:
+    vocabulary = ["the", "<b>bold", "film", "was", "dull"]
+    net = hf.Network.from_torch(TinyWords().eval(), vocabulary=vocabulary)
+    every = torch.cartesian_prod(*[torch.arange(5)] * 3)
+    said = net.ask_tokens(every).argmax(-1)
+    tokens, label = every[:1], int(said[0])
+    other = every[said != label][0].tolist()
+    store = new_store(vocabulary=vocabulary)
+    put(store, net.embed(tokens), [label], net, tokens)
+    hf.radius(net, tokens, [label], substitutes={0: other}, store=store)
+    [record] = store.records()
+    assert record.bracket.closed
+    marked = [vocabulary[t] for t in record.bracket.upper.evidence.witness.tolist()]
+    assert " ".join(marked) in page(store, tmp_path).rows[0][2]
+
+
 def test_interruption_is_announced(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store()
     store.write([record(0, 0.1, 0.4, status="interrupted"), record(1, 0.1, 0.3)])

@@ -145,7 +145,7 @@ def build(net: Network, x: Tensor) -> Graph:
 
     program = net.program(x)
     names = {node.name: where(node) for node in program.graph.nodes}
-    _refuse_what_is_no_function(program.graph, net.dtype, names)
+    _refuse_rounding(program.graph, net.dtype, names)
     module = converted(as_plain_module(program), dtype=torch.float64, device=net.device)
     graph = Graph(device=net.device)
     known: dict[fx.Node, Any] = {}
@@ -169,11 +169,9 @@ def build(net: Network, x: Tensor) -> Graph:
     return graph
 
 
-def _refuse_what_is_no_function(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:
-    """Raise where the operators, read one by one, would not compute what the network does."""
+def _refuse_rounding(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:
+    """Raise where the network goes to a coarser arithmetic than its own: in real arithmetic that step would vanish."""
     for node in graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and "dropout" not in str(node.target):
-            raise UnsupportedLayer(f"{names[node.name]}: {node.target} is random, so nothing can be proved; attacks still work.")
         kinds = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, torch.dtype) and leaf.is_floating_point]
         if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
             raise UnsupportedLayer(f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work.")
@@ -202,6 +200,8 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     args = fx.node.map_arg(node.args, known.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
     if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and node.target not in HANDLERS:
+            raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
         constant = node.target(*args, **kwargs)  # type: ignore[operator]
         return constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
     if node.target not in HANDLERS:
@@ -209,13 +209,13 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
             f"{name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
             f"methods still work; to add one, see docs/extending.md."
         )
-    if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
-        # The tracer gives what was overwritten its new name, but not what shares its memory.
-        if any(user not in known and user is not node for other in _sharing(node) for user in other.users):
-            raise UnsupportedLayer(
-                f"{name}: {node.target} overwrites a tensor that is read again under another name, which has no bound here. Use the "
-                f"form that does not work in place; attacks still work."
-            )
+    writes = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+    # The tracer gives what was overwritten its new name, but not what shares its memory.
+    if writes and any(user not in known and user is not node for other in _sharing(node) for user in other.users):
+        raise UnsupportedLayer(
+            f"{name}: {node.target} overwrites a tensor that is read again under another name, which has no bound here. Use the form "
+            f"that does not work in place; attacks still work."
+        )
     return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
 
 

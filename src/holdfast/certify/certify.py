@@ -53,8 +53,10 @@ class Certify(Method[Search]):
             return None, Claims(proved=proved_score(problem), assumptions=ASSUMPTIONS)
         family = problem.family
         count = self.radii if state.round else 2 * self.radii  # the first look has the most sizes to cover
-        radii = family.between(state.low, state.high, count)
-        scores = proved_score(problem.tiled(radii)).reshape(radii.shape)
+        radii = torch.minimum(family.between(state.low, state.high, count), family.limit())
+        tiled = problem.tiled(radii)
+        radii = tiled.family.radius.double().reshape(radii.shape)  # what was asked, in the arithmetic of the family's radius
+        scores = proved_score(tiled).reshape(radii.shape)
         proved = scores.isfinite() & (scores > 0)
         best = torch.where(proved, radii, 0.0).amax(0)
         low = torch.maximum(state.low, torch.minimum(best, family.limit()))  # beyond the limit the region grows no more

@@ -56,7 +56,7 @@ class Enumerate(Method[Asked]):
                 proved[row] = count
             else:
                 witness[row], found[row], still[row] = region.vectors.table[broken], True, False
-        claims = Claims(proved=proved, witness=witness, found=found, assumptions=ASSUMPTIONS)
+        claims = Claims(proved=proved, witness=witness, found=found, assumptions=ASSUMPTIONS, dtype=str(problem.network.dtype))
         return Asked(count, still) if bool(still.any()) else None, claims
 
 

@@ -112,7 +112,15 @@ class Region(ABC):
 class Family(Region):
     """Regions that grow with one number, so that one can ask how far they may grow. at(r) is inside at(s) if r <= s."""
 
-    radius: Tensor  # (batch,)
+    radius: Tensor  # (batch,); one number for all is taken too
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.centre, Tensor):
+            raise BadInput(f"the centre must be a torch tensor (batch, *shape), got {type(self.centre).__name__}.")
+        radius = torch.as_tensor(self.radius, device=self.centre.device)
+        radius = radius.to(torch.float64) if not radius.is_floating_point() else radius
+        object.__setattr__(self, "radius", radius.expand(len(self)) if radius.dim() == 0 else radius)
+        check_radius(self.radius, len(self))
 
     def at(self, radius: Tensor | float) -> Self:
         """The member of the family with this radius, (batch,) or one number for all."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, check_radius, step_from
+from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
 
@@ -20,8 +20,9 @@ class NormFamily(Family):
     domain: Domain = EVERYWHERE
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_norm(self.p)
-        check_radius(self.radius, len(self))
+        object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
 
     @abstractmethod

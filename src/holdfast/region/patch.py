@@ -7,7 +7,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.region.ball import Ball
-from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_radius
+from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
 from holdfast.region.normed import minimise_over_box
 
 
@@ -22,7 +22,8 @@ class Patch(Family):
     domain: Domain = EVERYWHERE
 
     def __post_init__(self) -> None:
-        check_radius(self.radius, len(self))
+        super().__post_init__()
+        object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
         if self.mask.shape != self.centre.shape or self.mask.dtype != torch.bool:
             raise BadInput(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.region.base import Domain, Family, check_centre, check_radius
+from holdfast.region.base import Domain, Family, check_centre
 from holdfast.rounding import TINY, gamma
 
 
@@ -22,7 +22,8 @@ class Sparse(Family):
     axes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_radius(self.radius, len(self))
+        super().__post_init__()
+        object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
         if not self.domain.bounded:
             raise BadInput("norm 0 needs a bounded domain (domain=, --domain): a changed unit may take any value of it.")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.region.base import Family, check_radius
+from holdfast.region.base import Family
 from holdfast.rounding import TINY, gamma
 
 
@@ -22,9 +22,6 @@ class Words(Family):
     tokens: Tensor  # (batch, length) int64
     choices: Tensor  # (batch, length, sets) int64; choices[..., 0] is the word itself
     vectors: "Vectors"
-
-    def __post_init__(self) -> None:
-        check_radius(self.radius, len(self))
 
     @staticmethod
     def around(tokens: Tensor, substitutes: Mapping[int, Sequence[int]], vectors: Tensor, radius: float | None = None) -> "Words":

@@ -85,7 +85,7 @@ def _pictures(row: Row, vocabulary: Sequence[str], heat: "Heat") -> Pictures:
     witness = None if found is None else found.numpy()
     shown = picture.show(row.source.x, witness)
     if row.source.tokens is not None:
-        moved = _moved_words(row.source, witness)
+        moved = _moved_words(row.source, witness, vocabulary)
         return Pictures(_sentence(row.source.tokens, row.frames, vocabulary, heat), moved, Markup())
     return Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
 
@@ -93,18 +93,30 @@ def _pictures(row: Row, vocabulary: Sequence[str], heat: "Heat") -> Pictures:
 def _sentence(tokens: Sequence[int], frames: Sequence[Record], vocabulary: Sequence[str], heat: "Heat") -> Markup:
     """The words, in shades where each was asked by itself."""
     brackets = {record.key.frame: record.bracket for record in frames}
-    words = [str(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}" for token in tokens]
+    words = [_word(token, vocabulary) for token in tokens]
     shades = [heat.word(brackets[place]) if place in brackets else Markup() for place in range(len(words))]
     spans = (Markup("<b{}>{}</b>").format(shade, word) for shade, word in zip(shades, words, strict=True))
     return Markup('<p class="words">{}</p>').format(Markup(" ").join(spans))
 
 
-def _moved_words(source: StoredInput, witness: "np.ndarray[Any, Any] | None") -> Markup:
-    """The places of the words that the witness moves; a run does not store which words, if any, they become."""
-    if witness is None or witness.ndim != 2 or witness.shape != source.x.shape:
+def _moved_words(source: StoredInput, witness: "np.ndarray[Any, Any] | None", vocabulary: Sequence[str]) -> Markup:
+    """The sentence of a witness with its replaced words marked; where vectors moved instead, the places of their words."""
+    if witness is None or source.tokens is None or len(witness) != len(source.tokens):
+        return Markup()
+    if witness.ndim == 1:
+        spans = (
+            Markup("<mark>{}</mark>" if new != old else "{}").format(_word(new, vocabulary))
+            for new, old in zip(witness.tolist(), source.tokens, strict=True)
+        )
+        return Markup('<p class="words">{}</p>').format(Markup(" ").join(spans))
+    if witness.shape != source.x.shape:
         return Markup()
     places = ", ".join(str(place) for place in np.flatnonzero((witness != source.x).any(-1)))
     return Markup("<small>moves word {}</small>").format(places) if places else Markup()
+
+
+def _word(token: int, vocabulary: Sequence[str]) -> str:
+    return str(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
 
 
 @dataclass(frozen=True)
