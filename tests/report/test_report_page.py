@@ -145,7 +145,10 @@ def test_words_are_shown(new_store: NewStore, tmp_path: Path, frames: str | None
 
 def test_replaced_words_are_marked(new_store: NewStore, tmp_path: Path) -> None:
     vocabulary = ["the", "<b>bold", "film", "was", "dull"]
-    net = hf.Network.from_torch(TinyWords().eval(), vocabulary=vocabulary)
+    model = TinyWords().eval()
+    with torch.no_grad():
+        model.embedding.weight.copy_(torch.randn(5, 2, generator=torch.Generator().manual_seed(1)) * 5)  # so that words decide
+    net = hf.Network.from_torch(model, vocabulary=vocabulary)
     every = torch.cartesian_prod(*[torch.arange(5)] * 3)
     said = net.ask_tokens(every).argmax(-1)
     tokens, label = every[:1], int(said[0])
