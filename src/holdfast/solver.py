@@ -15,6 +15,7 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem, merge
 from holdfast.region import Words
+from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, Status, by_definition
 
 
@@ -247,15 +248,37 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
                 work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
         part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
-        values = replay(part, claims.witness, work.twin)
+        points, values = firm(part, claims.witness, claims.found, work.twin)
         shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=())
         # People look at words, not at their vectors.
-        seen = part.region.decode(claims.witness) if isinstance(part.region, Words) else claims.witness
+        seen = part.region.decode(points) if isinstance(part.region, Words) else points
         for place, i in enumerate(index.tolist()):
             value = float(values[place])
             if bool(claims.found[place]) and value < work.brackets[i].upper.value:
                 evidence = replace(shown, witness=seen[place].detach().cpu().clone())
                 work.brackets[i] = work.brackets[i].tightened(upper=Bound(value, evidence))
+
+
+def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tuple[Tensor, Tensor]:
+    """Candidates (batch, *shape) and what they witness (batch,).
+
+    A search ends so close to the boundary that another arithmetic may see it on the other side. Such a candidate is pushed on a
+    little before it is given up.
+    """
+    values = replay(problem, x, twin)
+    if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
+        return x, values
+    centre = problem.region.centre
+    for further in (1e-6, 1e-5, 1e-4, 1e-3):
+        lost = found.to(values.device) & values.isinf()
+        if not bool(lost.any()):
+            break
+        pushed = problem.region.domain.clamp(centre + (x - centre) * (1 + further))
+        again = replay(problem, pushed, twin)
+        helped = lost & again.isfinite()
+        x = torch.where(problem.region.per_row(helped), pushed, x)
+        values = torch.where(helped, again, values)
+    return x, values
 
 
 def replay(problem: Problem, x: Tensor, twin: Network | None) -> Tensor:

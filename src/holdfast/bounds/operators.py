@@ -122,12 +122,13 @@ def weighted(graph: Graph, call: Call) -> Node:
 
 @handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor)
 def add(graph: Graph, call: Call) -> Node:
-    return affine(graph, call, magnitude=_added)
+    scales_first = call.target in (aten.rsub.Scalar, aten.rsub.Tensor)
+    return affine(graph, call, magnitude=(lambda a, b, alpha=1: _added(b, a, alpha)) if scales_first else _added)
 
 
 def _added(a: Any, b: Any, alpha: float = 1) -> Tensor:
     both: Tensor = _size(a) + abs(alpha) * _size(b)
-    return both if alpha == 1 else torch.maximum(both, abs(alpha) * _size(a) + _size(b))  # rsub scales its first argument
+    return both
 
 
 def _size(value: Any) -> Any:

@@ -1,6 +1,12 @@
 """The command line: parse, build, solve, report. Nothing heavy is imported before a command needs it."""
 
+import contextlib
+import io
+import logging
+import re
 import sys
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +14,8 @@ import typer
 from rich.console import Console
 
 from holdfast.errors import HoldfastError
+
+NO_MEMORY = r"out of memory|not enough memory|can't allocate memory|cannot allocate memory"
 
 app = typer.Typer(
     name="holdfast",
@@ -17,28 +25,63 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Model = Annotated[str, typer.Option("--model", "-m", help="A .onnx or .pt2 file, or package.module:factory.")]
+MODEL, STOPPING = "The model", "When to stop"  # panels of --help
+Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
 Data = Annotated[
     str,
-    typer.Option("--data", "-d", help="A .npz file with x and y, a .tsv of label and text, or package.module:function."),
+    typer.Option(
+        "--data", "-d", metavar="DATA", help="A .npz file with x and y, a .tsv file of label and text, or package.module:function."
+    ),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Open a .pt2 file although doing so can run code it contains.")]
-Domain = Annotated[str | None, typer.Option(help="Lowest and highest value of an input, as in 0,1. Radii are in these units.")]
-Mean = Annotated[str | None, typer.Option(help="The model is given (x - mean) / std; one number or one for each channel.")]
-Std = Annotated[str | None, typer.Option(help="See --mean.")]
-Shape = Annotated[str | None, typer.Option(help="Shape of one input, as in 1,28,28, where the model does not say.")]
-TimeFirst = Annotated[bool, typer.Option("--time-first", help="The model wants (time, batch, ...).")]
-Pool = Annotated[str | None, typer.Option(help="The model answers once a frame: take the last, the mean or the max.")]
-Vocabulary = Annotated[str | None, typer.Option(help="The words of a token model, one a line.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-BlackBox = Annotated[bool, typer.Option("--black-box", help="Run an ONNX file through onnxruntime, without gradients or proofs.")]
-Unbatched = Annotated[bool, typer.Option("--unbatched", help="The ONNX file takes one input without a batch axis.")]
-Constant = Annotated[list[str] | None, typer.Option(help="A value for another input of the ONNX file, as in sr=16000; may be repeated.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. Everything found is kept there at once.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", metavar="", rich_help_panel=MODEL, help="Open a .pt2 file although that can run code it contains.")
+]
+Domain = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOW,HIGH", rich_help_panel=MODEL, help="Lowest and highest value of an input, as in 0,1. Radii are in these units."
+    ),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(metavar="NUMBERS", rich_help_panel=MODEL, help="The model is given (x - mean) / std; one number or one for each channel."),
+]
+Std = Annotated[str | None, typer.Option(metavar="NUMBERS", rich_help_panel=MODEL, help="See --mean.")]
+Shape = Annotated[
+    str | None,
+    typer.Option(metavar="SIZES", rich_help_panel=MODEL, help="Shape of one input, as in 1,28,28, where the model does not say."),
+]
+TimeFirst = Annotated[
+    bool,
+    typer.Option("--time-first", metavar="", rich_help_panel=MODEL, help="The model wants (time, batch, ...); your data stay batch first."),
+]
+Pool = Annotated[
+    str | None,
+    typer.Option(metavar="HOW", rich_help_panel=MODEL, help="The model answers once a frame: take the last, the mean or the max."),
+]
+Vocabulary = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", rich_help_panel=MODEL, help="The words of a token model, one a line in the order of their numbers."),
+]
+Device = Annotated[str, typer.Option(metavar="WHERE", rich_help_panel=MODEL, help="cpu or cuda.")]
+BlackBox = Annotated[
+    bool, typer.Option("--black-box", metavar="", rich_help_panel=MODEL, help="Run a .onnx file by onnxruntime: no gradients, no proofs.")
+]
+Unbatched = Annotated[
+    bool, typer.Option("--unbatched", metavar="", rich_help_panel=MODEL, help="The .onnx file takes one input without a batch axis.")
+]
+Constant = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=NUMBER", rich_help_panel=MODEL, help="Another input of the .onnx file, as in sr=16000; may be repeated."),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 
 
 @app.callback()
-def common(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+def common(
+    debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error; works after a command too.")] = False,
+) -> None:
     """How far can a trained network be pushed before it lets go?"""
 
 
@@ -47,19 +90,28 @@ def radius(
     model: Model,
     data: Data,
     out: Out,
-    norm: Annotated[str, typer.Option(help="0, 1, 2, inf or any p >= 1.")] = "inf",
-    frames: Annotated[str | None, typer.Option(help="all, each, or frame numbers as in 0,3; default: the input as a whole.")] = None,
-    targets: Annotated[str | None, typer.Option(help="One class for all inputs, or one for each, as in 3,3,7.")] = None,
-    substitutes: Annotated[str | None, typer.Option(help="JSON file: word -> words it may become; counts replaced words.")] = None,
-    tier: Annotated[str, typer.Option(help="fast: linear bounds; search: witnesses only.")] = "fast",
-    methods: Annotated[str | None, typer.Option(help="Only these: certify, pgd, carlini, corners, clever, as in certify,pgd.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds in all.")] = None,
-    queries: Annotated[int | None, typer.Option(help="Stop after so many network evaluations an input.")] = None,
-    gap: Annotated[float, typer.Option(help="Stop when upper - lower is at most this.")] = 0.0,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many inputs.")] = None,
-    scale: Annotated[float, typer.Option(help="Divide the data by this, as in 255 for bytes.")] = 1.0,
-    seed: int = 0,
-    batch: Annotated[int, typer.Option(help="Inputs that are worked on at once.")] = 128,
+    norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf",
+    frames: Annotated[
+        str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
+    ] = None,
+    targets: Annotated[str | None, typer.Option(metavar="CLASSES", help="One class for all inputs, or one for each, as in 3,3,7.")] = None,
+    substitutes: Annotated[
+        str | None, typer.Option(metavar="FILE", help='JSON, {"word": ["words it may become"]}: the radius counts replaced words.')
+    ] = None,
+    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
+    tier: Annotated[str, typer.Option(metavar="TIER", help="fast: proofs by linear bounds; search: witnesses only.")] = "fast",
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Only these of certify, enumerate, pgd, carlini, corners, clever; as in certify,pgd."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
+    batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory.")] = 128,
+    seconds: Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")] = None,
+    queries: Annotated[
+        int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")
+    ] = None,
+    gap: Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")] = 0.0,
     trust: Trust = False,
     domain: Domain = None,
     mean: Mean = None,
@@ -88,8 +140,8 @@ def radius(
 
 
 @app.command()
-def resume(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
-    """Take up a run that was stopped, interrupted or killed; what is finished is not asked again."""
+def resume(run: Run) -> None:
+    """Take up a run that was interrupted or killed; what is finished is not asked again."""
     from holdfast.cli.run import resume as go_on
 
     go_on(run, Console())
@@ -97,8 +149,10 @@ def resume(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> No
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the run's folder.")] = None,
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The page; default: report.html in the run's folder.")
+    ] = None,
 ) -> None:
     """Write the run as one self-contained page."""
     from holdfast.report import write_report
@@ -106,24 +160,24 @@ def report(
 
     with Store.open(run) as store:
         path = write_report(store, out or run / "report.html")
-    Console().print(f"report: {path}", soft_wrap=True)
+    Console().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    to: Annotated[Path, typer.Argument(help="A .json, .csv or .parquet file for the records, .npz for the witnesses.")],
+    run: Run,
+    to: Annotated[Path, typer.Argument(metavar="FILE", help="A .json, .csv or .parquet file for the records, .npz for the witnesses.")],
 ) -> None:
     """Write the records of a run as JSON, CSV or Parquet, or its witnesses as npz."""
     from holdfast.store import Store
 
     with Store.open(run) as store:
-        Console().print(f"written: {store.export(to)}", soft_wrap=True)
+        Console().print(f"written: {store.export(to)}", soft_wrap=True, markup=False, highlight=False)
 
 
 @app.command()
 def inspect(
-    model: Annotated[str, typer.Argument(help="A .onnx or .pt2 file, or package.module:factory.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")],
     trust: Trust = False,
     domain: Domain = None,
     mean: Mean = None,
@@ -157,18 +211,57 @@ def demo(out: Out = Path("runs/demo")) -> None:
     show(out, Console())
 
 
-def main() -> None:
-    """The entry point: a HoldfastError becomes one clear message and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: an error becomes one clear message and exit code 2; one that holdfast did not foresee, exit code 1."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? where it has no sign
+    with warnings.catch_warnings(), _quiet_logs(debug):
+        if not debug:
+            warnings.showwarning = lambda message, *_: _tell("yellow", "warning", str(message))
+        try:
+            app([word for word in given if word != "--debug"], prog_name="holdfast")
+        except Exception as error:
+            if debug:
+                raise
+            message, code = _said(error)
+            _tell("bold red", "error", message)
+            sys.exit(code)
+
+
+def _said(error: Exception) -> tuple[str, int]:
+    """What a person is told, and the exit code."""
+    if isinstance(error, HoldfastError):
+        return str(error), 2
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and re.search(NO_MEMORY, str(error), re.IGNORECASE)):
+        return f"out of memory. Ask about fewer inputs at once (--batch 8, say). ({_first_line(error)})", 2
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
+    return (
+        f"holdfast did not foresee this ({type(error).__name__}: {_first_line(error)}). Please report it with what "
+        f"the same command prints with --debug. What a run has found so far is safe in its folder.",
+        1,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]
+
+
+def _tell(style: str, kind: str, message: str) -> None:
+    from rich.text import Text
+
+    Console(stderr=True).print(Text.assemble((f"{kind}:", style), " ", message), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _quiet_logs(debug: bool) -> Iterator[None]:
+    """Libraries log whole tracebacks about files that holdfast then reports in one line."""
+    before = logging.root.manager.disable
+    logging.disable(before if debug else logging.WARNING)
     try:
-        app()
-    except HoldfastError as error:
-        if "--debug" in sys.argv:
-            raise
-        Console(stderr=True).print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        yield
+    finally:
+        logging.disable(before)

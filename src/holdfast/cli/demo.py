@@ -1,6 +1,5 @@
 """The main job on an embedded default: three networks that read digits, three questions, one report each."""
 
-import shutil
 import time
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from rich.console import Console
 
 from holdfast.cli.question import ModelQuestion, RadiusQuestion
 from holdfast.cli.run import begin
+from holdfast.errors import StoreError
 from holdfast.report import write_report
 from holdfast.store import FILE, Store
 
@@ -39,8 +39,7 @@ def demo(folder: Path, console: Console) -> None:
     for name, title, question in QUESTIONS:
         console.rule(f"[bold]{title}")
         run = folder / name
-        if (run / FILE).exists():  # an earlier demo; nothing else is ever removed
-            shutil.rmtree(run)
+        _clear(run, question)
         begin(question, run, console)
         with Store.open(run) as store:
             pages.append(write_report(store, run / "report.html"))
@@ -48,3 +47,15 @@ def demo(folder: Path, console: Console) -> None:
     console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at:")
     for page in pages:
         console.print(f"  {page.resolve()}", soft_wrap=True, highlight=False)
+
+
+def _clear(run: Path, question: RadiusQuestion) -> None:
+    """Remove what an earlier demo left, and nothing else."""
+    if not (run / FILE).exists():
+        return
+    with Store.open(run) as store:
+        earlier = store.question.get("asked") == question.as_json()
+    if not earlier:
+        raise StoreError(f"{run} holds a run that is not an earlier demo. Choose another folder with --out.")
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", "report.html"):
+        (run / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Live progress on the terminal: inputs done, the mean bracket, time left."""
+"""Live progress on a terminal: inputs done, time left, the mean bracket. A file or a pipe sees nothing of it."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,15 @@ from holdfast.solver import Progress
 
 
 class Live:
-    """A bar that `solve` can report to; use as a context manager."""
+    """A bar that `solve` can report to; use as a context manager. It leaves the terminal as it was."""
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, total: int) -> None:
         self._bar = Bar(
-            TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"), TextColumn("{task.fields[bracket]}"), console=console,
+            TextColumn("[bold]{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"), TextColumn("{task.fields[now]}"),
+            console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
-        self._task = self._bar.add_task(title, total=None, left="", bracket="")
+        self._task = self._bar.add_task(title, total=total, left="", now="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -31,23 +32,15 @@ class Live:
         self._bar.stop()
 
     def __call__(self, now: Progress) -> None:
-        left = "" if now.seconds_left is None else f"about {now.seconds_left:.0f} s left"
-        self._bar.update(
-            self._task,
-            completed=now.done,
-            total=now.total,
-            left=left,
-            bracket=f"{now.method} {mean_bracket(now.records)}",
-        )
+        left = "" if now.seconds_left is None else f"{now.seconds_left:.0f} s left"
+        self._bar.update(self._task, completed=now.done, total=now.total, left=left, now=f"{now.method} {mean_bracket(now.records)}")
 
 
 def mean_bracket(records: Sequence[Record]) -> str:
-    """The mean of the known ends, as in [0.021, 0.113]."""
-
-    lower = [r.bracket.lower.value for r in records if math.isfinite(r.bracket.lower.value)]
-    upper = [r.bracket.upper.value for r in records if math.isfinite(r.bracket.upper.value)]
-
-    def mean(values: list[float]) -> str:
-        return f"{sum(values) / len(values):.4g}" if values else "?"
-
-    return f"mean bracket [{mean(lower)}, {mean(upper)}]"
+    """The mean of both ends over the records that have both, so that the two can be compared, as in [0.021, 0.113]."""
+    both = [(r.bracket.lower.value, r.bracket.upper.value) for r in records]
+    known = [(lower, upper) for lower, upper in both if math.isfinite(lower) and math.isfinite(upper)]
+    if not known:
+        return ""
+    lower, upper = (sum(ends) / len(known) for ends in zip(*known, strict=True))
+    return f"mean [{lower:.3g}, {upper:.3g}]"

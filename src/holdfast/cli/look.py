@@ -1,19 +1,16 @@
 """`holdfast inspect`: what was understood of a model, and what can be asked about it."""
 
-from typing import Any
-
 import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.bounds import stops
-from holdfast.certify import Certify
-from holdfast.cli.load import load_network
-from holdfast.cli.question import ModelQuestion, whole_numbers
+from holdfast.certify import Enumerate
+from holdfast.cli.model import load_network
+from holdfast.cli.question import ModelQuestion, sizes
+from holdfast.cli.run import METHODS
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Problem
@@ -21,27 +18,36 @@ from holdfast.property import Linear
 from holdfast.region import Ball
 from holdfast.result import Key
 
+FINDS = {
+    "certify": "proved lower ends",
+    "enumerate": "exact counts of replaced words",
+    "pgd": "witnesses",
+    "carlini": "witnesses",
+    "corners": "witnesses, also in a black box",
+    "clever": "estimates",
+}
 FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
 
 
 def look(question: ModelQuestion, console: Console) -> None:
     net = load_network(question)
-    x = _example(net, whole_numbers(question.shape, "shape"))
+    x = _example(net, sizes(question.shape))
     outputs = net.outputs_for(x)
     facts = Table.grid(padding=(0, 2))
-    size = sum(p.numel() for p in net.module.state_dict().values())
+    weights = sum(p.numel() for p in net.module.state_dict().values())
+    words = "" if net.vectors is None else f"; words as vectors of a table of {len(net.vectors)}"
     for name, value in (
         ("model", net.name),
         ("read as", net.source),
-        ("input", _shape(net.shape or tuple(x.shape[1:])) + (f" (vectors of {len(net.vectors)} words)" if net.vectors is not None else "")),
+        ("input", _shape(net.shape or tuple(x.shape[1:]), "any") + words),
         ("domain", str(net.domain)),
         ("outputs", str(outputs)),
-        ("numbers inside", f"{size:,}"),
+        ("weights", f"{weights:,}" if net.differentiable else "not visible"),
         ("arithmetic", str(net.dtype).removeprefix("torch.")),
         ("fingerprint", net.fingerprint[:16]),
     ):
         facts.add_row(f"[bold]{name}[/]", escape(value))
-    console.print(facts)
+    console.print(facts, highlight=False)
     for note in net.notes:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if net.differentiable:
@@ -60,7 +66,7 @@ def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
     for layer in layers(program):
         if "getitem" not in layer.operator:
             verdict = "[red]stops here[/]" if layer.operator in blocked else "[green]yes[/]"
-            table.add_row(escape(layer.name), layer.operator, _shape(layer.shape[1:]), verdict)
+            table.add_row(escape(layer.name), layer.operator, _shape(layer.shape, "batch"), verdict)
     console.print(table)
 
 
@@ -69,16 +75,16 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
     region = Ball(centre, torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
     problem = Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), "radius", (Key(0),))
     table = Table("method", "finds", "works here", title="methods", title_justify="left")
-    offered: list[tuple[Method[Any], str]] = [
-        (Certify(), "proved lower ends"),
-        (PGD(), "witnesses"),
-        (CarliniWagner(), "witnesses"),
-        (Corners(), "witnesses, any black box"),
-        (CLEVER(), "estimates"),
-    ]
-    for method, finds in offered:
-        reason = method.obstacle(problem)
-        table.add_row(method.name, finds, "[green]yes[/]" if reason is None else f"[red]no:[/] {escape(reason)}")
+    for name, method in METHODS.items():
+        reason = (
+            method().obstacle(problem)
+            if method is not Enumerate
+            else None
+            if net.vectors is not None
+            else "needs a model that reads tokens"
+        )
+        yes = "[green]yes[/]" + (", with --substitutes" if method is Enumerate else "")
+        table.add_row(name, FINDS[name], yes if reason is None else f"[red]no:[/] {escape(reason)}")
     console.print(table)
 
 
@@ -95,5 +101,5 @@ def _example(net: Network, shape: list[int] | None) -> torch.Tensor:
     return net.domain.clamp(x)
 
 
-def _shape(shape: "tuple[int | None, ...]") -> str:
-    return "x".join("any" if d is None else str(d) for d in shape) or "one number"
+def _shape(shape: "tuple[int | None, ...]", free: str) -> str:
+    return " x ".join(free if d is None else str(d) for d in shape) or "one number"

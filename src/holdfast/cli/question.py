@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, StoreError
 
 if TYPE_CHECKING:
     from holdfast.api import Tier
@@ -35,7 +35,7 @@ class RadiusQuestion:
 
     network: ModelQuestion
     data: str
-    scale: float = 1.0
+    scale: float | None = None
     limit: int | None = None
     norm: float = math.inf
     frames: str | None = None
@@ -54,8 +54,15 @@ class RadiusQuestion:
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "RadiusQuestion":
-        network = ModelQuestion(**{**stored["network"], "constants": tuple(stored["network"]["constants"])})
-        return RadiusQuestion(**{**stored, "network": network, "norm": float(stored["norm"])})
+        """StoreError where a run holds no such command: it was made by a program or by another version."""
+        try:
+            network = ModelQuestion(**{**stored["network"], "constants": tuple(stored["network"]["constants"])})
+            return RadiusQuestion(**{**stored, "network": network, "norm": float(stored["norm"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"the run was not begun by 'holdfast radius', or by another version of it, so it cannot be asked again ({error}). "
+                f"'holdfast report' and 'holdfast export' still read it."
+            ) from error
 
 
 def numbers(text: str | None, what: str) -> list[float] | None:
@@ -69,10 +76,21 @@ def numbers(text: str | None, what: str) -> list[float] | None:
 
 
 def whole_numbers(text: str | None, what: str) -> list[int] | None:
-    found = numbers(text, what)
-    if found is not None and any(value != int(value) for value in found):
-        raise BadInput(f"{what} {text!r}: expected whole numbers.")
-    return None if found is None else [int(value) for value in found]
+    """'3' or '1,28,28' -> the numbers."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"{what} {text!r}: expected a whole number, or several with commas between.") from None
+
+
+def sizes(text: str | None) -> list[int] | None:
+    """'1,28,28' -> the shape of an input."""
+    found = whole_numbers(text, "shape")
+    if found is not None and min(found) < 1:
+        raise BadInput(f"shape {text!r}: every size must be at least 1, as in 1,28,28.")
+    return found
 
 
 def pair(text: str | None) -> tuple[float, float] | None:
@@ -88,7 +106,10 @@ def frames_option(text: str | None) -> Literal["all", "each"] | list[int] | None
         return "all"
     if text == "each":
         return "each"
-    return whole_numbers(text, "frames (all, each, or numbers)")
+    try:
+        return whole_numbers(text, "frames")
+    except BadInput:
+        raise BadInput(f"frames {text!r}: use all, each, or frame numbers as in 0,3.") from None
 
 
 def norm_option(text: str) -> float:

@@ -1,75 +1,133 @@
 """One run from question to table: build the network and the problems, solve into the store, show what is known."""
 
+import os
+import shlex
 import sys
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from holdfast.api import default_methods, radius_problems
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-from holdfast.certify import Certify
+from holdfast.certify import Certify, Enumerate
+from holdfast.cli.data import Data, load_data, load_substitutes
 from holdfast.cli.live import Live
-from holdfast.cli.load import Data, load_data, load_network, load_substitutes
+from holdfast.cli.model import load_network
 from holdfast.cli.question import RadiusQuestion, frames_option, whole_numbers
-from holdfast.errors import BadInput, StoreError
+from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.report.table import table
-from holdfast.result import Record
 from holdfast.solver import Stop, solve
 from holdfast.store import Store
 
-METHODS: dict[str, type[Method[Any]]] = {"pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER, "certify": Certify}
+METHODS: dict[str, type[Method[Any]]] = {
+    "certify": Certify, "enumerate": Enumerate, "pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER,
+}  # fmt: skip
 
 
-def begin(question: RadiusQuestion, folder: Path, console: Console) -> list[Record]:
+@dataclass(frozen=True)
+class Built:
+    """A question with everything read and checked."""
+
+    question: RadiusQuestion
+    net: Network
+    data: Data
+    problems: list[Problem]
+    methods: list[Method[Any]]
+    stop: Stop
+    about: dict[str, Any]  # what the store remembers
+
+
+def begin(question: RadiusQuestion, folder: Path, console: Console) -> None:
     """A new run. Everything that can be wrong is found before the folder is made."""
-    net, data, problems, methods = _build(question)
-    about = {"command": "radius", "asked": question.as_json(), **describe(question, net, data)}
-    with Store.create(folder, about) as store:
-        _keep_inputs(store, net, data, problems)
-        return _solve(store, question, net, problems, methods, console)
+    built = _build(question)
+    with Store.create(folder, built.about) as store:
+        _keep_inputs(store, built)
+        _solve(store, built, console)
 
 
-def resume(folder: Path, console: Console) -> list[Record]:
+def resume(folder: Path, console: Console) -> None:
     """A run that exists, with the very question it was begun with."""
     with Store.open(folder) as store:
         about = store.question
-        question = RadiusQuestion.from_json(about["asked"])
-        net, data, problems, methods = _build(question)
-        for what, now in (("model", net.fingerprint), ("data", data.fingerprint)):
-            if about[what]["fingerprint"] != now:
-                raise StoreError(
-                    f"{folder}: the {what} {about[what]['name']} is not the one this run was begun with (its fingerprint differs). "
-                    f"Begin a new run, or put the old {what} back."
-                )
-        done, asked = len(store.finished()), sum(len(p) for p in problems)
-        console.print(f"{done} of {asked} finished before; {asked - done} to go.")
-        return _solve(store, question, net, problems, methods, console)
+        question = RadiusQuestion.from_json(about.get("asked", {}))
+        try:
+            built = _build(question, about)
+        except StoreError:
+            raise
+        except HoldfastError as error:
+            elsewhere = about.get("begun_in", os.getcwd())
+            hint = "" if elsewhere == os.getcwd() else f" The run was begun in {elsewhere}: resume it from there."
+            raise type(error)(f"{error}{hint}") from error
+        if not store.inputs():  # killed before they were written
+            _keep_inputs(store, built)
+        done, asked = len(store.finished()), sum(len(p) for p in built.problems)
+        console.print(f"{done} of {asked} finished before; {asked - done} to go.", highlight=False)
+        _solve(store, built, console)
 
 
-def _build(q: RadiusQuestion) -> tuple[Network, Data, list[Problem], list[Method[Any]]]:
+def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
+    """`begun`: what the store remembers of a run that is resumed; the same things must be there again."""
+    stop = Stop(q.seconds, q.queries, q.gap)
+    frames, targets = frames_option(q.frames), whole_numbers(q.targets, "targets")
     net = load_network(q.network)
+    methods = _methods(q, net)
+    words = None if net.vocabulary is None else list(net.vocabulary)
+    about: dict[str, Any] = {
+        "command": "radius",
+        "asked": q.as_json(),
+        "begun_in": os.getcwd(),
+        "model": {"name": q.network.model, "source": net.source, "fingerprint": net.fingerprint, "notes": list(net.notes)},
+        "vocabulary": words,
+    }
+    _same(about, begun, "model")
+    _same(about, begun, "vocabulary")
     data = load_data(q.data, net, scale=q.scale).limited(q.limit)
-    targets = whole_numbers(q.targets, "targets")
+    about["data"] = {"name": q.data, "fingerprint": data.fingerprint, "count": len(data.x)}
+    _same(about, begun, "data")
+    sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
+    about["substitutes"] = None if sets is None else sorted([word, sorted(many)] for word, many in sets.items())
+    _same(about, begun, "substitutes")
     if targets is not None and len(targets) == 1:
         targets = targets * len(data.x)
-    sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
     problems = radius_problems(
-        net,
-        data.x,
-        data.y,
-        norm=q.norm,
-        frames=frames_option(q.frames),
-        targets=targets,
-        substitutes=sets,
-        lengths=data.lengths,
-    )
-    return net, data, problems, _methods(q, net)
+        net, data.x, data.y, norm=q.norm, frames=frames, targets=targets, substitutes=sets, lengths=data.lengths
+    )  # fmt: skip
+    if q.methods is not None:
+        _check_methods(methods, problems)
+    about |= {
+        "norm": "words" if q.substitutes else str(q.norm),
+        "frames": q.frames,
+        "targets": q.targets,
+        "tier": q.tier,
+        "seed": q.seed,
+        "classes": data.classes,
+        "domain": str(net.domain),
+        "stop": {"seconds": q.seconds, "queries": q.queries, "gap": q.gap},
+    }
+    return Built(q, net, data, problems, methods, stop, about)
+
+
+def _same(about: Mapping[str, Any], begun: Mapping[str, Any] | None, what: str) -> None:
+    if begun is None:
+        return
+    now, then = (side.get(what) for side in (about, begun))
+    if isinstance(now, dict) and isinstance(then, dict):
+        now, then = now["fingerprint"], then.get("fingerprint")
+    if now != then:
+        verb = "are" if what in ("data", "substitutes") else "is"
+        raise StoreError(
+            f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a new run with another --out, or "
+            f"put the old {what} back."
+        )
 
 
 def _methods(q: RadiusQuestion, net: Network) -> list[Method[Any]]:
@@ -79,35 +137,22 @@ def _methods(q: RadiusQuestion, net: Network) -> list[Method[Any]]:
     unknown = [name for name in names if name not in METHODS]
     if unknown:
         raise BadInput(f"method {unknown[0]!r} is unknown; there are {', '.join(METHODS)}.")
-    return [METHODS[name]() for name in names]
+    return [METHODS[name]() for name in dict.fromkeys(names)]
 
 
-def describe(q: RadiusQuestion, net: Network, data: Data) -> dict[str, Any]:
-    """What a reader of the run wants to know, beside the question itself."""
-    return {
-        "model": {
-            "name": q.network.model,
-            "source": net.source,
-            "fingerprint": net.fingerprint,
-            "notes": list(net.notes),
-        },
-        "data": {"name": q.data, "fingerprint": data.fingerprint, "count": len(data.x)},
-        "norm": "words" if q.substitutes else str(q.norm),
-        "frames": q.frames,
-        "targets": q.targets,
-        "tier": q.tier,
-        "seed": q.seed,
-        "classes": data.classes,
-        "vocabulary": None if net.vocabulary is None else list(net.vocabulary),
-        "domain": str(net.domain),
-        "stop": {"seconds": q.seconds, "queries": q.queries, "gap": q.gap},
-    }
+def _check_methods(methods: list[Method[Any]], problems: list[Problem]) -> None:
+    """Chosen methods of which none applies would run to an empty answer."""
+    reasons = {method.name: [method.obstacle(problem) for problem in problems] for method in methods}
+    if all(all(found) for found in reasons.values()):
+        told = " ".join(f"{name}: {found[0]}" for name, found in reasons.items())
+        raise BadInput(f"none of the methods can answer this. {told}")
 
 
-def _keep_inputs(store: Store, net: Network, data: Data, problems: list[Problem]) -> None:
+def _keep_inputs(store: Store, built: Built) -> None:
     """The inputs and what the network says of them, by their place in the data."""
+    net, data = built.net, built.data
     said: dict[int, int] = {}
-    for problem in problems:
+    for problem in built.problems:
         first = {key.index: row for row, key in reversed(list(enumerate(problem.keys)))}
         rows = torch.tensor(list(first.values()), device=problem.region.centre.device)
         classes = net(problem.region.centre[rows]).argmax(-1).tolist()
@@ -123,20 +168,27 @@ def _keep_inputs(store: Store, net: Network, data: Data, problems: list[Problem]
     )
 
 
-def _solve(
-    store: Store, q: RadiusQuestion, net: Network, problems: list[Problem], methods: list[Method[Any]], console: Console
-) -> list[Record]:
-    for note in net.notes:
-        console.print(f"[yellow]note:[/] {note}")
-    stop = Stop(q.seconds, q.queries, q.gap)
-    with warnings.catch_warnings(record=True) as caught, Live(console, "radius") as live:
-        warnings.simplefilter("always")
-        records = solve(problems, methods, stop, seed=q.seed, batch=q.batch, store=store, progress=live)
-    console.print(table(store))
+def _solve(store: Store, built: Built, console: Console) -> None:
+    for note in built.net.notes:
+        _line(console, "note", note)
+    total = sum(len(p) for p in built.problems)
+    q, interrupted = built.question, False
+    try:
+        with warnings.catch_warnings(), Live(console, "radius", total) as live:
+            warnings.filterwarnings("ignore", message="interrupted")
+            records = solve(built.problems, built.methods, built.stop, seed=q.seed, batch=q.batch, store=store, progress=live)
+    except KeyboardInterrupt:  # a second one, or one before the first step
+        records, interrupted = store.records(), True
+    console.print(table(store), highlight=False)
     for reason in sorted({reason for r in records for reason in r.skipped}):
-        console.print(f"[yellow]not used:[/] {reason}", highlight=False)
-    if any("interrupted" in str(w.message) for w in caught):
-        console.print(f"interrupted: everything found so far is kept; go on with: holdfast resume {store.folder}", soft_wrap=True)
+        _line(console, "not used", reason)
+    if interrupted or any(r.status == "interrupted" for r in records):
+        _line(console, "interrupted", f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}")
         sys.exit(130)
-    console.print(f"run: {store.folder}   next: holdfast report {store.folder}", soft_wrap=True)
-    return records
+    _line(console, "run", str(store.folder))
+    _line(console, "next", f"holdfast report {shlex.quote(str(store.folder))}")
+
+
+def _line(console: Console, kind: str, text: str) -> None:
+    style = "yellow" if kind in ("note", "not used", "interrupted") else "bold"
+    console.print(Text.assemble((f"{kind}:", style), " ", text), soft_wrap=True)

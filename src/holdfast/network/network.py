@@ -287,7 +287,8 @@ class Network:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, *shape) -> (n, outputs), no gradient; every row counts as one query."""
-        with torch.no_grad():
+        # Full float32: the shortened products of TF32 would blur the boundary that is looked for.
+        with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             return torch.cat([self._forward(part) for part in self._parts(x)])
 
     def score_and_gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,181 @@
+"""Inputs, labels and substitutes from files and functions, checked before any long work."""
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.cli.source import call, readable, utf8
+from holdfast.errors import BadInput, UnreadableFile
+from holdfast.network import Network
+
+UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "unk")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs as people gave them: rows of numbers or of token ids, with what belongs to them."""
+
+    x: list[Tensor]
+    y: Tensor
+    names: list[str]
+    classes: list[str] | None
+    lengths: list[int] | None
+    fingerprint: str
+
+    def limited(self, count: int | None) -> "Data":
+        if count is None:
+            return self
+        lengths = None if self.lengths is None else self.lengths[:count]
+        return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint)
+
+
+def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
+    """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
+    if source.endswith(".npz"):
+        found, fingerprint = _npz(Path(source)), _hash(Path(source))
+    elif source.endswith((".tsv", ".txt")):
+        found, fingerprint = _text(Path(source), net), _hash(Path(source))
+    elif ":" in source:
+        found = call(source, "data")
+        if not isinstance(found, Mapping):
+            raise BadInput(f"data {source!r} returned {type(found).__name__}; expected a dict with x and y.")
+        fingerprint = ""
+    else:
+        raise BadInput(f"data {source!r}: give a .npz file with x and y, a .tsv file of label and text, or package.module:function.")
+    for key in ("x", "y"):
+        if key not in found:
+            raise BadInput(f"{source}: no array named {key!r}; it holds {', '.join(sorted(found)) or 'nothing'}.")
+    if not isinstance(found["x"], list | tuple) and np.ndim(found["x"]) == 0:
+        raise BadInput(f"{source}: x is a single number; give (inputs, ...) rows.")
+    if len(found["x"]) == 0:
+        raise BadInput(f"{source}: x is empty: there is no input to ask about.")
+    rows = [_scaled(_number(row, "x", source), scale, net, source) for row in found["x"]]
+    y = _number(np.asarray(found["y"]), "y", source)
+    count = len(rows)
+    names = [str(n) for n in _counted(found.get("names", range(count)), count, "names", source)]
+    classes = [str(c) for c in found["classes"]] if "classes" in found else None
+    lengths = None
+    if "lengths" in found:
+        lengths = _number(np.asarray(_counted(found["lengths"], count, "lengths", source)), "lengths", source).long().tolist()
+    if not fingerprint:
+        fingerprint = hashlib.sha256(b"".join(row.numpy().tobytes() for row in rows) + y.numpy().tobytes()).hexdigest()
+    return Data([_fitted(row, net) for row in rows], _counted(y, count, "y", source), names, classes, lengths, fingerprint)
+
+
+def _number(values: Any, what: str, source: str) -> Tensor:
+    """Real numbers as a tensor."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{source}: {what} does not hold numbers ({error}).") from error
+    if tensor.is_complex():
+        raise BadInput(f"{source}: {what} holds complex numbers; give real ones.")
+    return tensor
+
+
+def _counted(values: Any, count: int, what: str, source: str) -> Any:
+    """One for each input."""
+    found = 1 if np.ndim(values) == 0 else len(values)
+    if np.ndim(values) == 0 or found != count:
+        raise BadInput(f"{source}: x has {count} rows, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")
+    return values
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    readable(path)
+    try:
+        archive = np.load(path, allow_pickle=False)
+        return {key: archive[key] for key in archive.files}
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged archive fails in any layer: zip, zlib, numpy's header
+        raise UnreadableFile(
+            f"{path}: cannot be read as .npz ({error}). It must be written by numpy.savez with plain arrays (no Python objects)."
+        ) from error
+
+
+def _number_of(words: Sequence[str]) -> dict[str, int]:
+    """The first place of each word."""
+    return {word: i for i, word in reversed(list(enumerate(words)))}
+
+
+def _text(path: Path, net: Network) -> dict[str, Any]:
+    """Lines of label, tab, text; labels are numbers. Words are looked up as they stand, then in lower case."""
+    if net.vocabulary is None:
+        raise BadInput(f"{path}: text needs a network that reads tokens and its words (--vocabulary FILE, one word a line).")
+    number = _number_of(net.vocabulary)
+    unknown = next((number[u] for u in UNKNOWN if u in number), None)
+    x, y, names = [], [], []
+    lines = utf8(path).split("\n")
+    for place, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        label, tab, text = line.partition("\t")
+        if not tab or not label.strip().isdecimal() or not text.split():
+            raise BadInput(f"{path}, line {place}: expected a class number, a tab and a text, got {line[:60]!r}.")
+        tokens = [number.get(w, number.get(w.lower(), unknown)) for w in text.split()]
+        if None in tokens:
+            word = text.split()[tokens.index(None)]
+            raise BadInput(f"{path}, line {place}: {word!r} is not in the vocabulary, which has no <unk> either.")
+        x.append(torch.tensor(tokens))
+        y.append(int(label))
+        names.append(text.strip())
+    return {"x": x, "y": y, "names": names}
+
+
+def load_substitutes(path: str, net: Network) -> dict[int, list[int]]:
+    """A JSON object: word -> words it may become (or token numbers where the network has no vocabulary)."""
+    if net.vectors is None:
+        raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
+    try:
+        sets = json.loads(utf8(Path(path)))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UnreadableFile(f"{path}: not JSON ({error}).") from error
+    if not isinstance(sets, dict) or not all(isinstance(v, list) for v in sets.values()):
+        raise BadInput(f'{path}: expected an object of lists, as in {{"good": ["fine", "great"]}}.')
+    number = _number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
+    # A word the network does not know never occurs in a sentence it reads, so its own set has no meaning.
+    known = {w: [str(s) for s in many] for w, many in sets.items() if w in number}
+    strange = [s for many in known.values() for s in many if s not in number]
+    if not known:
+        raise BadInput(f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced.")
+    if strange:
+        warnings.warn(f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out ({', '.join(strange[:3])} ...).")
+    return {number[w]: [number[s] for s in many if s in number] for w, many in known.items()}
+
+
+def _scaled(row: Tensor, scale: float | None, net: Network, source: str) -> Tensor:
+    """Numbers in the network's arithmetic, or token ids for a network that reads tokens."""
+    if scale is not None and not 0 < scale < math.inf:
+        raise BadInput(f"scale {scale}: the data are divided by it, so it must be a number above 0.")
+    if row.is_floating_point() or scale is not None:
+        return (row.double() / (scale or 1)).to(net.dtype)
+    if net.vectors is None:
+        raise BadInput(
+            f"{source}: x holds integers ({str(row.dtype).removeprefix('torch.')}), but {net.name} takes numbers. Say what to divide them "
+            f"by: --scale 255 for bytes, --scale 1 to take them as they are. If they are token ids, say --vocabulary."
+        )
+    return row.long()
+
+
+def _fitted(row: Tensor, net: Network) -> Tensor:
+    """An input that only lacks axes of size one (a channel, say) is given them."""
+    if net.shape is None or None in net.shape or net.vectors is not None:
+        return row
+    wanted = [d for d in net.shape if d is not None]
+    squeezed = [d for d in wanted if d != 1]
+    return row.reshape(wanted) if [d for d in row.shape if d != 1] == squeezed and list(row.shape) != wanted else row
+
+
+def _hash(path: Path) -> str:
+    with readable(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

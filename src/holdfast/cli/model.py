@@ -1,0 +1,83 @@
+"""The network under test, from what stands on the command line."""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.cli.question import ModelQuestion, numbers, pair, sizes
+from holdfast.cli.source import call, utf8
+from holdfast.errors import BadInput
+from holdfast.network import Network
+
+CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
+
+
+def load_network(q: ModelQuestion) -> Network:
+    """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, or a function of arrays."""
+    domain, mean, std, shape = pair(q.domain), numbers(q.mean, "mean"), numbers(q.std, "std"), sizes(q.shape)
+    if q.pool not in (None, "last", "mean", "max"):
+        raise BadInput(f"pool {q.pool!r}: use last, mean or max.")
+    if q.device.partition(":")[0] not in ("cpu", "cuda"):
+        raise BadInput(f"device {q.device!r}: use cpu, cuda, or cuda:1 for the second GPU.")
+    is_onnx, is_export = q.model.endswith((".onnx", ".onnx.gz")), q.model.endswith(".pt2")
+    if not is_onnx:
+        _refuse({"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants}, f"{q.model} is no .onnx file")
+    shared: dict[str, Any] = {
+        "domain": domain,
+        "mean": mean[0] if mean is not None and len(mean) == 1 else mean,
+        "std": std[0] if std is not None and len(std) == 1 else std,
+        "time_first": q.time_first,
+        "pool": q.pool,
+        "vocabulary": None if q.vocabulary is None else _vocabulary(q.vocabulary),
+        "device": q.device,
+    }
+    if is_onnx:
+        constants = {name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)}
+        return Network.from_onnx(q.model, black_box=q.black_box, batched=not q.unbatched, constants=constants, **shared)
+    if is_export:
+        return Network.from_export(q.model, trust=q.trust, **shared)
+    if ":" not in q.model:
+        kind = "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
+        raise BadInput(
+            f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or package.module:factory, a function "
+            f"without arguments that returns your torch module."
+        )
+    made, name = call(q.model, "model"), q.model.rpartition(":")[2]
+    if isinstance(made, nn.Module):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
+            return Network.from_torch(made, shape=shape, name=name, **shared)
+    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--vocabulary": q.vocabulary}
+    if isinstance(made, Network):
+        _refuse({"--domain": q.domain, **given}, f"{q.model} returns a Network, which settles this itself")
+        return made
+    if callable(made):
+        _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
+        return Network.from_callable(made, domain=domain, shape=shape, name=name)
+    raise BadInput(f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network or a function.")
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """An option without effect is a misunderstanding, and the numbers would not mean what its author thinks."""
+    for option, value in options.items():
+        if value:
+            raise BadInput(f"{option} has no effect here: {why}. Leave it out.")
+
+
+def _constant(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise BadInput(f"constant {name!r}: expected name=number, as in sr=16000, got {value!r}.") from None
+
+
+def _vocabulary(path: str) -> Sequence[str]:
+    words = utf8(Path(path)).removesuffix("\n").split("\n")
+    twice = next((word for word, count in Counter(words).items() if count > 1), None)
+    if twice is not None:
+        warnings.warn(f"{path}: {twice!r} stands there more than once; text is read as the first.")
+    return words

@@ -1,0 +1,61 @@
+"""What lies in files and in the user's own code."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.errors import BadInput, HoldfastError, UnreadableFile
+from holdfast.network import Network
+
+LARGEST_FILE = 8 * 2**30
+
+
+def call(target: str, what: str) -> Any:
+    """package.module:name, imported from the working folder too; a class or function is called without arguments."""
+    module_name, _, name = target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # any line of the user's own code may fail
+        hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
+        raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_told(error)}).{hint}") from error
+    factory: Callable[[], Any] | None = vars(module).get(name)
+    if factory is None:
+        raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")
+    if isinstance(factory, nn.Module | Network):
+        return factory
+    if not callable(factory):
+        raise BadInput(f"{what} {target!r}: {name} is {type(factory).__name__}, not a function without arguments.")
+    try:
+        return factory()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"{what} {target!r}: {name}() failed ({_told(error)}). It is called without arguments; --debug shows where."
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+
+
+def readable(path: Path) -> Path:
+    if not path.is_file():
+        raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}.")
+    if path.stat().st_size > LARGEST_FILE:
+        raise UnreadableFile(f"{path}: larger than {LARGEST_FILE // 2**30} GiB. Split the data into several runs.")
+    return path
+
+
+def utf8(path: Path) -> str:
+    try:
+        return readable(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"{path}: not UTF-8 text ({error}).") from error

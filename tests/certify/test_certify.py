@@ -1,0 +1,318 @@
+"""Certified radii against closed forms, against attacks, and against each other."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import truth
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.attacks.descent import descend
+from holdfast.bounds import engine
+from holdfast.bounds.relax import Planes, Relaxation
+from holdfast.bounds.relax import base as relaxations
+from holdfast.certify import Certify
+from holdfast.certify.certify import proved_score
+from holdfast.datasets.digits import digits
+from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
+from holdfast.problem import Problem
+from holdfast.region import Ball, Box, Family, Frames, Patch, Sparse
+
+INF = math.inf
+
+
+def zero(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.float64)
+
+
+def proved(problem: Problem, **settings: int) -> Tensor:
+    return torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(**settings)])], dtype=torch.float64)
+
+
+# ---------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3, INF])
+def test_a_linear_network_is_certified_to_its_boundary(p: float) -> None:
+    known = truth.linear(2, batch=6)
+    problem = truth.radius_problem(known.network(), Ball(known.x, zero(known.x), p), known.y)
+    found, answer = proved(problem, rounds=12), known.radius(p)
+    assert (found <= answer).all()
+    assert (found >= answer * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize("p", [1, 2, INF])
+def test_frames_of_a_linear_network_are_certified_to_the_boundary(p: float) -> None:
+    known = truth.linear(3, shape=(4, 3), batch=5)
+    mask = torch.rand((5, 4), generator=torch.Generator().manual_seed(0)) < 0.5
+    mask[:, 0] = True
+    problem = truth.radius_problem(known.network(), Frames(known.x, zero(known.x), p, mask=mask), known.y)
+    found, answer = proved(problem, rounds=12), known.radius_of_frames(p, mask)
+    assert (found <= answer).all()
+    assert (found >= answer * (1 - 1e-6)).all()
+
+
+def test_a_patch_of_a_linear_network_is_certified_to_the_boundary() -> None:
+    known = truth.linear(4, shape=(1, 4, 4), batch=5)
+    mask = torch.zeros(known.x.shape, dtype=torch.bool)
+    mask[..., 1:3, 1:4] = True
+    problem = truth.radius_problem(known.network(), Patch(known.x, zero(known.x), mask), known.y)
+    found, answer = proved(problem, rounds=14), known.radius_of_patch(mask)
+    assert (found <= answer).all()
+    assert (found >= answer * (1 - 1e-5)).all()
+
+
+@pytest.mark.parametrize("axes", [(), (0,)])
+def test_changed_units_of_a_linear_network_are_counted_exactly(axes: tuple[int, ...]) -> None:
+    known = truth.linear(5, shape=(2, 3, 3), batch=6)
+    net = known.network((0.0, 1.0))
+    problem = truth.radius_problem(net, Sparse(known.x, zero(known.x), net.domain, axes=axes), known.y)
+    assert (proved(problem, rounds=8) == known.changed_units((0.0, 1.0), axes)).all()
+
+
+def test_a_class_that_nothing_can_change_is_certified_up_to_the_limit_and_no_further() -> None:
+    """The search tries whole numbers around the limit; a proof beyond it would contradict the definition."""
+    layer = nn.Linear(4, 2)
+    with torch.no_grad():
+        layer.weight.mul_(1e-3)
+        layer.bias.copy_(torch.tensor([5.0, 0.0]))
+    net = hf.Network.from_torch(layer.eval(), domain=(0, 1))
+    for rounds in range(1, 8):
+        [bracket] = hf.radius(net, torch.full((1, 4), 0.5), [0], norm=0, methods=[Certify(rounds=rounds)])
+        assert bracket.lower.value <= 4
+    assert bracket.closed
+
+
+@pytest.mark.parametrize("awake", [True, False])
+@pytest.mark.parametrize("p", [1, 2, INF])
+def test_one_relu_is_certified_below_its_closed_form(awake: bool, p: float) -> None:
+    known = truth.one_relu(awake=awake)
+    problem = truth.radius_problem(hf.Network.from_torch(known.model), Ball(known.x, zero(known.x), p), torch.tensor([0]))
+    [found] = proved(problem, rounds=12).tolist()
+    assert 0 < found <= known.radius(p)
+    # The plane above a ReLU meets it at its upper end, which is where the class changes: nothing is lost.
+    assert found >= known.radius(p) * (1 - 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_piecewise_linear_networks_are_certified_below_their_nearest_zero(seed: int) -> None:
+    known = truth.piecewise(seed)
+    net = hf.Network.from_torch(known.model)
+    [found] = proved(truth.radius_problem(net, Ball(known.x, zero(known.x)), known.y)).tolist()
+    assert 0 < found <= known.radius(-1e3, 1e3)
+    row = [-1.0, 1.0] if int(known.y[0]) else [1.0, -1.0]
+    for low, high in ((-2.0, 2.0), (float(known.x[0, 0]), float(known.x[0, 0])), (0.1, 0.4)):
+        region = Box.between(torch.tensor([[low]]), torch.tensor([[high]]))
+        [bracket] = hf.worst(net, region, hf.Linear.of(row), methods=[Certify()])
+        assert bracket.lower.value <= known.worst(float(region.lower[0, 0]), float(region.upper[0, 0])) + 1e-12
+        assert bracket.lower.value > -INF
+
+
+def test_words_are_certified_below_the_enumeration() -> None:
+    for seed in range(4):
+        known = truth.sentences(seed)
+        brackets = hf.radius(known.network(), known.tokens, known.y, substitutes=known.substitutes, methods=[Certify(rounds=6)])
+        for bracket, answer in zip(brackets, known.radius(), strict=True):
+            assert bracket.lower.value <= answer
+
+
+def test_the_worst_score_is_below_a_dense_grid() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 1)).eval()
+    low, high = torch.tensor([-0.3, 0.2]), torch.tensor([0.4, 0.5])
+    [bracket] = hf.worst(hf.Network.from_torch(model), Box.between(low[None], high[None]), hf.Linear.of([1.0], -0.25), methods=[Certify()])
+    axes = [torch.linspace(float(a), float(b), 101, dtype=torch.float64) for a, b in zip(low, high, strict=True)]
+    with torch.no_grad():
+        grid = float(model.double()(torch.cartesian_prod(*axes)).min()) - 0.25
+    assert grid - 0.1 <= bracket.lower.value <= grid
+
+
+# ---------------------------------------------------------------- attacked
+
+
+@dataclass(frozen=True)
+class Trained:
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+
+
+def trained(name: str, count: int = 2) -> Trained:
+    """The stored networks; the recurrent ones read the four middle rows, and the class is what they say."""
+    data = digits("test")
+    model = {"cnn": digits_cnn, "lstm": digits_lstm, "gru": digits_gru}[name]()
+    x = data.x[:count] if name == "cnn" else data.x[:count, 0, 2:6]
+    with torch.no_grad():
+        return Trained(model, x, model(x).argmax(-1))
+
+
+def unbroken(problem: Problem, radius: Tensor) -> None:
+    """No attack in float64 at the certified radius finds a score of zero or less."""
+    twin = problem.network.double(problem.region.centre)
+    assert twin is not None
+    at = Problem(twin, problem.family.at(radius), problem.property, "worst", problem.keys)
+    region = at.family
+    region = type(region)(**{**region.__dict__, "centre": region.centre.double()})
+    at = Problem(twin, region, problem.property, "worst", problem.keys)
+    start = torch.cat([region.sample(6, torch.Generator().manual_seed(1)), region.centre[None]])
+    points, scores = descend(at, start, 15)
+    assert region.contains(points).all()
+    assert (scores > 0).all()
+    assert (proved_score(at) <= scores.amin(0)).all()
+    corners = region.sample(200, torch.Generator().manual_seed(2))
+    assert (at.score(corners) > 0).all()
+    for method in (hf.PGD(rounds=1, steps=15), hf.Corners(rounds=1)):
+        for record in hf.solve([at], [method]):
+            assert record.bracket.upper.value > 0
+
+
+@pytest.mark.parametrize(("name", "norm"), [("cnn", 2), ("cnn", INF), ("lstm", 1), ("lstm", 2), ("gru", INF), ("gru", 1)])
+def test_no_certificate_of_a_trained_network_breaks(name: str, norm: float) -> None:
+    known = trained(name, 1 if name == "cnn" else 2)
+    net = hf.Network.from_torch(known.model, domain=(0, 1))
+    problem = truth.radius_problem(net, Ball(known.x, zero(known.x), norm, net.domain), known.y)
+    radius = proved(problem, rounds=3)
+    assert (radius > 0).all()
+    unbroken(problem, radius)
+
+
+def test_brackets_of_all_methods_together_never_cross() -> None:
+    """Certificates below, every attack above: a Contradiction would be raised here."""
+    known = trained("gru")
+    net = hf.Network.from_torch(known.model, domain=(0, 1))
+    methods = [Certify(rounds=3), hf.PGD(rounds=3), hf.CarliniWagner(rounds=2), hf.Corners(rounds=3)]
+    for norm, frames in ((2, "all"), (INF, [1, 3]), (1, None)):
+        for bracket in hf.radius(net, known.x, known.y, norm=norm, frames=frames, methods=methods):  # type: ignore[call-overload]
+            assert 0 < bracket.lower.value <= bracket.upper.value
+            assert bracket.lower.evidence.method == "Certify"
+            assert bracket.lower.evidence.assumptions == ("the network computes in real arithmetic with its weights as stored",)
+
+
+def test_random_networks_keep_their_certificates() -> None:
+    makers: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+        (lambda: nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)), (5,)),
+        (lambda: nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 3)), (5,)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)), (1, 4, 4)),
+    ]
+    for seed, (make, shape) in enumerate(makers):
+        torch.manual_seed(seed)
+        model = make().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        x = torch.rand((8, *shape))
+        net = hf.Network.from_torch(model, domain=(0, 1))
+        y = net(x).argmax(-1)
+        families: list[Family] = [Ball(x, zero(x), p, net.domain) for p in (1, 2, INF)]
+        families += [Frames(x, zero(x), 2, net.domain), Patch(x, zero(x), torch.rand(x.shape) < 0.5, net.domain)]
+        families += [Sparse(x, zero(x), net.domain)]
+        for family in families:
+            problem = truth.radius_problem(net, family, y)
+            radius = proved(problem)
+            assert isinstance(family, Sparse) or (radius > 0).all()
+            unbroken(problem, radius)
+
+
+# ---------------------------------------------------------------- against each other
+
+
+def test_a_target_is_at_least_as_far_as_any_other_class() -> None:
+    known = trained("lstm")
+    net = hf.Network.from_torch(known.model, domain=(0, 1))
+    region = Ball(known.x, torch.full((2,), 0.02, dtype=torch.float64), INF, net.domain)
+    keys = tuple(hf.Key(i) for i in range(2))
+    whole = proved_score(Problem(net, region, hf.Robustness(known.y), "worst", keys))
+    each = torch.stack([proved_score(Problem(net, region, hf.Targeted(known.y, (known.y + k) % 10), "worst", keys)) for k in range(1, 10)])
+    torch.testing.assert_close(each.amin(0), whole, rtol=1e-9, atol=1e-9)
+    untargeted = proved(truth.radius_problem(net, region.at(0.0), known.y))
+    found = hf.radius(net, known.x, known.y, targets=(known.y + 1) % 10, methods=[Certify()])
+    # Both end on a grid of their own, at most this far below what could be proved.
+    assert all(b.lower.value >= u * 0.98 for b, u in zip(found, untargeted.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("norm", "radius"), [(2, 0.03), (INF, 0.01)])
+def test_more_frames_never_give_a_higher_score(norm: float, radius: float) -> None:
+    """Where the bounds mean something; slopes follow the boxes, so far beyond that they need not be monotone."""
+    known = trained("gru")
+    net = hf.Network.from_torch(known.model, domain=(0, 1))
+    masks = torch.tril(torch.ones(4, 4)).bool()
+    keys = tuple(hf.Key(i) for i in range(2))
+    scores = []
+    for mask in masks:
+        region = Frames(known.x, torch.full((2,), radius, dtype=torch.float64), norm, net.domain, mask=mask.expand(2, 4))
+        scores.append(proved_score(Problem(net, region, hf.Robustness(known.y), "worst", keys)))
+    found = torch.stack(scores)
+    assert (found[1:] <= found[:-1] + 1e-6).all()
+    assert (found[0] > found[-1]).all()
+
+
+def test_each_frame_is_at_least_as_far_as_all() -> None:
+    known = trained("lstm")
+    net = hf.Network.from_torch(known.model, domain=(0, 1))
+    whole = hf.radius(net, known.x, known.y, norm=2, frames="all", methods=[Certify()])
+    each = hf.radius(net, known.x, known.y, norm=2, frames="each", methods=[Certify()])
+    for one, many in zip(whole, each, strict=True):
+        assert len(many) == 4
+        assert all(b.lower.value >= one.lower.value * 0.98 for b in many)
+
+
+def test_a_radius_in_float32_claims_no_more_than_was_proved() -> None:
+    """The family's own radius may be coarser than the search; what is claimed is what was asked."""
+    known = truth.linear(8, batch=16)
+    family = Ball(known.x, torch.zeros(16), 2)
+    found = proved(truth.radius_problem(known.network(), family, known.y), rounds=12)
+    assert (found == found.float().double()).all()
+    assert (found <= known.radius(2)).all()
+
+
+# ---------------------------------------------------------------- what it cannot do
+
+
+def test_obstacles_are_told() -> None:
+    known = truth.linear(0)
+    box = hf.Network.from_callable(lambda x: known.model(torch.from_numpy(x)).detach().numpy())
+    problem = truth.radius_problem(box, Ball(known.x, zero(known.x)), known.y)
+    assert "black box" in (Certify().obstacle(problem) or "")
+    custom = Problem(known.network(), problem.region, hf.Custom(lambda z: z[:, 0]), "radius", problem.keys)
+    assert "linear rows" in (Certify().obstacle(custom) or "")
+    [record, *_] = hf.solve([problem], [Certify()])
+    assert record.skipped[0].startswith("Certify: ")
+    assert record.bracket.lower.value == 0
+    assert Certify().obstacle(truth.radius_problem(known.network(), problem.family, known.y)) is None
+
+
+def test_an_input_that_is_wrong_already_has_radius_zero() -> None:
+    known = truth.linear(1)
+    wrong = (known.y + 1) % 3
+    for bracket in hf.radius(known.network(), known.x, wrong, methods=[Certify()]):
+        assert (bracket.lower.value, bracket.upper.value) == (0.0, 0.0)
+
+
+# ---------------------------------------------------------------- the alarm works
+
+
+def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> Planes:
+    """Planes with intercepts moved inwards: a mistake of the kind that POPQORN shipped."""
+    found = relaxations.planes(relaxation, lower, upper)
+    gap = 0.35
+    return Planes(found.lower, found.lower_offset + gap, found.upper, found.upper_offset - gap)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh(), nn.ReLU(), nn.Sigmoid()], ids=lambda a: type(a).__name__)
+def test_a_wrong_relaxation_is_caught_by_the_attack(activation: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 12), activation, nn.Linear(12, 2)).eval()
+    with torch.no_grad():
+        model[2].weight.mul_(3)
+    net = hf.Network.from_torch(model, domain=(-1, 1))
+    x = torch.rand(6, 4) - 0.5
+    y = net(x).argmax(-1)
+    methods = [Certify(rounds=6), hf.PGD()]
+    assert all(b.lower.value <= b.upper.value for b in hf.radius(net, x, y, norm=2, methods=methods))
+    monkeypatch.setattr(engine, "planes", too_high)
+    with pytest.raises(hf.Contradiction, match="Certify says at least"):
+        hf.radius(net, x, y, norm=2, methods=methods)

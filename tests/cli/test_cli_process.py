@@ -1,0 +1,158 @@
+"""The command line as a process: quick help, signals, kill -9, what pipes and terminals see."""
+
+import contextlib
+import os
+import pty
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_workshop import SOURCE, Ask
+
+from holdfast.cli import main
+from holdfast.store import Store
+
+Start = Callable[..., "subprocess.Popen[str]"]
+# One input at a time, so that there is a middle in which to stop.
+LONG = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--norm", "2", "--batch", "1", "--methods", "pgd,certify", "--out", "run")
+
+
+def answers(run: Path) -> list[tuple[Any, ...]]:
+    with Store.open(run) as store:
+        return [(r.key.index, r.bracket.lower.value, r.bracket.upper.value, r.status) for r in store.records()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(made_once: Path) -> list[tuple[Any, ...]]:
+    """What the long run finds when nobody stops it."""
+    with contextlib.chdir(made_once), pytest.raises(SystemExit):
+        main([*LONG[:-1], "whole"])
+    return answers(made_once / "whole")
+
+
+def wait_for_records(run: Path, count: int, process: "subprocess.Popen[str]") -> None:
+    """Until so many inputs are finished."""
+    patience = time.monotonic() + 60
+    while time.monotonic() < patience:
+        assert process.poll() is None, f"it ended before it could be stopped: {process.communicate()}"
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True)) as found:
+            (finished,) = found.execute("SELECT count(*) FROM record WHERE status != 'interrupted'").fetchone()
+            if finished >= count:
+                return
+        time.sleep(0.02)
+    pytest.fail("no records within a minute")
+
+
+def test_help_answers_before_torch_is_imported() -> None:
+    code = (
+        f"import sys\nsys.path.insert(0, {str(SOURCE)!r})\nfrom holdfast.cli import main\ntry:\n    main(['--help'])\nfinally:\n"
+        "    print('HEAVY', [m for m in ('torch', 'numpy', 'onnx', 'matplotlib') if m in sys.modules])\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "HEAVY []" in said.stdout
+    for command in ("radius", "resume", "report", "export", "inspect", "demo"):
+        assert command in said.stdout
+
+
+@pytest.mark.parametrize("command", ["radius", "resume", "report", "export", "inspect", "demo"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main([command, "--help"])
+    assert ending.value.code == 0
+    assert f"Usage: holdfast {command}" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_everything_and_says_how_to_go_on(
+    process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
+) -> None:
+    running = process(*LONG)
+    wait_for_records(workshop / "run", 1, running)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130, (out, err)
+    assert "Traceback" not in err
+    assert "proved" in out  # what is known
+    assert "holdfast resume run" in out
+    assert re.search("[\x00-\x08\x0b-\x1f\x7f]", out) is None  # a pipe sees no control characters
+    assert "interrupted" in {status for *_, status in answers(workshop / "run")}
+    again = ask(*shlex.split("resume run"))
+    assert again.code == 0, again.err
+    assert re.search(r"[1-5] of 6 finished before", again.out)
+    assert answers(workshop / "run") == undisturbed
+
+
+def test_a_killed_run_is_finished_by_resume(process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]) -> None:
+    running = process(*LONG)
+    wait_for_records(workshop / "run", 2, running)
+    running.kill()
+    running.communicate()
+    assert running.returncode == -signal.SIGKILL
+    assert ask("resume", "run").code == 0
+    assert answers(workshop / "run") == undisturbed
+    assert ask("report", "run").code == 0
+
+
+def test_a_run_killed_before_its_inputs_were_written_gets_them_on_resume(ask: Ask) -> None:
+    assert ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "run").code == 0
+    with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:
+        connection.execute("DELETE FROM input")
+        connection.execute("DELETE FROM record")
+    assert ask("resume", "run").code == 0
+    with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM input").fetchone() == (1,)
+
+
+def test_on_a_terminal_of_80_columns(process: Start) -> None:
+    """The bar moves while the run goes and is gone afterwards; no line is longer than the terminal."""
+    ours, theirs = pty.openpty()
+    running = process(
+        *LONG, "--limit", "3", stdout=theirs, stderr=theirs, stdin=theirs, text=False,
+        environment={"TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed when the process ends
+        while part := os.read(ours, 65536):
+            seen += part
+    os.close(ours)
+    assert running.wait(timeout=60) == 0, seen
+    text = seen.decode()
+    assert "0/3" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert max(len(line) for line in re.split("[\r\n]+", plain)) <= 80
+    assert plain.rstrip().splitlines()[-1] == "next: holdfast report run"
+
+
+def test_a_reader_that_goes_away_is_no_error(process: Start) -> None:
+    running = process("inspect", "lstm.onnx")
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.close()
+    running.wait(timeout=60)
+    assert "Traceback" not in running.stderr.read()
+
+
+def test_a_terminal_without_unicode(process: Start) -> None:
+    begin = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--seconds", "0", "-o", "run")
+    said = process(*begin, environment={"PYTHONIOENCODING": "ascii"})
+    out, err = said.communicate(timeout=60)
+    assert said.returncode == 0, err
+    assert out.isascii()
+
+
+def test_the_demo_never_removes_what_is_not_its_own(ask: Ask) -> None:
+    assert ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "runs/cnn").code == 0
+    before = Path("runs/cnn/run.sqlite").read_bytes()
+    said = ask("demo", "--out", "runs")
+    assert said.code == 2
+    assert "not an earlier demo" in said.err
+    assert Path("runs/cnn/run.sqlite").read_bytes() == before
