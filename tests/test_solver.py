@@ -32,7 +32,7 @@ class Memory:
     def finished(self) -> dict[Key, Record]:
         return {k: r for k, r in self.kept.items() if r.status != "interrupted"}
 
-    def interrupted(self) -> dict[Key, Record]:
+    def unfinished(self) -> dict[Key, Record]:
         return {k: r for k, r in self.kept.items() if r.status == "interrupted"}
 
     def write(self, records: Sequence[Record]) -> None:

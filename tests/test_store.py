@@ -128,7 +128,7 @@ def test_only_interrupted_records_are_asked_again(store: Store) -> None:
     for index, status in enumerate(("closed", "finished", "stopped", "interrupted")):
         store.write([open_record(index, status=status)])
     assert sorted(store.finished()) == [Key(0), Key(1), Key(2)]
-    assert sorted(store.interrupted()) == [Key(3)]
+    assert sorted(store.unfinished()) == [Key(3)]
     store.write([open_record(3, status="finished")])  # the same ends, but now it is done
     assert sorted(reopened(store).finished()) == [Key(i) for i in range(4)]
 
@@ -187,7 +187,7 @@ for share in torch.rand(6, generator=generator).tolist():
     kills += forked(sys.argv[1] + "/killed", kill_after=0.05 * whole + share * 0.45 * whole)
     # A kill may come before the first byte.
     with contextlib.suppress(StoreError), Store.open(sys.argv[1] + "/killed") as store:
-        print("rows", len(store.finished()), len(store.interrupted()), flush=True)
+        print("rows", len(store.finished()), len(store.unfinished()), flush=True)
 assert not forked(sys.argv[1] + "/killed")
 print("kills", kills)
 """

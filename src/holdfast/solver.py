@@ -43,7 +43,7 @@ class Sink(Protocol):
 
     def finished(self) -> dict[Key, Record]: ...
 
-    def interrupted(self) -> dict[Key, Record]: ...
+    def unfinished(self) -> dict[Key, Record]: ...
 
     def write(self, records: Sequence[Record]) -> None: ...
 
@@ -106,7 +106,7 @@ def solve(
     for problem in asked:
         problem.check()
     answered = dict(store.finished()) if store else {}
-    begun = store.interrupted() if store else {}
+    begun = store.unfinished() if store else {}
     batches = list(_batches(asked, set(answered), batch))
     total, began = len(keys), time.monotonic()
     deadline = math.inf if stop.seconds is None else began + stop.seconds

@@ -190,11 +190,11 @@ class Store:
 
     def finished(self) -> dict[Key, Record]:
         """The records that a resumed run need not ask for again."""
-        return {r.key: r for r in self.records() if r.status != "interrupted"}
+        return {r.key: r for r in self.records() if r.status in ("closed", "finished")}
 
-    def interrupted(self) -> dict[Key, Record]:
-        """The records that a resumed run takes up again."""
-        return {r.key: r for r in self.records() if r.status == "interrupted"}
+    def unfinished(self) -> dict[Key, Record]:
+        """The records that a resumed run takes up again: interrupted, or stopped by their budget."""
+        return {r.key: r for r in self.records() if r.status not in ("closed", "finished")}
 
     def history(self) -> list[Event]:
         rows = self._connection.execute("SELECT position, frame, seconds, queries, lower, upper FROM history ORDER BY rowid")

@@ -110,7 +110,8 @@ class Residual(nn.Module):
         self.norm, self.plain = nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False)
         self.pool, self.head = nn.AvgPool2d(2), nn.Linear(12, 3)
         for norm in (self.norm, self.plain):
-            assert norm.running_mean is not None and norm.running_var is not None
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
             norm.running_mean.copy_(torch.randn(3))
             norm.running_var.copy_(torch.rand(3) + 0.2)
         nn.init.normal_(self.norm.weight)
@@ -178,6 +179,11 @@ GROUPS: dict[str, list[Function]] = {
     "gates": [
         lambda h: h * torch.sigmoid(h), lambda h: torch.sigmoid(h) * torch.sigmoid(-2.0 * h) - torch.tanh(h) * torch.tanh(h + 1.0),
         lambda h: torch.tanh(h - 0.5) * torch.sigmoid(h),
+    ],
+    "largest": [
+        lambda h: h.amax(1, keepdim=True) + h, lambda h: h.reshape(-1, 2, 3).amax((1, 2)).unsqueeze(1), lambda h: h.amax(-1, keepdim=True),
+        lambda h: F.max_pool1d(h.unsqueeze(1), 2).flatten(1), lambda h: F.max_pool1d(h.unsqueeze(1), 3, 2).flatten(1),
+        lambda h: F.max_pool2d(h.reshape(-1, 1, 2, 3), (2, 2), (1, 1)).flatten(1),
     ],
     "deep": [lambda h: torch.tanh(F.elu(torch.sigmoid(3.0 * torch.relu(h) - 1.0) - 0.5))],
 }  # fmt: skip

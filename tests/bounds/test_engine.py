@@ -1,5 +1,6 @@
 """Bounds over regions: no point of the region escapes them, in float64 and, where it can be had, in exact arithmetic."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -72,7 +73,7 @@ def hostile(graph: Graph, region: Region, rows: Tensor, seed: int) -> Tensor:
     points.append(region.vertex(away))
     x = torch.cat([region.sample(2, g), points[2][:2]])[:, None].expand(4, rows.shape[1], *region.centre.shape)
     x = x.reshape(-1, *region.centre.shape)
-    for _ in range(4):
+    for _ in range(3):
         at = x.clone().requires_grad_(True)
         out = values(graph, at.flatten(0, 1))[graph.output].reshape(4, rows.shape[1], len(region), -1)
         (slope,) = torch.autograd.grad(torch.einsum("bro,nrbo->", rows, out), at)
@@ -113,7 +114,7 @@ def test_no_point_escapes(place: int) -> None:
     graph = build(net, torch.zeros(1, *shape))
     offered = regions(shape, place)
     # Every network meets some kinds, every kind several networks.
-    for kind in range(2 if "two layers" in name or "states" in name else 5):
+    for kind in range(1 if "both ways" in name else 2 if "two layers" in name or "states" in name else 4):
         region = offered.get(KINDS[(place * 3 + kind * 5) % len(KINDS)])
         if region is not None:
             contained(graph, region, seed=place)
@@ -139,8 +140,9 @@ def exact(t: Tensor) -> list[Fraction]:
     return [Fraction(v) for v in t.double().flatten().tolist()]
 
 
-def relu_network(seed: int, sizes: tuple[int, ...] = (3, 4, 4, 2), scale: float = 1.0) -> nn.Sequential:
-    g = seeded(seed)
+@functools.cache
+def relu_network(seed: int, scale: float) -> tuple[nn.Sequential, Graph]:
+    g, sizes = seeded(seed), (3, 4, 4, 2)
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
         layer = nn.Linear(a, b)
@@ -148,7 +150,8 @@ def relu_network(seed: int, sizes: tuple[int, ...] = (3, 4, 4, 2), scale: float 
             layer.weight.copy_(torch.randn((b, a), generator=g) * scale)
             layer.bias.copy_(torch.randn(b, generator=g) * scale)
         layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1]).eval()
+    model = nn.Sequential(*layers[:-1]).eval()
+    return model, build(hf.Network.from_torch(model), torch.zeros(1, 3))
 
 
 def in_fractions(model: nn.Sequential, x: list[Fraction]) -> list[Fraction]:
@@ -185,9 +188,8 @@ def extreme_points(centre: list[Fraction], radius: Fraction, p: float) -> Iterat
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_bounds_hold_in_rational_arithmetic(p: float, radius: float, scale: float) -> None:
     for seed in range(4):
-        model = relu_network(seed, scale=scale)
+        model, graph = relu_network(seed, scale)
         x = torch.randn((1, 3), generator=seeded(seed + 100))
-        graph = build(hf.Network.from_torch(model), x)
         region = Ball(x, torch.tensor([radius], dtype=torch.float64), p)
         rows = torch.tensor([[[1.0, -1.0], [-1.0, 1.0], [0.3, 0.7]]], dtype=torch.float64)
         bound = lower_bound(graph, propagate(graph, region), rows, torch.zeros(1, 3, dtype=torch.float64))[0].tolist()
@@ -207,7 +209,8 @@ def test_bounds_hold_in_rational_arithmetic(p: float, radius: float, scale: floa
 
 @settings(max_examples=25)
 @given(
-    weights=st.lists(st.floats(-1e8, 1e8, width=32), min_size=6, max_size=6), bias=st.lists(st.floats(-1e8, 1e8, width=32), min_size=2, max_size=2),
+    weights=st.lists(st.floats(-1e8, 1e8, width=32), min_size=6, max_size=6),
+    bias=st.lists(st.floats(-1e8, 1e8, width=32), min_size=2, max_size=2),
     centre=st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3), radius=st.one_of(st.just(0.0), st.floats(0, 10)),
     p=st.sampled_from([1, 2, math.inf]),
 )  # fmt: skip
@@ -277,7 +280,8 @@ def test_a_learnt_state_that_cancels_is_paid_for() -> None:
 
 def test_batch_norm_that_cancels_is_paid_for() -> None:
     norm = nn.BatchNorm1d(3)
-    assert norm.running_mean is not None and norm.running_var is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     with torch.no_grad():
         norm.running_mean.copy_(torch.tensor([1e7, 3e7, -7e7]))
         norm.running_var.copy_(torch.tensor([3.0, 7.0, 11.0]))

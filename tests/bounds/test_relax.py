@@ -13,7 +13,18 @@ from mpmath import mp, mpf
 
 from holdfast.bounds import relax
 from holdfast.bounds.relax import (
-    Elu, LeakyRelu, Planes, Product, Relaxation, Relu, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh, planes, value_range,
+    Elu,
+    LeakyRelu,
+    Planes,
+    Product,
+    Relaxation,
+    Relu,
+    Sigmoid,
+    SigmoidTanh,
+    SigmoidTimes,
+    Tanh,
+    planes,
+    value_range,
 )  # fmt: skip
 from holdfast.bounds.relax.base import intercept
 
@@ -203,7 +214,7 @@ def check(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers, below: f
     room = 1e-13 * scale(truth, lower, upper, slope) + 1e-290
     assert least - mpf(below) <= room
     assert mpf(above) - most <= room
-    for point in grid(lower, upper, 24 if len(lower) == 1 else 6):
+    for point in grid(lower, upper, 24 if len(lower) == 1 else 5):
         assert mpf(below) <= truth.gap(point, slope) <= mpf(above)
 
 

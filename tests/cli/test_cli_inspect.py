@@ -1,7 +1,5 @@
 """`holdfast inspect`: what was understood of a model, what can be asked, and what stops a proof."""
 
-from pathlib import Path
-
 import onnx
 import pytest
 from cli_workshop import Ask
@@ -36,7 +34,7 @@ def test_the_layer_that_stops_a_proof_is_named_and_what_still_works(factory: str
     if not any("stops here" in line for line in seen):
         assert any(stopper in line and line.endswith("yes |") for line in seen)  # somebody taught holdfast this layer
         return
-    assert [line for line in seen if "stops here" in line] == [line for line in seen if stopper in line and "x" in line and "stops" in line]
+    assert all(stopper in line for line in seen if "stops here" in line)
     assert any(line.startswith("| certify ") and "no:" in line for line in seen)
     assert any(line.startswith("| pgd ") and line.endswith("| yes |") for line in seen)
 
@@ -91,4 +89,3 @@ def test_a_shape_that_nobody_said(ask: Ask) -> None:
     said = ask("inspect", "cli_own_code:linear")
     assert said.code == 2
     assert "--shape 1,28,28" in said.err
-    assert Path("lstm.onnx").exists()

@@ -74,7 +74,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 def test_ctrl_c_keeps_everything_and_says_how_to_go_on(
     process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
 ) -> None:
-    running = process(*LONG)
+    # Whoever runs the tests in the background may have told its children to ignore Ctrl-C.
+    running = process(*LONG, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     wait_for_records(workshop / "run", 1, running)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
@@ -127,6 +128,7 @@ def test_on_a_terminal_of_80_columns(process: Start) -> None:
     assert running.wait(timeout=60) == 0, seen
     text = seen.decode()
     assert "0/3" in text
+    assert "\x1b[2K" in text[text.rindex("/3") : text.index("┏")]  # the bar is wiped before the table
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert max(len(line) for line in re.split("[\r\n]+", plain)) <= 80
     assert plain.rstrip().splitlines()[-1] == "next: holdfast report run"
@@ -139,6 +141,16 @@ def test_a_reader_that_goes_away_is_no_error(process: Start) -> None:
     running.stdout.close()
     running.wait(timeout=60)
     assert "Traceback" not in running.stderr.read()
+
+
+def test_what_libraries_log_about_a_damaged_file_stays_out_of_sight(process: Start) -> None:
+    whole = Path("lstm.pt2").read_bytes()
+    Path("half.pt2").write_bytes(whole[: len(whole) // 2])
+    said = process("inspect", "half.pt2", "--trust")
+    _, err = said.communicate(timeout=60)
+    assert said.returncode == 2
+    assert err.startswith("error: half.pt2: ")
+    assert err.count("\n") == 1
 
 
 def test_a_terminal_without_unicode(process: Start) -> None:

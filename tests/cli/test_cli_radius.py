@@ -29,6 +29,7 @@ def test_from_a_users_own_lstm_to_the_page(model: str, ask: Ask) -> None:
     said = ask("radius", "--model", model, "--trust", "--data", "data.npz", "--norm", "2", "--limit", "3", "--out", "run/")
     assert said.code == 0, said.err
     assert said.err == ""
+    assert said.out.startswith("┏")  # the table, and no bar before it: this is no terminal
     for word in ("proved", "witnessed", "next: holdfast report run\n"):
         assert word in said.out
     for r in records(ask):
@@ -188,7 +189,6 @@ def test_export(ask: Ask) -> None:
 
 def test_the_page_goes_where_it_is_told(ask: Ask) -> None:
     assert ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "-o", "run", *QUICK).code == 0
-    assert ask("report", "run", "--out", "new/page.html").code in (0, 2)
     assert ask("report", "run", "--out", "page [1].html").out == "report: page [1].html\n"
     assert Path("page [1].html").exists()
 

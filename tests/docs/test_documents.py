@@ -22,7 +22,7 @@ def test_python_example_runs(page: Path, block: str, tmp_path: Path) -> None:
 def test_command_line_example_runs(tmp_path: Path) -> None:
     [block] = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     command = f'"{sys.executable}" -c "from holdfast.cli import main; main()"'
-    script = f"set -e\nholdfast() {{ {command} \"$@\"; }}\n{block}"
+    script = f'set -e\nholdfast() {{ {command} "$@"; }}\n{block}'
     ran = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, env=environment())
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "runs/first/report.html").stat().st_size > 10_000

@@ -140,14 +140,18 @@ def handles(*targets: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def build(net: Network, x: Tensor) -> Graph:
-    """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded."""
+def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
+    """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded.
+
+    With `ranking` only the order of the outputs matters, so a last softmax, which keeps it, is left out.
+    """
 
     program = net.program(x)
     names = {node.name: where(node) for node in program.graph.nodes}
     _refuse_rounding(program.graph, net.dtype, names)
     module = converted(as_plain_module(program), dtype=torch.float64, device=net.device)
     graph = Graph(device=net.device)
+    skipped = last_softmax(module.graph) if ranking else None
     known: dict[fx.Node, Any] = {}
     result: Any = None
     for node in module.graph.nodes:
@@ -157,6 +161,8 @@ def build(net: Network, x: Tensor) -> Graph:
             known[node] = _attribute(module, str(node.target))
         elif node.op == "output":
             (result,) = node.args
+        elif skipped is not None and node is skipped:
+            (known[node],) = fx.node.map_arg(node.args[:1], known.__getitem__)
         else:
             known[node] = _call(graph, names.get(node.name, node.name), node, known)
     while isinstance(result, tuple | list):
@@ -196,6 +202,23 @@ def _sharing(node: fx.Node) -> set[fx.Node]:
     return found
 
 
+SOFTMAX = (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default)
+RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.squeeze.dim)
+
+
+def last_softmax(graph: fx.Graph) -> fx.Node | None:
+    """The softmax over all outputs with which the graph ends, if it does; only a change of shape may follow."""
+    (node,) = leaves(next(n for n in graph.nodes if n.op == "output").args[0])[:1]
+    while isinstance(node, fx.Node) and node.target in RESHAPES:
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target not in SOFTMAX:
+        return None
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or any(size != 1 for size in value.shape[1:-1]):
+        return None
+    return node if node.args[1] in (-1, value.dim() - 1) else None
+
+
 def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     args = fx.node.map_arg(node.args, known.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
@@ -206,7 +229,7 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
         return constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
     if node.target not in HANDLERS:
         raise UnsupportedLayer(
-            f"{name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
+            f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
             f"methods still work; to add one, see docs/extending.md."
         )
     writes = getattr(getattr(node.target, "_schema", None), "is_mutable", False)

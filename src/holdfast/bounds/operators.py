@@ -1,5 +1,6 @@
 """The operators of a traced graph, as a table: affine maps with their magnitudes, and functions with their relaxations."""
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -242,6 +243,62 @@ def _above(graph: Graph, name: str, node: Node, sign: float, end: float) -> Node
     """end + sign relu(sign (v - end)): the larger of v and end for sign 1, the smaller for sign -1."""
     past = graph.affine(name, [node], lambda v: sign * (v - end), lambda m: m + abs(end))
     return graph.affine(name, [graph.relaxed(name, [past], Relu())], lambda v: end + sign * v, lambda m: abs(end) + m)
+
+
+@handles(aten.max_pool1d.default, aten.max_pool2d.default)
+def max_pool(graph: Graph, call: Call) -> Node:
+    given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
+    node, kernel, stride, padding, dilation, ceil = given
+    if any(leaf != 0 for leaf in leaves(padding)) or any(leaf != 1 for leaf in leaves(dilation)) or ceil or call.kwargs:
+        raise UnsupportedLayer(f"{call.name}: max pooling is bounded without padding, dilation or ceil mode only; attacks still work.")
+    axes = 1 if call.target == aten.max_pool1d.default else 2
+    sizes = _each_axis(kernel, axes)
+    steps = _each_axis(stride, axes) if leaves(stride) else sizes
+    spans = [(length - size) // step * step + 1 for length, size, step in zip(node.shape[-axes:], sizes, steps, strict=True)]
+
+    def corner(starts: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+        def cut(v: Tensor) -> Tensor:
+            for axis, (start, span, step) in enumerate(zip(starts, spans, steps, strict=True), -axes):
+                v = aten.slice.Tensor(v, axis, start, start + span, step)
+            return v
+
+        return cut
+
+    windows = itertools.product(*(range(size) for size in sizes))
+    return _largest(graph, call.name, [graph.affine(call.name, [node], *(corner(starts),) * 2) for starts in windows])
+
+
+def _each_axis(value: Any, axes: int) -> list[int]:
+    found = [int(leaf) for leaf in leaves(value)]
+    return found * axes if len(found) == 1 else found
+
+
+@handles(aten.amax.default)
+def amax(graph: Graph, call: Call) -> Node:
+    (node,) = call.nodes
+    dims = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", [])
+    keep = bool(call.args[2]) if len(call.args) > 2 else bool(call.kwargs.get("keepdim", False))
+    for axis in sorted((d % len(node.shape) for d in (dims or range(len(node.shape)))), reverse=True):
+        node = _largest(graph, call.name, [_slot(graph, call.name, node, axis, i, keep) for i in range(node.shape[axis])])
+    return node
+
+
+def _slot(graph: Graph, name: str, node: Node, axis: int, place: int, keep: bool) -> Node:
+    return graph.affine(name, [node], *(lambda v: v.narrow(axis, place, 1) if keep else v.select(axis, place),) * 2)
+
+
+def _largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
+    """The elementwise maximum, in pairs: max(a, b) = b + relu(a - b)."""
+    while len(nodes) > 1:
+        pairs = zip(nodes[::2], nodes[1::2], strict=False)
+        rest = nodes[len(nodes) // 2 * 2 :]
+        nodes = [_larger(graph, name, a, b) for a, b in pairs] + rest
+    return nodes[0]
+
+
+def _larger(graph: Graph, name: str, a: Node, b: Node) -> Node:
+    ahead = graph.affine(name, [a, b], lambda v, z: v - z, lambda v, z: v + z)
+    return graph.affine(name, [graph.relaxed(name, [ahead], Relu()), b], *(lambda v, z: v + z,) * 2)
 
 
 def product(graph: Graph, name: str, v: Node, z: Node) -> Node:

@@ -12,7 +12,7 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import LinearProperty
+from holdfast.property import LinearProperty, Robustness, Targeted
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 
@@ -39,7 +39,7 @@ class Certify(Method[Search]):
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:
-            graph_of(problem.network, problem.region.centre)
+            graph_of(problem)
         except UnsupportedLayer as error:
             return str(error)
         return None
@@ -68,7 +68,7 @@ class Certify(Method[Search]):
 def proved_score(problem: Problem) -> Tensor:
     """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known."""
     assert isinstance(problem.property, LinearProperty)
-    graph = graph_of(problem.network, problem.region.centre)
+    graph = graph_of(problem)
     matrix, offset = problem.property.rows(graph.output.size)
     return lower_bound(graph, propagate(graph, problem.region), matrix, offset).amin(1)
 
@@ -83,13 +83,14 @@ def first_guess(problem: Problem) -> Tensor:
     return torch.minimum(2 * score.double() / slope.clamp_min(1e-300), 2 * family.reach())
 
 
-_graphs: "WeakKeyDictionary[Network, dict[tuple[int, ...], Graph]]" = WeakKeyDictionary()
+_graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKeyDictionary()
 
 
-def graph_of(net: Network, x: Tensor) -> Graph:
-    """The network's graph for inputs like x, built once."""
-    known = _graphs.setdefault(net, {})
-    shape = tuple(x.shape[1:])
-    if shape not in known:
-        known[shape] = build(net, x)
-    return known[shape]
+def graph_of(problem: Problem) -> Graph:
+    """The network's graph for inputs of the problem's shape, built once. How far a class holds depends on the order of the outputs only."""
+    known = _graphs.setdefault(problem.network, {})
+    ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted)
+    key = (problem.region.shape, ranking)
+    if key not in known:
+        known[key] = build(problem.network, problem.region.centre, ranking=ranking)
+    return known[key]

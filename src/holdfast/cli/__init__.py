@@ -141,7 +141,7 @@ def radius(
 
 @app.command()
 def resume(run: Run) -> None:
-    """Take up a run that was interrupted or killed; what is finished is not asked again."""
+    """Take up a run that was stopped by its budget, interrupted or killed; what is finished is not asked again."""
     from holdfast.cli.run import resume as go_on
 
     go_on(run, Console())

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import hashlib
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,6 +134,7 @@ class Network:
                 f"made it, pass trust=True (--trust on the command line); otherwise ask for an ONNX file, which cannot."
             )
         where = _device(device)
+        logging.disable(logging.CRITICAL)  # torch logs the traceback of what is told here in one line
         try:
             program = torch.export.load(path)
             model = as_plain_module(program)
@@ -140,6 +142,8 @@ class Network:
             raise UnreadableFile(
                 f"{path}: torch.export cannot read it ({_first_line(error)}). Was it written by torch.export.save?"
             ) from error
+        finally:
+            logging.disable(logging.NOTSET)
         values = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
         if len(values) != 1:
             raise BadInput(f"{path}: the program takes {len(values)} inputs; holdfast needs exactly one. Fix the others before exporting.")

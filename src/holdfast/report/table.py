@@ -22,8 +22,8 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Table:
     view.add_column("input", justify="right")
     if stored:
         view.add_column("label")
-    view.add_column("lower", justify="right")
-    view.add_column("upper", justify="right")
+    view.add_column("lower", justify="right", no_wrap=True)
+    view.add_column("upper", justify="right", no_wrap=True)
     view.add_column("status")
     view.add_column("note")
     for row in rows[:most]:
@@ -37,16 +37,17 @@ def _cells(row: Row, question: Mapping[str, Any]) -> list[Text]:
     return [
         Text(str(row.index)),
         Text(class_name(question, row.source.label) if row.source else ""),
-        _end(row.bracket.lower, at_least(row.bracket.lower.value)),
-        _end(row.bracket.upper, at_most(row.bracket.upper.value)),
+        _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed),
+        _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed),
         Text(row.status, style="red" if row.status == "interrupted" else ""),
         Text("; ".join(part for part in (weakest, row.bracket.note) if part)),
     ]
 
 
-def _end(bound: Bound, shown: str) -> Text:
+def _end(bound: Bound, shown: str, closed: bool) -> Text:
     if bound.evidence.method == "definition":
-        return Text(f"{shown} nothing yet" if bound.value else shown, style="dim")
+        said = "all there is" if closed else "nothing yet"
+        return Text(f"{shown} {said}" if bound.value else shown, style="dim")
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
 
 
