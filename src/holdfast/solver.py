@@ -270,7 +270,7 @@ def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tu
         return x, values
     centre = problem.region.centre
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
-        lost = found.to(values.device) & values.isinf()
+        lost = found.to(values.device) & values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
             break
         pushed = problem.region.domain.clamp(centre + (x - centre) * (1 + further))
