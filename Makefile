@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench soundness clean
 
 demo: $(READY)
 	$(BIN)/holdfast demo
@@ -19,6 +19,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# Not part of the tests: a million boxes for each relaxation, ten thousand certificates under attack.
+soundness: $(READY)
+	$(BIN)/python -m benchmarks.soundness
 
 clean:
 	rm -rf $(VENV)

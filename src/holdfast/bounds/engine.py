@@ -76,7 +76,7 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
         if isinstance(node, Relaxed):
             for argument in node.inputs:
                 source = argument
-                while isinstance(source, Affine) and source.selects and not isinstance(source.inputs[0], Entry):
+                while isinstance(source, Affine) and source.picks is not None and not isinstance(source.inputs[0], Entry):
                     source = source.inputs[0]
                 if not isinstance(source, Entry):
                     found.setdefault(source, []).append((node, argument))
@@ -124,24 +124,27 @@ def _continue(graph: Graph, boxes: Boxes, place: int, pending: dict[Node, Tensor
         if isinstance(node, Entry) or node not in pending:
             continue
         coefficients = pending.pop(node)
-        size = coefficients.abs()
-        weight = _dot(size, boxes.magnitude[node])
-        charge, total, steps = charge + gamma(2 * node.size + 16) * weight, total + weight, steps + 1
-        if isinstance(node, Affine):
-            if bool(node.offset.any()):
-                constant = constant + _dot(coefficients, node.offset[None])
-            arrived = _transposed(node, coefficients)
-        else:
+        if node not in graph.exact:
+            size = coefficients.abs()
+            weight = _dot(size, boxes.magnitude[node])
+            charge, total, steps = charge + gamma(2 * node.size + 16) * weight, total + weight, steps + 1
+        if isinstance(node, Relaxed):
             # The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two.
             p = boxes.planes[node]
             constant = constant + _dot(coefficients, p.lower_offset / 2 + p.upper_offset / 2)
             constant = constant + _dot(size, p.lower_offset / 2 - p.upper_offset / 2)
-            arrived = [
-                (coefficients * (low / 2 + up / 2)[:, None]).addcmul_(size, (low / 2 - up / 2)[:, None])
-                for low, up in zip(p.lower, p.upper, strict=True)
-            ]
-        for source, part in zip(node.inputs, arrived, strict=True):
-            pending[source] = pending[source] + part if source in pending else part
+            for source, low, up in zip(node.inputs, p.lower, p.upper, strict=True):
+                part = (coefficients * (low / 2 + up / 2)[:, None]).addcmul_(size, (low / 2 - up / 2)[:, None])
+                _arrive(pending, source, part)
+            continue
+        assert isinstance(node, Affine)
+        if bool(node.offset.any()):
+            constant = constant + _dot(coefficients, node.offset[None])
+        if node.picks is not None:
+            _scatter(pending, node, coefficients, exact=node in graph.exact)
+        else:
+            for source, part in zip(node.inputs, _transposed(node, coefficients), strict=True):
+                _arrive(pending, source, part)
     reached = pending.pop(graph.entry, None)
     if reached is None:  # what was asked for does not depend on the input
         at_input = torch.zeros_like(constant)
@@ -152,6 +155,23 @@ def _continue(graph: Graph, boxes: Boxes, place: int, pending: dict[Node, Tensor
     return at_input + constant - charge
 
 
+def _arrive(pending: dict[Node, Tensor], source: Node, part: Tensor) -> None:
+    pending[source] = pending[source] + part if source in pending else part
+
+
+def _scatter(pending: dict[Node, Tensor], node: Affine, rows: Tensor, *, exact: bool) -> None:
+    """Back through a move: every coefficient goes to the element it came from."""
+    (source,) = node.inputs
+    assert node.picks is not None
+    before = pending.get(source)
+    whole = rows.new_zeros((*rows.shape[:2], source.size)) if before is None else before.flatten(2)
+    if exact:  # only moves of other elements have written here
+        whole[..., node.span if node.span is not None else node.picks] = rows.flatten(2)
+    else:
+        whole = whole.index_add(2, node.picks, rows.flatten(2))
+    pending[source] = whole.reshape(*rows.shape[:2], *source.shape)
+
+
 def _dot(rows: Tensor, vector: Tensor) -> Tensor:
     """(batch, rows, *shape), (batch or 1, *shape) -> (batch, rows)."""
     return torch.matmul(rows.flatten(2), vector.expand(rows.shape[0], *vector.shape[1:]).flatten(1).unsqueeze(-1)).squeeze(-1)
@@ -159,6 +179,8 @@ def _dot(rows: Tensor, vector: Tensor) -> Tensor:
 
 def _transposed(node: Affine, rows: Tensor) -> list[Tensor]:
     """(batch, rows, *shape) -> for each input (batch, rows, *its shape): rows times the matrix of the map."""
+    if node.adds:
+        return [rows for _ in node.inputs]
     if node.matrices is not None:
         found = tuple(rows.flatten(2) @ matrix for matrix in node.matrices)
     else:
@@ -171,7 +193,17 @@ def _transposed(node: Affine, rows: Tensor) -> list[Tensor]:
 
 
 def _affine_interval(boxes: Boxes, node: Affine) -> None:
-    """Centre and radius through the map: J c + b -+ |J| r."""
+    """Centre and radius through the map: J c + b -+ |J| r. A move has the bounds of what it moved."""
+    if node.picks is not None:
+        (source,) = node.inputs
+        lower, upper = (side[source].flatten(1)[:, node.picks].reshape(-1, *node.shape) for side in (boxes.lower, boxes.upper))
+        boxes.keep(node, lower, upper)
+        boxes.magnitude[node] = boxes.largest(node)
+        return
+    _mapped_interval(boxes, node)
+
+
+def _mapped_interval(boxes: Boxes, node: Affine) -> None:
     lower = [boxes.lower[s] for s in node.inputs]
     upper = [boxes.upper[s] for s in node.inputs]
     largest = [boxes.largest(s) for s in node.inputs]

@@ -6,6 +6,7 @@ A node's value for one input keeps the batch axis that the operators expect, at 
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class Affine(Node):
     """value = function(*inputs) = J inputs + b, affine in all of them together.
 
     magnitude(*m) = |J| m + |b| for m >= 0: how much rounding can weigh. Where J is small it is kept, one matrix for each input, since a
-    product of matrices beats everything; else rows go back through a vjp.
+    product of matrices beats everything; else rows go back through a vjp. Where J only moves elements about, or is the identity for each
+    input, not even that is needed.
     """
 
     function: Transform
@@ -52,14 +54,17 @@ class Affine(Node):
     offset: Tensor  # b = function(0)
     offset_size: Tensor  # |b| = magnitude(0): more than |offset| where b is a sum whose terms cancel
     matrices: tuple[Tensor, ...] | None  # (size, size of the input) each
+    picks: Tensor | None  # (size,) where every element is a copy of one element of the only input: which one
+    adds: bool  # the sum of its inputs, nothing else
 
-    @property
-    def selects(self) -> bool:
-        """Is every element a copy of one element of one input? Then its bounds are that element's."""
-        if self.matrices is None or len(self.inputs) != 1 or bool(self.offset.any()):
-            return False
-        (matrix,) = self.matrices
-        return bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
+    @cached_property
+    def span(self) -> slice | None:
+        """Where it picks neighbours in order: from where to where."""
+        if self.picks is None:
+            return None
+        first, count = int(self.picks[0]), len(self.picks)
+        in_order = torch.equal(self.picks, torch.arange(first, first + count, device=self.picks.device))
+        return slice(first, first + count) if in_order else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +80,7 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    exact: set[Node] = field(default_factory=set)  # nodes that rows pass on their way back without any rounding
 
     @property
     def entry(self) -> Entry:
@@ -99,7 +105,10 @@ class Graph:
             matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
         weight = magnitude(*zeros)
         assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
-        return self._keep(Affine(len(self.nodes), name, tuple(inputs), tuple(offset.shape), function, magnitude, offset, weight, matrices))
+        moves, adds = _moves(offset, matrices), _adds(offset, matrices)
+        kept = None if moves is not None or adds else matrices
+        place, shape = len(self.nodes), tuple(offset.shape)
+        return self._keep(Affine(place, name, tuple(inputs), shape, function, magnitude, offset, weight, kept, moves, adds))
 
     def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
         return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
@@ -107,6 +116,21 @@ class Graph:
     def _keep(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
+
+
+def _moves(offset: Tensor, matrices: tuple[Tensor, ...] | None) -> Tensor | None:
+    """For a map that only moves elements of one input about, the place each comes from."""
+    if matrices is None or len(matrices) != 1 or bool(offset.any()):
+        return None
+    (matrix,) = matrices
+    moves = bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
+    return matrix.argmax(1) if moves else None
+
+
+def _adds(offset: Tensor, matrices: tuple[Tensor, ...] | None) -> bool:
+    if matrices is None or len(matrices) < 2 or bool(offset.any()):
+        return False
+    return all(m.shape[0] == m.shape[1] and bool((m == torch.eye(len(m), dtype=m.dtype, device=m.device)).all()) for m in matrices)
 
 
 @dataclass(frozen=True)
@@ -172,7 +196,28 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
         raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
     if output is not graph.output:
         graph.affine("output", [output], lambda v: v, lambda m: m)
+    graph.exact = _exact(graph.nodes)
     return graph
+
+
+def _exact(nodes: list[Node]) -> set[Node]:
+    """Moves and sums copy coefficients. They are free of rounding where the copies meet nothing they would have to be added to: the
+    source has no other reader, or its readers move different elements of it."""
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for source in node.inputs:
+            readers.setdefault(source, []).append(node)
+
+    def apart(source: Node) -> bool:
+        moves = [r.picks for r in readers[source] if isinstance(r, Affine) and r.picks is not None]
+        taken = torch.cat(moves) if moves else torch.zeros(0)
+        return len(readers[source]) == 1 or (len(moves) == len(readers[source]) and len(taken.unique()) == len(taken))
+
+    def copies(node: Node) -> bool:
+        # A move that reads one element twice adds their coefficients up.
+        return isinstance(node, Affine) and (node.adds or (node.picks is not None and len(node.picks.unique()) == len(node.picks)))
+
+    return {node for node in nodes if copies(node) and all(apart(source) for source in node.inputs)}
 
 
 def _refuse_rounding(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:
