@@ -16,7 +16,10 @@ from holdfast.property import LinearProperty, Robustness, Targeted
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 
-ASSUMPTIONS = ("the network computes in real arithmetic with its weights as stored",)
+ASSUMPTIONS = (
+    "the network computes in real arithmetic with its weights as stored",
+    "constants that it computes from its weights alone are what float64 makes of them",
+)
 
 
 @dataclass(frozen=True)
