@@ -16,7 +16,7 @@ from holdfast.bounds import engine
 from holdfast.bounds.relax import Planes, Relaxation
 from holdfast.bounds.relax import base as relaxations
 from holdfast.certify import Certify
-from holdfast.certify.certify import proved_score
+from holdfast.certify.certify import ASSUMPTIONS, proved_score
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem
@@ -189,7 +189,7 @@ def test_brackets_of_all_methods_together_never_cross() -> None:
         for bracket in hf.radius(net, known.x, known.y, norm=norm, frames=frames, methods=methods):  # type: ignore[call-overload]
             assert 0 < bracket.lower.value <= bracket.upper.value
             assert bracket.lower.evidence.method == "Certify"
-            assert bracket.lower.evidence.assumptions == ("the network computes in real arithmetic with its weights as stored",)
+            assert bracket.lower.evidence.assumptions == ASSUMPTIONS
 
 
 def test_random_networks_keep_their_certificates() -> None:
