@@ -1,5 +1,7 @@
 """One run from question to table: build the network and the problems, solve into the store, show what is known."""
 
+import hashlib
+import json
 import os
 import shlex
 import sys
@@ -113,6 +115,8 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
         "domain": str(net.domain),
         "stop": {"seconds": q.seconds, "queries": q.queries, "gap": q.gap},
     }
+    spec = json.dumps([about["asked"], about["substitutes"], words], sort_keys=True)
+    about["spec"] = {"fingerprint": hashlib.sha256(spec.encode()).hexdigest()}
     return Built(q, net, data, problems, methods, stop, about)
 
 

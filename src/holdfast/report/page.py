@@ -22,6 +22,7 @@ from holdfast.store import Store
 MOST_ROWS = 1000
 LONG_LIST = 12
 
+INTERNAL = ("asked", "begun_in", "substitutes", "vocabulary")  # what only a resumed run needs, or what would fill the page
 EVIDENCE = (
     ("proved", "holds for every point of the region, by bound propagation, enumeration or definition."),
     ("witnessed", "is shown by a concrete input, which was replayed through the model under test before it was kept."),
@@ -30,8 +31,8 @@ EVIDENCE = (
 )
 STATUSES = (
     ("closed", "both ends are equal: the truth is known"),
-    ("finished", "every method has done all it can"),
-    ("stopped", "the budget ran out"),
+    ("finished", "every method has done all it can, or the gap asked for is reached"),
+    ("stopped", "the budget ran out; resuming goes on"),
     ("interrupted", "the run was ended early; resuming takes it up again"),
 )
 
@@ -61,7 +62,7 @@ def render(store: Store) -> str:
     lines = lines_of(rows[:MOST_ROWS], question)
     return _template().render(
         vocabulary=len(question.get("vocabulary") or ()),
-        settings={name: value for name, value in question.items() if name != "vocabulary"},
+        settings={name: value for name, value in question.items() if name not in INTERNAL},
         headline=_headline(question, asked),
         quantity=quantity,
         each=each,
