@@ -106,7 +106,7 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     if q.methods is not None:
         _check_methods(methods, problems)
     about |= {
-        "norm": "words" if q.substitutes else str(q.norm),
+        "norm": "words" if q.substitutes else f"{q.norm:g}",
         "frames": q.frames,
         "targets": q.targets,
         "tier": q.tier,
