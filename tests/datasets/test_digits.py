@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.resources import files
 from typing import Literal
 
@@ -30,14 +29,6 @@ every_network = pytest.mark.parametrize(("factory", "architecture", "shape", "le
 
 # One image as a hashable value: its 64 pixels as integers 0..16, then its label.
 Image = tuple[int, ...]
-
-
-@pytest.fixture(autouse=True)
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(split: Literal["train", "test"]) -> list[Image]:

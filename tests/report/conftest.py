@@ -5,18 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from report_runs import QUESTION
 
 import holdfast as hf
-
-
-@pytest.fixture(autouse=True)
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

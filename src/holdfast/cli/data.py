@@ -1,6 +1,5 @@
 """Inputs, labels and substitutes from files and functions, checked before any long work."""
 
-import hashlib
 import json
 import math
 import warnings
@@ -16,6 +15,7 @@ from torch import Tensor
 from holdfast.cli.source import call, readable, utf8
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.network import Network
+from holdfast.network.fingerprint import of_file, of_tensors
 
 UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "unk")
 
@@ -41,9 +41,9 @@ class Data:
 def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
     """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
     if source.endswith(".npz"):
-        found, fingerprint = _npz(Path(source)), _hash(Path(source))
+        found, fingerprint = _npz(Path(source)), of_file(Path(source))
     elif source.endswith((".tsv", ".txt")):
-        found, fingerprint = _text(Path(source), net), _hash(Path(source))
+        found, fingerprint = _text(Path(source), net), of_file(Path(source))
     elif ":" in source:
         found = call(source, "data")
         if not isinstance(found, Mapping):
@@ -67,7 +67,7 @@ def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
     if "lengths" in found:
         lengths = _number(np.asarray(_counted(found["lengths"], count, "lengths", source)), "lengths", source).long().tolist()
     if not fingerprint:
-        fingerprint = hashlib.sha256(b"".join(row.numpy().tobytes() for row in rows) + y.numpy().tobytes()).hexdigest()
+        fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, "y": y})
     return Data([_fitted(row, net) for row in rows], _counted(y, count, "y", source), names, classes, lengths, fingerprint)
 
 
@@ -174,8 +174,3 @@ def _fitted(row: Tensor, net: Network) -> Tensor:
     wanted = [d for d in net.shape if d is not None]
     squeezed = [d for d in wanted if d != 1]
     return row.reshape(wanted) if [d for d in row.shape if d != 1] == squeezed and list(row.shape) != wanted else row
-
-
-def _hash(path: Path) -> str:
-    with readable(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,6 +1,5 @@
 """One run from question to table: build the network and the problems, solve into the store, show what is known."""
 
-import hashlib
 import json
 import os
 import shlex
@@ -25,6 +24,7 @@ from holdfast.cli.question import RadiusQuestion, frames_option, whole_numbers
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.method import Method
 from holdfast.network import Network
+from holdfast.network.fingerprint import of_text
 from holdfast.problem import Problem
 from holdfast.report.table import table
 from holdfast.solver import Stop, solve
@@ -116,7 +116,7 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
         "stop": {"seconds": q.seconds, "queries": q.queries, "gap": q.gap},
     }
     spec = json.dumps([about["asked"], about["substitutes"], words], sort_keys=True)
-    about["spec"] = {"fingerprint": hashlib.sha256(spec.encode()).hexdigest()}
+    about["spec"] = {"fingerprint": of_text(spec)}
     return Built(q, net, data, problems, methods, stop, about)
 
 

@@ -1,5 +1,6 @@
 """Small modules around the user's model, so that every network is (batch, *shape) -> (batch, outputs) in the user's units."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -113,3 +114,25 @@ class BlackBox(nn.Module):
         if not np.issubdtype(answer.dtype, np.number):
             raise BadInput(f"the model's function returned {answer.dtype}, expected numbers.")
         return torch.from_numpy(np.ascontiguousarray(answer)).to(x)
+
+
+def for_any_batch(model: nn.Module, example: Tensor) -> nn.Module:
+    """The model itself if it takes any batch size; else mapped over single rows, which is what its file allows."""
+    rows = torch.randn((3, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(example)
+    single = OneByOne(model)
+    with torch.no_grad():
+        truth = torch.stack([single.single(row) for row in rows])
+        for candidate in (Adapter(model), single):
+            with contextlib.suppress(Exception):
+                if torch.allclose(candidate(rows), truth, rtol=1e-3, atol=1e-4):
+                    return model if isinstance(candidate, Adapter) else single
+    return InTurn(model)
+
+
+def over_single_inputs(model: nn.Module, example: Tensor) -> nn.Module:
+    """A model without a batch axis over a batch: mapped where torch can, else row after row."""
+    single, rows = OneByOne(model, keeps_axis=False), torch.stack([example, example])
+    with contextlib.suppress(Exception), torch.no_grad():
+        if torch.allclose(single(rows)[0], single.single(example), rtol=1e-3, atol=1e-4):
+            return single
+    return InTurn(model, keeps_axis=False)

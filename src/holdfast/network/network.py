@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import hashlib
 import inspect
 import logging
 import warnings
@@ -15,7 +14,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
-from holdfast.network.adapter import Adapter, BlackBox, InTurn, OneByOne, Pool
+from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
+from holdfast.network.fingerprint import of_file, of_module, of_text
 from holdfast.network.tokens import split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.region.base import Domain
@@ -105,7 +105,7 @@ class Network:
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
             time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model, device=where,
-            notes=notes, fingerprint=_hash_state(module),
+            notes=notes, fingerprint=of_module(module),
         )  # fmt: skip
 
     @classmethod
@@ -158,11 +158,11 @@ class Network:
             vectors, rest_module = split_graph(model, example)
             assert isinstance(rest_module, fx.GraphModule)
             rest, shape = rest_module, (*shape, vectors.shape[1])
-        body = rest if time_first else _batched(rest, example if vectors is None else vectors[example])
+        body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example])
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
-            token_model=token_model, device=where, notes=[], fingerprint=_hash_file(path),
+            token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
         )  # fmt: skip
 
     @classmethod
@@ -199,13 +199,13 @@ class Network:
         if opened.vectors is not None:
             vectors, token_model = opened.vectors.to(where), opened.token_module
         if not batched:
-            model = InTurn(model, keeps_axis=False) if opened.black_box else _mapped(model, example)
+            model = InTurn(model, keeps_axis=False) if opened.black_box else over_single_inputs(model, example)
         elif not opened.black_box and not time_first:
-            model = _batched(model, example)
+            model = for_any_batch(model, example)
         return cls._of(
             model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
             shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model,
-            device=where, notes=list(opened.notes), fingerprint=_hash_file(path),
+            device=where, notes=list(opened.notes), fingerprint=of_file(path),
         )  # fmt: skip
 
     @classmethod
@@ -228,7 +228,7 @@ class Network:
         return cls._of(
             BlackBox(function), name=label, source="black box", domain=domain, mean=None, std=None, shape=shape, time_first=False,
             pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
-            notes=["black box: no gradients, nothing can be proved"], fingerprint=hashlib.sha256(code.encode()).hexdigest(),
+            notes=["black box: no gradients, nothing can be proved"], fingerprint=of_text(code),
         )  # fmt: skip
 
     @classmethod
@@ -472,40 +472,3 @@ def _example(value: Any, device: torch.device) -> Tensor:
     """Zeros in the shape of a traced input, open axes at a small size. Zero is a valid token too."""
     shape = [d if isinstance(d, int) else 2 for d in value.shape]
     return torch.zeros(shape, dtype=value.dtype, device=device)
-
-
-def _batched(model: nn.Module, example: Tensor) -> nn.Module:
-    """The model itself if it takes any batch size; else mapped over single rows, which is what its file allows."""
-    rows = torch.randn((3, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(example)
-    single = OneByOne(model)
-    with torch.no_grad():
-        truth = torch.stack([single.single(row) for row in rows])
-        for candidate in (Adapter(model), single):
-            with contextlib.suppress(Exception):
-                if torch.allclose(candidate(rows), truth, rtol=1e-3, atol=1e-4):
-                    return model if isinstance(candidate, Adapter) else single
-    return InTurn(model)
-
-
-def _mapped(model: nn.Module, example: Tensor) -> nn.Module:
-    """A model without a batch axis over a batch: mapped where torch can, else row after row."""
-    single, rows = OneByOne(model, keeps_axis=False), torch.stack([example, example])
-    with contextlib.suppress(Exception), torch.no_grad():
-        if torch.allclose(single(rows)[0], single.single(example), rtol=1e-3, atol=1e-4):
-            return single
-    return InTurn(model, keeps_axis=False)
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _hash_state(module: nn.Module) -> str:
-    """The weights and the structure, in the order of the state dict."""
-    digest = hashlib.sha256(repr(module).encode())
-    for key, value in module.state_dict().items():
-        digest.update(key.encode())
-        if isinstance(value, Tensor):
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
