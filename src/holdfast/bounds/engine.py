@@ -10,7 +10,7 @@ product of |Lambda| with a vector at every node pays for the coefficients, the o
 real arithmetic with its weights as stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -46,6 +46,19 @@ class Boxes:
 
     def largest(self, node: Node) -> Tensor:
         return torch.maximum(self.lower[node].abs(), self.upper[node].abs())
+
+
+@dataclass(frozen=True)
+class Linear:
+    """coefficients . x + constant, for each row of each input; every rounding on the way has been taken off the constant."""
+
+    coefficients: Tensor  # (batch, rows, *input shape)
+    constant: Tensor  # (batch, rows)
+
+    def minimum(self, region: Region) -> Tensor:
+        """-> (batch, rows): nothing in the region lies below."""
+        least = region.minimise_linear(self.coefficients)
+        return least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
 
 
 def propagate(graph: Graph, region: Region) -> Boxes:
@@ -85,18 +98,28 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
 
 def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Tensor:
     """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region."""
-    output = graph.output
-    parts = rows.reshape(*rows.shape[:2], *output.shape).split(_rows_at_once(graph, boxes, output), dim=1)
-    found = torch.cat([_walk_back(graph, boxes, output, part) for part in parts], dim=1)
+    found = torch.cat([part.minimum(boxes.region) for part in _linear_parts(graph, boxes, rows)], dim=1)
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
+
+
+def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> Linear:
+    """rows (batch, rows, outputs) -> for every row a linear function of the input below row . output over the region."""
+    parts = list(_linear_parts(graph, boxes, rows))
+    return Linear(torch.cat([p.coefficients for p in parts], dim=1), torch.cat([p.constant for p in parts], dim=1))
+
+
+def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[Linear]:
+    output = graph.output
+    for part in rows.reshape(*rows.shape[:2], *output.shape).split(_rows_at_once(graph, boxes, output), dim=1):
+        yield _walk_back(graph, boxes, output, part)
 
 
 def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
     return max(1, ELEMENTS // (max(node.size for node in graph.nodes[: start.place + 1]) * len(boxes.region)))
 
 
-def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Tensor:
-    """rows (batch, rows, *start.shape) -> (batch, rows): a lower bound of rows . start over the region."""
+def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Linear:
+    """rows (batch, rows, *start.shape) -> a linear function of the input that stays below rows . start over the region."""
     none = rows.new_zeros(rows.shape[:2])
     return _continue(graph, boxes, start.place, {start: rows}, none, none)
 
@@ -110,13 +133,14 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor, sign
             for source, matrix in zip(node.inputs, node.matrices, strict=True)
         }
         weight = boxes.magnitude[node].flatten(1).gather(1, chosen)
-        return _continue(graph, boxes, node.place - 1, pending, sign * node.offset.flatten()[chosen], weight)
+        offset = sign * node.offset.flatten()[chosen]
+        return _continue(graph, boxes, node.place - 1, pending, offset, weight).minimum(boxes.region)
     rows = torch.zeros((*chosen.shape, node.size), dtype=torch.float64, device=chosen.device)
     rows.scatter_(2, chosen.unsqueeze(-1), float(sign))
-    return _walk_back(graph, boxes, node, rows.reshape(*chosen.shape, *node.shape))
+    return _walk_back(graph, boxes, node, rows.reshape(*chosen.shape, *node.shape)).minimum(boxes.region)
 
 
-def _continue(graph: Graph, boxes: Boxes, place: int, pending: dict[Node, Tensor], constant: Tensor, total: Tensor) -> Tensor:
+def _continue(graph: Graph, boxes: Boxes, place: int, pending: dict[Node, Tensor], constant: Tensor, total: Tensor) -> Linear:
     """Walk back from `place` with the coefficients that are pending; `total` is the weight of the roundings met so far."""
     charge = gamma(2 * graph.nodes[min(place + 1, len(graph.nodes) - 1)].size + 16) * total
     steps = 1
@@ -147,12 +171,10 @@ def _continue(graph: Graph, boxes: Boxes, place: int, pending: dict[Node, Tensor
                 _arrive(pending, source, part)
     reached = pending.pop(graph.entry, None)
     if reached is None:  # what was asked for does not depend on the input
-        at_input = torch.zeros_like(constant)
-    else:
-        at_input = boxes.region.minimise_linear(reached.squeeze(2))
+        reached = constant.new_zeros((*constant.shape, *graph.entry.shape))
     # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
-    charge = 2 * (charge + gamma(4 * steps) * total) + 8 * gamma(1) * (constant.abs() + at_input.abs()) + TINY
-    return at_input + constant - charge
+    charge = 2 * (charge + gamma(4 * steps) * total) + 8 * gamma(1) * constant.abs() + TINY
+    return Linear(reached.squeeze(2), constant - charge)
 
 
 def _arrive(pending: dict[Node, Tensor], source: Node, part: Tensor) -> None:
