@@ -175,6 +175,66 @@ def test_each_frame_alone() -> None:
         assert [row[frame].upper.value for row in found] == pytest.approx(answers, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("scale", "shares"),
+    [
+        ([1, 0.5, 2], [[1, 0.5, 2]] * 4),
+        (torch.tensor([0.0, 1.0, 3.0]), [[0, 1, 3]] * 4),
+        (np.array([[1, 1, 1], [1, 0, 0], [0.5, 0, 0.25], [2, 2, 2]]), [[1, 1, 1], [1, 0, 0], [0.5, 0, 0.25], [2, 2, 2]]),
+    ],
+    ids=["list", "tensor", "for each input"],
+)
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+def test_frames_move_by_their_scale(scale: Any, shares: list[list[float]], p: float) -> None:
+    mask = torch.tensor(shares)
+    answers = KNOWN.radius_of_frames(p, mask).tolist()
+    for bracket, answer in zip(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames="all", scale=scale), answers, strict=True):
+        assert answer * 0.97 <= bracket.lower.value <= answer <= bracket.upper.value * (1 + 1e-9) <= answer * 1.03
+    some = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], scale=scale, methods=[hf.Certify()])
+    assert [b.lower.value for b in some] == pytest.approx(KNOWN.radius_of_frames(p, mask * only(1, 2)).tolist(), rel=0.05)
+
+
+def test_each_frame_alone_by_its_scale() -> None:
+    net, scale = KNOWN.network(), [1.0, 0.0, 4.0]
+    plain = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", methods=[hf.Certify(rounds=6)])
+    found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", scale=scale, methods=[hf.Certify(rounds=6)])
+    for before, after in zip(plain, found, strict=True):
+        assert after[2].lower.value == pytest.approx(before[2].lower.value / 4, rel=0.01)
+        assert after[1].lower.value == after[1].upper.value == math.inf
+
+
+def test_where_nothing_moves_the_radius_is_infinite_and_says_why() -> None:
+    net = KNOWN.network()
+    frames = torch.tensor([[False] * 3, [True] * 3, [False] * 3, [True] * 3])
+    wrong = KNOWN.y.clone()
+    wrong[2] = (wrong[2] + 1) % 3
+    still, moves, broken, _ = hf.radius(net, KNOWN.x, wrong, norm=2, frames=frames, methods=FAST)
+    assert still.lower.value == still.upper.value == math.inf
+    assert still.closed
+    assert still.gap == 0
+    assert still.lower.evidence.kind == "proved"
+    assert still.lower.evidence.assumptions == ("nothing may change here: the region holds the input alone",)
+    assert "nothing may change" in still.note
+    assert moves.upper.value < math.inf
+    assert (broken.lower.value, broken.upper.value) == (0, 0)  # it is wrong as it stands, whatever may move
+
+
+@pytest.mark.parametrize(
+    "options", [{"norm": 2}, {"norm": math.inf}, {"norm": 1.5}, {"norm": 0}, {"norm": 2, "frames": "all", "scale": [1, 3, 0.1]}]
+)
+def test_a_class_that_nothing_in_the_domain_changes_has_an_infinite_radius(options: dict[str, Any]) -> None:
+    layer = nn.Linear(6, 2)
+    with torch.no_grad():
+        layer.weight.mul_(0.1)
+        layer.bias.copy_(torch.tensor([5.0, 0.0]))
+    net = hf.Network.from_torch(nn.Sequential(nn.Flatten(), layer).eval(), domain=(0, 1))
+    [bracket] = hf.radius(net, torch.rand(1, 3, 2), [0], **options)
+    assert bracket.lower.value == bracket.upper.value == math.inf
+    assert bracket.lower.evidence.method == "Certify"
+    assert "no change that is allowed breaks it" in bracket.note
+    assert bracket.note in bracket.lower.evidence.assumptions
+
+
 class Mean(nn.Module):
     """The mean over however many frames there are, then a linear classifier."""
 
@@ -204,6 +264,13 @@ def test_inputs_of_different_lengths_keep_their_order() -> None:
     assert uppers(hf.radius(net, padded, labels, norm=2, methods=FAST, lengths=lengths)) == found
     each = hf.radius(net, rows, labels, norm=2, frames="each", methods=FAST)
     assert [len(row) for row in each] == lengths
+    shares = [[float(k % 2) for k in range(n)] for n in lengths]
+    odd = hf.radius(net, rows, labels, norm=2, frames="all", scale=shares, methods=FAST)
+    flags = [[bool(share) for share in row] for row in shares]
+    assert uppers(hf.radius(net, rows, labels, norm=2, frames=flags, methods=FAST)) == uppers(odd)
+    together = torch.tensor([[0, 1, 0, 1]] * 5)
+    assert uppers(hf.radius(net, padded, labels, norm=2, frames="all", scale=together, methods=FAST, lengths=lengths)) == uppers(odd)
+    assert [u == math.inf for u in uppers(odd)] == [n == 1 for n in lengths]  # the only frame of the short ones stays
 
 
 def test_targets_count_only_their_own_class() -> None:
@@ -238,6 +305,49 @@ def test_words_by_substitution(seed: int) -> None:
             assert int((witness != row).sum()) == bracket.upper.value + 1  # the words themselves, one more changed than is safe
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_each_place_alone(seed: int) -> None:
+    """0 where a word of its set changes the class, infinite where none does or there is none."""
+    known = truth.sentences(seed, batch=6)
+    found = hf.radius(known.network(), known.tokens, known.y, substitutes=known.substitutes, frames="each")
+    for row, sentence, label in zip(found, known.tokens.tolist(), known.y.tolist(), strict=True):
+        assert len(row) == len(sentence)
+        for place, bracket in enumerate(row):
+            others = [[*sentence[:place], word, *sentence[place + 1 :]] for word in known.substitutes.get(sentence[place], ())]
+            flips = bool(others) and bool((known.model(torch.tensor(others)).argmax(-1) != label).any())
+            assert bracket.lower.value == bracket.upper.value == (0 if flips else math.inf)
+            assert ("nothing may change" in bracket.note) == (not others)
+            if flips:
+                assert bracket.upper.evidence.witness is not None
+                assert bracket.upper.evidence.witness.tolist() in others
+
+
+def test_substitutes_for_each_place_of_each_sentence() -> None:
+    known = truth.sentences(1, batch=6)
+    net = known.network()
+    spelt = [[known.substitutes.get(word, ()) for word in sentence] for sentence in known.tokens.tolist()]
+    same = hf.radius(net, known.tokens, known.y, substitutes=spelt)
+    assert uppers(same) == uppers(hf.radius(net, known.tokens, known.y, substitutes=known.substitutes))
+    first = [[sets[0], *([[]] * (len(sets) - 1))] for sets in spelt]
+    alone = hf.radius(net, known.tokens, known.y, substitutes=known.substitutes, frames="each")
+    assert uppers(hf.radius(net, known.tokens, known.y, substitutes=first)) == [row[0].upper.value for row in alone]
+    ragged = [known.tokens[0], known.tokens[1, :2], known.tokens[2]]
+    labels = [int(known.model(row[None]).argmax()) for row in ragged]
+    sets = [spelt[0], spelt[1][:2], spelt[2]]
+    by_place = hf.radius(net, ragged, labels, substitutes=sets)
+    assert uppers(by_place) == uppers(hf.radius(net, ragged, labels, substitutes=known.substitutes))
+    with pytest.raises(hf.BadInput, match="sentence 1 has 2 words, its substitutes 4 places"):
+        hf.radius(net, ragged, labels, substitutes=spelt[:3])
+
+
+def test_targets_may_be_the_runner_up() -> None:
+    margin, slopes = KNOWN.margins()
+    rows, second = torch.arange(4), margin.argmin(-1)
+    answers = margin[rows, second] / slopes[rows, second].norm(dim=-1)
+    found = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=2, targets="runner-up")
+    assert uppers(found) == pytest.approx(answers.tolist(), rel=0.02)
+
+
 def test_token_networks_take_norms_around_their_vectors() -> None:
     known = truth.sentences(0)
     found = hf.radius(known.network(), known.tokens, known.y, norm=2, methods=FAST)
@@ -270,13 +380,30 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("norm NaN", {"norm": math.nan}, "norm nan"),
     ("norm zero without a domain", {"norm": 0}, "bounded domain"),
     ("frames by another word", {"frames": "every"}, "frames='every': use 'all', 'each'"),
-    ("frame that does not exist", {"frames": 3}, "frame 3 does not exist: the inputs have frames 0 to 2"),
+    ("frame that does not exist", {"frames": 3}, "frame 3 does not exist: input 0 has frames 0 to 2"),
     ("frame below zero", {"frames": [0, -1]}, "frame -1 does not exist"),
-    ("mask too short", {"frames": torch.tensor([True, False])}, "mask covers 2 frames, the inputs have 3"),
-    ("mask for other inputs", {"frames": EVERY[:3]}, r"mask has shape \(3, 3\), expected \(3,\) or \(4, 3\)"),
+    ("mask too short", {"frames": torch.tensor([True, False])}, "mask covers 2 frames, input 0 has 3"),
+    ("mask for other inputs", {"frames": EVERY[:3]}, "mask is given for 3 inputs, but there are 4"),
     ("no frame at all", {"frames": []}, "name at least one frame"),
     ("half a frame", {"frames": 1.5}, "by whole numbers"),
-    ("substitutes and frames", {"substitutes": {0: [1]}, "frames": "each"}, "leave frames out"),
+    ("substitutes and frames", {"substitutes": {0: [1]}, "frames": "all"}, "leave frames out"),
+    ("several lists of frames", {"frames": [[0, 1, 1]] * 4}, "several lists are bool masks"),
+    ("scale without frames", {"scale": [1, 1, 1]}, "the scale .* needs a norm p >= 1 and frames"),
+    ("scale under norm zero", {"scale": [1, 1, 1], "norm": 0, "frames": "all"}, "the scale .* needs a norm p >= 1"),
+    ("negative scale", {"scale": [1, -1, 1], "frames": "all"}, "must be 0 or between .*; got -1 to 1"),
+    ("scale of NaN", {"scale": [1, math.nan, 1], "frames": "all"}, "must be 0 or between"),
+    ("infinite scale", {"scale": [1, math.inf, 1], "frames": "each"}, "must be 0 or between"),
+    ("scale too short", {"scale": [1, 1], "frames": "all"}, "the scale covers 2 frames, input 0 has 3"),
+    ("scale too long", {"scale": [1, 1, 1, 1], "frames": "all"}, "the scale covers 4 frames, input 0 has 3"),
+    ("scale for other inputs", {"scale": torch.ones(3, 3), "frames": "all"}, "the scale is given for 3 inputs, but there are 4"),
+    ("scale of words", {"scale": ["a", "b", "c"], "frames": "all"}, "the scale needs a number for each frame"),
+    ("one number for a scale", {"scale": 0.5, "frames": "all"}, "the scale needs a number for each frame"),
+    ("norm by name", {"norm": "inf"}, "norm 'inf'"),
+    ("targets by another word", {"targets": "second"}, "targets='second'"),
+    ("runner-up of a label that is not there", {"targets": "runner-up", "y": [0, 1, 2, 9]}, "label 9 of input 3"),
+    ("no labels", {"y": None}, "labels must be integers, one class for each input"),
+    ("one number for x", {"x": 3.0}, "x does not hold inputs"),
+    ("infinity", {"x": torch.full((4, 3, 2), math.inf)}, "input 0 holds NaN or infinity"),
     ("no data", {"x": torch.zeros(0, 3, 2), "y": []}, "the data are empty"),
     ("no data in a list", {"x": [], "y": []}, "the data are empty"),
     ("NaN", {"x": torch.full((4, 3, 2), math.nan)}, "input 0 holds NaN"),
@@ -299,6 +426,12 @@ def test_errors_come_before_long_work(change: dict[str, Any], message: str) -> N
     assert net.queries <= 8
 
 
+def test_token_ids_that_are_no_integers() -> None:
+    known = truth.sentences(0)
+    with pytest.raises(hf.BadInput, match=r"Bag reads token ids, and the data are torch\.float32"):
+        hf.radius(known.network(), known.tokens.float(), known.y)
+
+
 def test_data_outside_the_domain_are_refused_before_any_query() -> None:
     net = KNOWN.network((0, 1))
     with pytest.raises(hf.BadInput, match=r"input 0 has values .* but the domain is \[0, 1\]"):
@@ -312,6 +445,14 @@ def test_frames_need_frames() -> None:
     found = hf.radius(flat.network(), flat.x, flat.y, frames="each", methods=FAST)  # six frames of one number
     assert [len(row) for row in found] == [6, 6]
     assert len(hf.radius(one.network(), one.x, one.y, frames="all", methods=FAST)) == 2
+
+
+def test_weights_that_are_no_numbers_are_refused_when_the_network_is_read() -> None:
+    model = truth.sentences(0).model
+    with torch.no_grad():
+        model.embedding.weight[3, 0] = math.nan
+    with pytest.raises(hf.BadInput, match=r"Bag: embedding\.weight holds NaN or infinity"):
+        hf.Network.from_torch(model, tokens=True)
 
 
 # ---------------------------------------------------------------- worst
@@ -378,3 +519,104 @@ def test_worst_of_a_float64_region_in_a_float32_network() -> None:
     single = Frames(x.float(), torch.tensor([0.5], dtype=torch.float64), 2, mask=mask)
     [plain] = hf.worst(KNOWN.network(), single, hf.Linear.of([1.0, 0.0, 0.0]))
     assert double.upper.value == pytest.approx(plain.upper.value, abs=1e-3)
+
+
+# ---------------------------------------------------------------- linear bounds
+
+
+class LastOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])
+
+
+def plane(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    """a (batch, rows, *shape), b (batch, rows), x (..., batch, *shape) -> (..., batch, rows)."""
+    return (a.flatten(2) * x.double().flatten(-2)[..., None, :]).sum(-1) + b
+
+
+SHARES = torch.tensor([[1.0, 0.0, 0.5]] * 4)
+IN_UNIT = hf.Domain.of((0, 1))
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        Ball(KNOWN.x, 0.2, 2, IN_UNIT),
+        Frames(KNOWN.x, 0.3, 1, mask=SHARES),
+        Box.between(KNOWN.x - 0.1, KNOWN.x + 0.3),
+        Sparse(KNOWN.x, torch.full((4,), 2.0), IN_UNIT),
+    ],
+    ids=lambda r: type(r).__name__,
+)
+@pytest.mark.parametrize(
+    "model", [nn.Sequential(nn.Flatten(), nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)), LastOutput()], ids=["tanh", "lstm"]
+)
+def test_no_point_crosses_a_linear_bound(region: hf.Region, model: nn.Module) -> None:
+    net = hf.Network.from_torch(model.eval())
+    rows = torch.cat([torch.eye(3), torch.tensor([[1.0, -2.0, 0.5]])]).double()
+    offset = torch.tensor([0.0, 1.0, 0.0, -0.3])
+    found = hf.bounds(net, region, rows, offset)
+    assert found.lower_A.shape == found.upper_A.shape == (4, 4, 3, 2)
+    x = torch.cat(
+        [
+            region.sample(300, torch.Generator().manual_seed(0)),
+            *(region.vertex(s * found.lower_A[:, :1].squeeze(1).float())[None] for s in (-1, 1)),
+        ]
+    )
+    with torch.no_grad():
+        z = copy.deepcopy(model).double()(x.double().flatten(0, 1)).reshape(*x.shape[:2], 3) @ rows.t() + offset
+    below, above = plane(found.lower_A, found.lower_b, x), plane(found.upper_A, found.upper_b, x)
+    slack = 1e-12  # of the planes as they are computed here
+    for smaller, larger in ((found.lower, below), (below, z), (z, above), (above, found.upper)):
+        assert (smaller <= larger + slack).all()
+    assert (found.upper - found.lower < 20).all()
+    alone = hf.bounds(net, region)
+    assert torch.allclose(alone.lower + offset[:3], found.lower[:, :3])
+    negated = hf.bounds(net, region, -rows.expand(4, 4, 3), -offset.expand(4, 4))
+    for name, other in (("lower", "upper"), ("lower_A", "upper_A"), ("lower_b", "upper_b")):
+        assert torch.allclose(getattr(found, other), -getattr(negated, name), rtol=1e-9, atol=1e-12)
+        assert torch.allclose(getattr(found, name), -getattr(negated, other), rtol=1e-9, atol=1e-12)
+
+
+def test_bounds_of_a_linear_network_are_the_network() -> None:
+    layer = KNOWN.model[1]
+    weight, bias = layer.weight.detach().double().reshape(3, 3, 2), layer.bias.detach().double()
+    found = hf.bounds(KNOWN.network(), Ball(KNOWN.x, 0.3, 2))
+    for a, b in ((found.lower_A, found.lower_b), (found.upper_A, found.upper_b)):
+        assert torch.allclose(a, weight.expand(4, 3, 3, 2), rtol=1e-12)
+        assert torch.allclose(b, bias.expand(4, 3), rtol=1e-9, atol=1e-9)
+    z = copy.deepcopy(KNOWN.model).double()(KNOWN.x.double()).detach()
+    away = 0.3 * weight.flatten(1).norm(dim=-1)
+    assert torch.allclose(found.lower, z - away, rtol=1e-9)
+    assert torch.allclose(found.upper, z + away, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "offset", "message"),
+    [
+        (torch.eye(2), None, r"rows have shape \(2, 2\), expected \(rows, 3\) or \(4, rows, 3\)"),
+        (torch.ones(3), None, "rows have shape"),
+        (torch.ones(2, 1, 3), None, "rows have shape"),
+        (torch.full((1, 3), math.nan), None, "NaN or infinite"),
+        (None, torch.ones(2), r"offset has shape \(2,\), expected one number for each of the 3 rows"),
+    ],
+)
+def test_rows_that_do_not_fit(rows: Tensor | None, offset: Tensor | None, message: str) -> None:
+    with pytest.raises(hf.BadInput, match=message):
+        hf.bounds(KNOWN.network(), Ball(KNOWN.x, 0.3, 2), rows, offset)
+
+
+def test_bounds_say_which_layer_has_none() -> None:
+    class Sorted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1).sort(-1).values
+
+    with pytest.raises(hf.UnsupportedLayer, match="sort"):
+        hf.bounds(hf.Network.from_torch(Sorted().eval()), Ball(KNOWN.x, 0.3, 2))
+    black_box = hf.Network.from_callable(lambda x: x.reshape(len(x), -1))
+    with pytest.raises(hf.UnsupportedLayer, match="black box"):
+        hf.bounds(black_box, Ball(KNOWN.x, 0.3, 2))

@@ -9,10 +9,10 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
 ROOMS = ("certify", "hamming", "lipschitz", "monitor")
 FLOORS = [
-    ("errors", "result", "batch", "rounding"),
+    ("errors", "memory", "result", "batch", "rounding"),
     ("network", "region", "property"),
     ("problem", "method", "solver", "store", "execute"),
-    ("bounds", "attacks", "datasets"),
+    ("bounding", "attacks", "datasets"),
     ROOMS,
     ("api", "report"),
     ("cli",),

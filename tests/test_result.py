@@ -99,7 +99,7 @@ def test_estimates_stand_beside_the_ends_one_for_each_method() -> None:
         (-math.inf, 0, math.inf, False),
         (1, 3, 2, False),
         (2, 2, 0, True),
-        (math.inf, math.inf, math.inf, True),
+        (math.inf, math.inf, 0, True),
     ],
 )
 def test_gap_and_closed(lower: float, upper: float, gap: float, closed: bool) -> None:

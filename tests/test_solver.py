@@ -334,6 +334,37 @@ def test_finished_rows_are_not_asked_again() -> None:
     assert sorted(memory.kept) == [Key(i) for i in range(6)]
 
 
+# ---------------------------------------------------------------- where a region ends
+
+
+def test_a_proof_of_all_that_a_region_can_hold_is_a_proof_at_every_radius() -> None:
+    network = KNOWN.network((-9, 9))
+    region = Ball(KNOWN.x, torch.zeros(len(KNOWN.x), dtype=torch.float64), 2, network.domain)
+    problem, limit = truth.radius_problem(network, region, KNOWN.y), float(region.limit().max())
+    for record in solve([problem], [Scripted((proves(0.01), proves(limit)))]):
+        assert record.status == "closed"
+        assert record.bracket.lower.value == record.bracket.upper.value == math.inf
+        assert "no change that is allowed breaks it" in record.bracket.note
+    short = solve([problem], [Scripted((proves(float(region.limit().min()) * (1 - 1e-9)),))])
+    assert all(r.bracket.lower.value < math.inf and not r.bracket.note for r in short)
+    with pytest.raises(Contradiction, match="Scripted says at least inf"):
+        solve([problem], [PGD(), Scripted((proves(limit),))])
+
+
+@pytest.mark.parametrize("methods", [[], [PGD()], [hf.Certify()]], ids=["none", "PGD", "Certify"])
+def test_an_input_that_cannot_move_needs_no_method(methods: list[Method[Any]]) -> None:
+    network, still = KNOWN.network(), torch.zeros(len(KNOWN.x), KNOWN.x.shape[1], dtype=torch.bool)
+    still[0] = True
+    region = hf.Frames(KNOWN.x, torch.zeros(len(KNOWN.x), dtype=torch.float64), 2, mask=still)
+    first, *others = solve([truth.radius_problem(network, region, KNOWN.y)], methods)
+    assert first.bracket.lower.value < math.inf
+    for record in others:
+        assert record.status == "closed"
+        assert record.bracket.lower.value == math.inf
+        assert record.bracket.lower.evidence.method == "the input itself"
+        assert "nothing may change" in record.bracket.note
+
+
 # ---------------------------------------------------------------- lies
 
 

@@ -114,14 +114,17 @@ def test_a_better_record_replaces_and_the_history_remembers(store: Store) -> Non
     for lower, upper in steps:
         store.write([open_record(0, lower, upper)])
     store.write([open_record(1, -math.inf, math.inf)])
+    store.write([open_record(2, math.inf, math.inf, status="closed")])  # nothing breaks it
     store = reopened(store)
     assert [(r.key, r.bracket.lower.value, r.bracket.upper.value) for r in store.records()] == [
         (Key(0), 2.0, 2.0),
         (Key(1), -math.inf, math.inf),
+        (Key(2), math.inf, math.inf),
     ]
     moments = [(e.lower, e.upper) for e in store.history() if e.key == Key(0)]
     assert moments == [(0.0, math.inf), (0.0, 4.0), (1.0, 4.0), (2.0, 2.0)]  # the same again is no news
     assert [(e.lower, e.upper) for e in store.history() if e.key == Key(1)] == [(-math.inf, math.inf)]
+    assert [(e.lower, e.upper) for e in store.history() if e.key == Key(2)] == [(math.inf, math.inf)]
 
 
 def test_interrupted_and_stopped_records_are_asked_again(store: Store) -> None:

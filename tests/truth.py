@@ -73,14 +73,15 @@ class LinearTruth:
         return (margin / (slopes.abs() * mask.flatten(1)[:, None]).sum(-1)).amin(-1)
 
     def changed_units(self, domain: tuple[float, float], axes: tuple[int, ...]) -> Tensor:
-        """(batch,): the largest number of units that may change freely in the domain, by the best gains in order."""
+        """(batch,): the largest number of units that may change freely in the domain, by the best gains in order; infinite if all may."""
         margin, slopes = self.margins()
         slopes = slopes.reshape(*slopes.shape[:2], *self.x.shape[1:])
         x = self.x.double()[:, None]
         gain = slopes * x - torch.minimum(slopes * domain[0], slopes * domain[1])
         per_unit = gain.sum(tuple(a + 2 for a in axes), keepdim=True) if axes else gain
         falls = per_unit.flatten(2).sort(-1, descending=True).values.cumsum(-1)  # (batch, classes, units)
-        return (falls < margin[..., None]).sum(-1).amin(-1).double()
+        most = (falls < margin[..., None]).sum(-1).amin(-1).double()
+        return torch.where(most == falls.shape[-1], math.inf, most)
 
 
 def linear(
@@ -226,9 +227,9 @@ class Sentences:
     def network(self) -> Network:
         return Network.from_torch(self.model, tokens=True)
 
-    def radius(self) -> list[int]:
-        """For each sentence, how many words may be replaced without any choice of them changing the class."""
-        answers = []
+    def radius(self) -> list[float]:
+        """For each sentence, how many words may be replaced without any choice of them changing the class; infinite if none does."""
+        answers: list[float] = []
         for sentence, label in zip(self.tokens.tolist(), self.y.tolist(), strict=True):
             options = [[t, *(s for s in self.substitutes.get(t, ()) if s != t)] for t in sentence]
             every = torch.tensor(list(itertools.product(*options)))
@@ -236,8 +237,7 @@ class Sentences:
                 z = self.model(every)
             wrong = z[:, label] <= z[:, 1 - label]
             changed = (every != torch.tensor(sentence)).sum(-1)
-            changeable = sum(len(o) > 1 for o in options)
-            answers.append(int(changed[wrong].min()) - 1 if bool(wrong.any()) else changeable)
+            answers.append(int(changed[wrong].min()) - 1 if bool(wrong.any()) else math.inf)
         return answers
 
 

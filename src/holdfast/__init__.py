@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.api import radius, worst
+    from holdfast.api import Bounds, bounds, radius, worst
     from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-    from holdfast.certify import Certify, Enumerate
+    from holdfast.certify import Certify, Enumerate, Split, Tighten
     from holdfast.errors import (
         BadInput,
         Contradiction,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "holdfast.api": ("radius", "worst"),
+    "holdfast.api": ("Bounds", "bounds", "radius", "worst"),
     "holdfast.attacks": ("CLEVER", "CarliniWagner", "Corners", "PGD"),
-    "holdfast.certify": ("Certify", "Enumerate"),
+    "holdfast.certify": ("Certify", "Enumerate", "Split", "Tighten"),
     "holdfast.errors": (
         "BadInput", "Contradiction", "HoldfastError", "MissingExtra", "StoreError", "UnreadableFile", "UnsupportedLayer",
     ),
@@ -58,6 +58,7 @@ __all__ = [
     "BadInput",
     "Ball",
     "Bound",
+    "Bounds",
     "Box",
     "Bracket",
     "CarliniWagner",
@@ -83,14 +84,17 @@ __all__ = [
     "Region",
     "Robustness",
     "Sparse",
+    "Split",
     "Stop",
     "Store",
     "StoreError",
     "Targeted",
+    "Tighten",
     "UnreadableFile",
     "UnsupportedLayer",
     "Words",
     "__version__",
+    "bounds",
     "radius",
     "solve",
     "worst",

@@ -1,26 +1,32 @@
-"""The short forms people type: hf.radius and hf.worst."""
+"""The short forms people type: hf.radius, hf.worst and hf.bounds."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
 
 from holdfast.attacks import PGD, CarliniWagner, Corners
-from holdfast.certify import Certify, Enumerate
+from holdfast.bounding.engine import linear_bound, propagate
+from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
+from holdfast.certify.certify import graph_of
 from holdfast.errors import BadInput
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
-from holdfast.property import Property, Robustness, Targeted
+from holdfast.property import Linear, Property, Robustness, Targeted
 from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
+from holdfast.region.words import Substitutes, position_sets
 from holdfast.result import Bracket, Key
 from holdfast.solver import Progress, Sink, Stop, solve
 
-FramesOption = Literal["all", "each"] | int | Sequence[int] | Tensor | None
+FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
+ScaleOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
+TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
 Inputs = Tensor | Sequence[Tensor]
-Tier = Literal["search", "fast"]
+Tier = Literal["search", "fast", "tight", "split"]
 
 
 @overload
@@ -31,10 +37,12 @@ def radius(
     *,
     norm: float = ...,
     frames: Literal["each"],
-    targets: Tensor | Sequence[int] | None = ...,
-    substitutes: None = ...,
+    scale: ScaleOption = ...,
+    targets: TargetsOption = ...,
+    substitutes: Substitutes | None = ...,
     lengths: Sequence[int] | None = ...,
     tier: Tier = ...,
+    arithmetic: Arithmetic = ...,
     methods: Sequence[Method[Any]] | None = ...,
     stop: Stop | None = ...,
     seed: int = ...,
@@ -50,11 +58,13 @@ def radius(
     y: Tensor | Sequence[int],
     *,
     norm: float = ...,
-    frames: Literal["all"] | int | Sequence[int] | Tensor | None = ...,
-    targets: Tensor | Sequence[int] | None = ...,
-    substitutes: Mapping[int, Sequence[int]] | None = ...,
+    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ...,
+    scale: ScaleOption = ...,
+    targets: TargetsOption = ...,
+    substitutes: Substitutes | None = ...,
     lengths: Sequence[int] | None = ...,
     tier: Tier = ...,
+    arithmetic: Arithmetic = ...,
     methods: Sequence[Method[Any]] | None = ...,
     stop: Stop | None = ...,
     seed: int = ...,
@@ -70,10 +80,12 @@ def radius(
     *,
     norm: float = math.inf,
     frames: FramesOption = None,
-    targets: Tensor | Sequence[int] | None = None,
-    substitutes: Mapping[int, Sequence[int]] | None = None,
+    scale: ScaleOption = None,
+    targets: TargetsOption = None,
+    substitutes: Substitutes | None = None,
     lengths: Sequence[int] | None = None,
     tier: Tier = "fast",
+    arithmetic: Arithmetic = "real",
     methods: Sequence[Method[Any]] | None = None,
     stop: Stop | None = None,
     seed: int = 0,
@@ -87,12 +99,21 @@ def radius(
     norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
     frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
                  answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
-    targets      None: any other class counts. Else one class for each input, and only a change to that class counts.
-    tier         how hard to prove: "fast" is one pass of linear bounds with closed-form planes, "search" only looks for witnesses.
-    substitutes  token id -> ids it may become: the radius then counts replaced words.
+    scale        with frames: frame k moves by at most radius * scale_k; 0 holds it still. One number a frame, for all inputs or for each.
+    targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
+                 class that the network holds for the next likely.
+    tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then second-order models with trained
+                 coefficients, seconds for an input. "split": then halves of the region, minutes; limit it with `stop`. "search": no proof.
+    arithmetic   "real": proofs speak of the network in real arithmetic. "executed": of its own float32 outputs (tier "fast").
+    substitutes  token id -> ids it may become, or for each input and each of its places the ids that may stand there: the radius then
+                 counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.
+
+    The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
     """
-    problems = radius_problems(net, x, y, norm=norm, frames=frames, targets=targets, substitutes=substitutes, lengths=lengths)
-    chosen = default_methods(net, "radius", tier, words=substitutes is not None) if methods is None else methods
+    problems = radius_problems(
+        net, x, y, norm=norm, frames=frames, scale=scale, targets=targets, substitutes=substitutes, lengths=lengths
+    )  # fmt: skip
+    chosen = default_methods(net, "radius", tier, words=substitutes is not None, arithmetic=arithmetic) if methods is None else methods
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
     if not (isinstance(frames, str) and frames == "each"):
@@ -109,6 +130,7 @@ def worst(
     property: Property,
     *,
     tier: Tier = "fast",
+    arithmetic: Arithmetic = "real",
     methods: Sequence[Method[Any]] | None = None,
     stop: Stop | None = None,
     seed: int = 0,
@@ -120,19 +142,76 @@ def worst(
     Reachability is two of these: the smallest of an output, and the smallest of its negative.
     """
     problem = Problem(net, region, property, "worst", tuple(Key(i) for i in range(len(region))))
-    chosen = default_methods(net, "worst", tier) if methods is None else methods
+    chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
     return [r.bracket for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
 
 
-def default_methods(net: Network, goal: Goal, tier: Tier = "fast", *, words: bool = False) -> list[Method[Any]]:
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What is proved of some rows of the outputs over each region of a batch, in real arithmetic, every rounding paid for:
+
+    lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x of the region.
+    """
+
+    lower: Tensor  # (batch, rows) float64, as are all
+    upper: Tensor  # (batch, rows)
+    lower_A: Tensor  # (batch, rows, *shape)
+    lower_b: Tensor  # (batch, rows)
+    upper_A: Tensor  # (batch, rows, *shape)
+    upper_b: Tensor  # (batch, rows)
+
+
+def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Tensor | None = None) -> Bounds:
+    """Certified bounds of every output over the region, as numbers and as linear functions of the input.
+
+    rows    (rows, outputs) or (batch, rows, outputs): bound these combinations of the outputs instead.
+    offset  (rows,) or (batch, rows): added to them.
+    """
+    batch, outputs = len(region), net.outputs_for(region.centre)
+    given = torch.eye(outputs) if rows is None else torch.as_tensor(rows)
+    if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != batch):
+        raise BadInput(f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({batch}, rows, {outputs}).")
+    matrix = given.to(net.device, torch.float64).expand(batch, *given.shape[-2:])
+    shift = torch.zeros(()) if offset is None else torch.as_tensor(offset)
+    if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
+        raise BadInput(f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows.")
+    shift = shift.to(net.device, torch.float64).expand(matrix.shape[:2])
+    problem = Problem(net, region, Linear(matrix, shift), "worst", tuple(Key(i) for i in range(batch)))
+    problem.check()
+    graph = graph_of(problem)
+    found = linear_bound(graph, propagate(graph, problem.region), torch.cat([matrix, -matrix], dim=1))
+    signed = torch.cat([shift, -shift], dim=1)
+    down = torch.full_like(signed, -torch.inf)
+    plane = replace(found, constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)))
+    least, count = plane.minimum(problem.region), matrix.shape[1]
+    return Bounds(
+        lower=least[:, :count], upper=-least[:, count:],
+        lower_A=plane.coefficients[:, :count], lower_b=plane.constant[:, :count],
+        upper_A=-plane.coefficients[:, count:], upper_b=-plane.constant[:, count:],
+    )  # fmt: skip
+
+
+def default_methods(
+    net: Network, goal: Goal, tier: Tier = "fast", *, words: bool = False, arithmetic: Arithmetic = "real"
+) -> list[Method[Any]]:
     """What is tried when nothing is named: searches for the upper end, then proofs for the lower one."""
     if tier not in get_args(Tier):
         raise BadInput(f"tier {tier!r} is unknown; there are {', '.join(get_args(Tier))}.")
+    if arithmetic not in get_args(Arithmetic):
+        raise BadInput(f"arithmetic {arithmetic!r} is unknown; there are {', '.join(get_args(Arithmetic))}.")
+    if arithmetic == "executed" and tier in ("tight", "split"):
+        raise BadInput(f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'.")
     if not net.differentiable:
         return [Corners()]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
     exact: list[Method[Any]] = [Enumerate()] if words else []
-    return searches if tier == "search" else [*exact, *searches, Certify()]
+    proofs: dict[Tier, list[Method[Any]]] = {
+        "search": [],
+        "fast": [Certify(arithmetic=arithmetic)],
+        "tight": [Tighten()],
+        "split": [Split()],
+    }
+    return [*(exact if proofs[tier] else ()), *searches, *proofs[tier]]
 
 
 def radius_problems(
@@ -142,37 +221,46 @@ def radius_problems(
     *,
     norm: float = math.inf,
     frames: FramesOption = None,
-    targets: Tensor | Sequence[int] | None = None,
-    substitutes: Mapping[int, Sequence[int]] | None = None,
+    scale: ScaleOption = None,
+    targets: TargetsOption = None,
+    substitutes: Substitutes | None = None,
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
-    if substitutes is not None and frames is not None:
-        raise BadInput("substitutes already say which words may change; leave frames out.")
     rows = as_rows(x, lengths)
     labels = _classes(y, len(rows), "labels")
-    aims = None if targets is None else _classes(targets, len(rows), "targets")
+    aims = None if targets is None or isinstance(targets, str) else _classes(targets, len(rows), "targets")
+    if isinstance(targets, str) and targets != "runner-up":
+        raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
+    if scale is not None and (frames is None or substitutes is not None or norm == 0):
+        raise BadInput("the scale says how far each frame moves: it needs a norm p >= 1 and frames (frames=, --frames), all, each or some.")
+    each = isinstance(frames, str) and frames == "each"
+    if substitutes is not None and frames is not None and not each:
+        raise BadInput("substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time.")
+    sets = None if substitutes is None else _position_sets(net, rows, substitutes)
+    weights = None if frames is None or substitutes is not None else _frame_weights(rows, frames, scale, padded=lengths is not None)
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(tuple(row.shape), []).append(index)
     problems = []
     for members in groups.values():
         stacked = torch.stack([rows[i] for i in members])
-        tokens = None if stacked.is_floating_point() else stacked
-        centre = (stacked if tokens is None else net.embed(tokens)).to(net.device, net.dtype)
+        if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
+            raise BadInput(f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim).")
+        centre = (stacked if stacked.is_floating_point() else net.embed(stacked)).to(net.device, net.dtype)
         place = torch.tensor(members)
-        label = labels[place].to(net.device)
-        prop = Robustness(label) if aims is None else Targeted(label, aims[place].to(net.device))
-        if substitutes is not None:
-            if tokens is None or net.vectors is None:
-                raise BadInput("substitutes are sets of words: give token ids to a network that reads tokens.")
-            region: Family = Words.around(tokens, substitutes, net.vectors)
-            problems.append(Problem(net, region, prop, "radius", tuple(Key(i) for i in members)))
-        elif isinstance(frames, str) and frames == "each":
-            problems.append(_each_frame(net, centre, prop, norm, members))
+        if sets is not None:
+            assert net.vectors is not None
+            region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
-            region = _region(net, centre, norm, frames)
-            problems.append(Problem(net, region, prop, "radius", tuple(Key(i) for i in members)))
+            mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
+            region = _region(net, centre, norm, frames, mask)
+        label = labels[place].to(net.device)
+        prop: Property = Robustness(label)
+        if targets is not None:
+            prop = Targeted(label, _runner_up(net, centre, label) if aims is None else aims[place].to(net.device))
+        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
+        problems.append(_each_frame(problem) if each else problem)
     for problem in problems:
         problem.check()
     return problems
@@ -180,7 +268,10 @@ def radius_problems(
 
 def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
     """Every input by itself, without padding."""
-    rows = [torch.as_tensor(row) for row in x]
+    try:
+        rows = [torch.as_tensor(row) for row in x]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error}).") from error
     if not rows:
         raise BadInput("the data are empty: there is no input to ask about.")
     if lengths is None:
@@ -194,7 +285,10 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
 
 
 def _classes(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
-    classes = torch.as_tensor(values)
+    try:
+        classes = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{what} must be integers, one class for each input ({error}).") from error
     if classes.dim() != 1 or len(classes) != count:
         raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
     if classes.is_floating_point() or classes.dtype == torch.bool:
@@ -202,13 +296,25 @@ def _classes(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
     return classes.long()
 
 
-def _region(net: Network, centre: Tensor, norm: float, frames: FramesOption) -> Family:
+def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:
+    if net.vectors is None or any(row.is_floating_point() or row.dim() != 1 for row in rows):
+        raise BadInput("substitutes are sets of words: give token ids to a network that reads tokens.")
+    return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
+
+
+def _runner_up(net: Network, centre: Tensor, label: Tensor) -> Tensor:
+    """-> (batch,): of the other classes the one with the largest output."""
+    Robustness(label).check(len(centre), net.outputs_for(centre))
+    return net(centre).scatter(1, label[:, None], -torch.inf).argmax(-1)
+
+
+def _region(net: Network, centre: Tensor, norm: float, frames: FramesOption, mask: Tensor | None) -> Family:
     zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
     if norm == 0:
         return Sparse(centre, zero, net.domain, axes=_unit_axes(centre, frames))
-    if frames is None:
+    if mask is None:
         return Ball(centre, zero, norm, net.domain)
-    return Frames(centre, zero, norm, net.domain, mask=_mask(centre, frames))
+    return Frames(centre, zero, norm, net.domain, mask=mask)
 
 
 def _unit_axes(centre: Tensor, frames: FramesOption) -> tuple[int, ...]:
@@ -221,43 +327,71 @@ def _unit_axes(centre: Tensor, frames: FramesOption) -> tuple[int, ...]:
     return (0,) if rank == 3 else ()
 
 
-def _mask(centre: Tensor, frames: FramesOption) -> Tensor:
-    """(batch, frames) bool."""
-    count = centre.shape[1] if centre.dim() > 1 else 0
-    if count == 0:
+def _frame_weights(rows: list[Tensor], frames: FramesOption, scale: ScaleOption, *, padded: bool) -> list[Tensor]:
+    """For each input (frames,) float64: the share of the radius by which each frame may move."""
+    counts = [len(row) if row.dim() else 0 for row in rows]
+    if min(counts) == 0:
         raise BadInput("frames need inputs of shape (batch, frames, ...).")
-    mask = torch.zeros((len(centre), count), dtype=torch.bool, device=centre.device)
+    chosen = [torch.ones(count, dtype=torch.float64) for count in counts]
     if isinstance(frames, str):
-        if frames != "all":
+        if frames not in ("all", "each"):
             raise BadInput(f"frames={frames!r}: use 'all', 'each', a frame's number, several, or a bool mask.")
-        return ~mask
-    chosen = torch.as_tensor(frames, device=centre.device)
-    if chosen.dtype == torch.bool:
-        if chosen.shape[-1:] != (count,):
-            raise BadInput(f"the frame mask covers {chosen.shape[-1] if chosen.dim() else 0} frames, the inputs have {count}.")
-        if tuple(chosen.shape) not in ((count,), tuple(mask.shape)):
-            raise BadInput(f"the frame mask has shape {tuple(chosen.shape)}, expected ({count},) or {tuple(mask.shape)}.")
-        return mask | chosen
-    if chosen.numel() == 0 or chosen.is_floating_point():
+    else:
+        given = _plain(frames)
+        if isinstance(given, list) and given and isinstance(given[0], list | bool):
+            flags = given if isinstance(given[0], bool) else [flag for flags in given for flag in flags]
+            if not all(isinstance(flag, bool) for flag in flags):
+                raise BadInput("frames: several lists are bool masks, one for each input; use scale= for numbers.")
+            chosen = _per_frame(given, counts, "the frame mask", padded)
+        else:
+            chosen = [_marked(given, count, place) for place, count in enumerate(counts)]
+    if scale is None:
+        return chosen
+    return [some * much for some, much in zip(chosen, _per_frame(_plain(scale), counts, "the scale", padded), strict=True)]
+
+
+def _plain(values: Any) -> Any:
+    """Numbers in lists, whatever they came in; lists of different lengths stay as they are."""
+    try:
+        return torch.as_tensor(values).tolist()
+    except (TypeError, ValueError, RuntimeError):
+        return [_plain(part) for part in values] if isinstance(values, Sequence) and not isinstance(values, str) else values
+
+
+def _marked(frames: Any, count: int, place: int) -> Tensor:
+    """A frame's number, or several -> (count,) with ones there."""
+    wanted = frames if isinstance(frames, list) else [frames]
+    if not wanted or not all(type(f) is int for f in wanted):
         raise BadInput(f"frames={frames!r}: name at least one frame, by whole numbers.")
-    wrong = [int(f) for f in chosen.flatten() if not 0 <= int(f) < count]
+    wrong = [f for f in wanted if not 0 <= f < count]
     if wrong:
-        raise BadInput(f"frame {wrong[0]} does not exist: the inputs have frames 0 to {count - 1}.")
-    mask[:, chosen.flatten()] = True
-    return mask
+        raise BadInput(f"frame {wrong[0]} does not exist: input {place} has frames 0 to {count - 1}.")
+    return torch.zeros(count, dtype=torch.float64).index_fill(0, torch.tensor(wanted), 1.0)
 
 
-def _each_frame(net: Network, centre: Tensor, prop: Property, norm: float, members: list[int]) -> Problem:
-    """Every input once for each of its frames."""
-    batch, count = len(centre), centre.shape[1] if centre.dim() > 1 else 0
-    whole = _region(net, centre, norm, "all")
-    if not isinstance(whole, Frames):
-        raise BadInput("frames='each' needs a norm p >= 1.")
-    rows = torch.arange(batch, device=centre.device).repeat_interleave(count)
-    base = Problem(net, whole, prop, "radius", tuple(Key(i) for i in members)).take(rows)
-    assert isinstance(base.region, Frames)
-    single = Frames(
-        base.region.centre, base.region.radius, norm, net.domain,
-        mask=torch.eye(count, dtype=torch.bool, device=centre.device).repeat(batch, 1),
-    )  # fmt: skip
-    return Problem(net, single, base.property, "radius", tuple(Key(i, k) for i in members for k in range(count)))
+def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[Tensor]:
+    """One list of numbers for all inputs, or one for each -> (frames,) float64 for each. Padded inputs may have padded lists."""
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"{what} needs a number for each frame, got {values!r}.")
+    lists = values if isinstance(values[0], list) else [values] * len(counts)
+    if len(lists) != len(counts):
+        raise BadInput(f"{what} is given for {len(lists)} inputs, but there are {len(counts)}.")
+    found = []
+    for place, (numbers, count) in enumerate(zip(lists, counts, strict=True)):
+        if len(numbers) != count and not (padded and len(numbers) > count):
+            raise BadInput(f"{what} covers {len(numbers)} frames, input {place} has {count}.")
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise BadInput(f"{what} needs a number for each frame, got {numbers!r} for input {place}.")
+        found.append(torch.tensor(numbers[:count], dtype=torch.float64))
+    return found
+
+
+def _each_frame(problem: Problem) -> Problem:
+    """Every input once for each of its frames, or places of its sentence."""
+    whole = problem.take(torch.arange(len(problem), device=problem.region.centre.device).repeat_interleave(problem.region.shape[0]))
+    if not isinstance(whole.region, Frames | Words):
+        raise BadInput("frames='each' needs a norm p >= 1, or substitutes for words.")
+    count = problem.region.shape[0]
+    places = torch.eye(count, dtype=torch.bool, device=problem.region.centre.device).repeat(len(problem), 1)
+    keys = tuple(Key(key.index, place) for key in problem.keys for place in range(count))
+    return replace(whole, region=whole.region.only(places), keys=keys)

@@ -73,11 +73,7 @@ class Bracket:
     @property
     def gap(self) -> float:
         """upper - lower; infinite while an end is unknown."""
-        return math.inf if math.isinf(self.lower.value) or math.isinf(self.upper.value) else self.width
-
-    @property
-    def width(self) -> float:
-        return 0.0 if self.lower.value == self.upper.value else self.upper.value - self.lower.value
+        return 0.0 if self.closed else self.upper.value - self.lower.value
 
     @property
     def closed(self) -> bool:

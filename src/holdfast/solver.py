@@ -18,6 +18,9 @@ from holdfast.region import Words
 from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, Status, by_definition
 
+NOTHING_MOVES = "nothing may change here: the region holds the input alone"
+UNBROKEN = "no change that is allowed breaks it, however large"
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -86,19 +89,20 @@ def solve(
     stop: Stop | None = None,
     *,
     seed: int = 0,
-    batch: int = 128,
+    batch: int | None = None,
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Record]:
     """Answer every problem with every method that applies; one record for each row of each problem, in order.
 
-    Problems that share a network and a shape are solved in batches of at most `batch` rows. Rows the store already holds as
+    Problems that share a network and a shape are solved in batches of at most `batch` rows (if not said: 128, on a graphics card
+    1,024). Rows the store already holds as
     finished are not asked again, interrupted ones go on from what was known. Ctrl-C ends the search, keeps everything found so
     far, and marks what was not finished as interrupted.
     """
     asked = list(problems)
     stop = stop or Stop()
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise BadInput(f"batch must be at least 1, got {batch}.")
     keys = [key for problem in asked for key in problem.keys]
     if len(set(keys)) != len(keys):
@@ -144,7 +148,7 @@ def solve(
     return [answered[key] for key in keys]
 
 
-def _batches(problems: list[Problem], known: set[Key], size: int) -> Iterable[Problem]:
+def _batches(problems: list[Problem], known: set[Key], size: int | None) -> Iterable[Problem]:
     """Group what can share a batch, leave out what is known, cut to size."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
@@ -152,16 +156,16 @@ def _batches(problems: list[Problem], known: set[Key], size: int) -> Iterable[Pr
     for group in groups.values():
         whole = merge(group)
         open_rows = torch.tensor([i for i, key in enumerate(whole.keys) if key not in known], dtype=torch.int64)
-        for rows in open_rows.split(size):
+        usual = 1024 if whole.region.centre.is_cuda else 128
+        for rows in open_rows.split(size or usual):
             if len(rows):
                 yield whole.take(rows.to(whole.region.centre.device))
 
 
 def _by_definition(problem: Problem) -> list[Bracket]:
     """What is known before anything is asked."""
-    if problem.goal == "worst":
-        return [Bracket(by_definition(-math.inf), by_definition(math.inf)) for _ in problem.keys]
-    return [Bracket(by_definition(0.0), by_definition(float(most))) for most in problem.family.limit()]
+    least = 0.0 if problem.goal == "radius" else -math.inf
+    return [Bracket(by_definition(least), by_definition(math.inf)) for _ in problem.keys]
 
 
 def _resumed(bracket: Bracket, earlier: Record | None) -> Bracket:
@@ -182,12 +186,15 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     outputs = problem.network(centre)
     scores = problem.property.score(outputs)
     said = outputs.argmax(-1)
-    for row in range(len(problem)):
-        if problem.goal == "radius" and not bool(scores[row] > 0):
+    for row, limit in enumerate(problem.family.limit().tolist() if problem.goal == "radius" else ()):
+        if not bool(scores[row] > 0):
             itself = problem.region.tokens if isinstance(problem.region, Words) else centre
             witness = Evidence("witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu())
             note = f"the property fails at the input itself (the network says {int(said[row])})"
             work.brackets[row] = Bracket(by_definition(0.0), Bound(0.0, witness), note=note)
+        elif limit == 0:
+            proof = Evidence("proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,))
+            work.brackets[row] = Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES)
     if problem.goal == "worst":
         _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool)), None, None)
     work.queries = problem.network.queries - before
@@ -238,8 +245,12 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     settings = method.settings() if method else {}
     base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions)
     if claims.proved is not None:
+        limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
+        unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
         for i, value in zip(index.tolist(), claims.proved.tolist(), strict=True):
-            if not math.isnan(value):
+            if value >= limit[i]:  # the region grows no more, so what holds here holds at every radius
+                work.brackets[i] = replace(work.brackets[i].tightened(lower=Bound(math.inf, unbroken)), note=UNBROKEN)
+            elif not math.isnan(value):
                 work.brackets[i] = work.brackets[i].tightened(lower=Bound(value, base))
     if claims.estimate is not None:
         guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))

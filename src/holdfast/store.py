@@ -165,8 +165,8 @@ class Store:
         changed = [r for r in records if self._ends.get(r.key) != _ends(r)]
         if not changed:
             return
-        rows = [(*_columns(r.key), *_finite(r), r.status, json.dumps(_body(r)), *_witnesses(r.bracket)) for r in changed]
-        moments = [(*_columns(r.key), r.seconds, r.queries, *_finite(r)) for r in changed if self._ends.get(r.key, ())[:2] != _ends(r)[:2]]
+        rows = [(*_columns(r.key), *_known(r), r.status, json.dumps(_body(r)), *_witnesses(r.bracket)) for r in changed]
+        moments = [(*_columns(r.key), r.seconds, r.queries, *_known(r)) for r in changed if self._ends.get(r.key, ())[:2] != _ends(r)[:2]]
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)", moments)
@@ -339,10 +339,10 @@ def _ends(record: Record) -> tuple[float, float, str]:
     return record.bracket.lower.value, record.bracket.upper.value, json.dumps(rest)
 
 
-def _finite(record: Record) -> tuple[float | None, float | None]:
-    """SQLite and JSON have no infinity; an end that is not known is NULL."""
+def _known(record: Record) -> tuple[float | None, float | None]:
+    """An end that is not known is NULL."""
     lower, upper = record.bracket.lower.value, record.bracket.upper.value
-    return None if math.isinf(lower) else lower, None if math.isinf(upper) else upper
+    return None if lower == -math.inf else lower, None if upper == math.inf else upper
 
 
 def _body(record: Record) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.bounds.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounding.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.network import Network
 
 
@@ -101,6 +101,21 @@ class HandMade(nn.Module):
         return answer
 
 
+class Encoder(nn.Module):
+    """Attention with norms: the encoder layer of a transformer, and a head on the mean of its frames."""
+
+    def __init__(self, *, norm_first: bool) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(
+            3, 1, 4, activation="gelu" if norm_first else "relu", batch_first=True, norm_first=norm_first
+        )
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.head(self.layer(x).mean(1))
+        return answer
+
+
 class Residual(nn.Module):
     """Convolutions with batch norm, a skip, average pooling."""
 
@@ -164,6 +179,7 @@ GROUPS: dict[str, list[Function]] = {
         lambda h: h * V6.to(h) * -2.5, lambda h: h * SIGNS, lambda h: h / V6.to(h) / -3.0, lambda h: h / SIGNS.clamp(min=-2).add(7),
         lambda h: torch.cat([h[:, :3], SIGNS[None, :3].expand(h.shape[0], 3)], 1), lambda h: -h,
         lambda h: 1.5 - (h - V6.to(h)) - 0.25 * h, lambda h: torch.sub(torch.rsub(h, 2.0, alpha=3), V6.to(h), alpha=-2),
+        lambda h: h - torch.ones_like(h) * 0.5 + h.new_zeros(6) - torch.full_like(h, 0.1) * h.new_ones(h.shape[0], 1),
         lambda h: torch.addmm(V6.to(h), h, T66.flatten(0, 1).to(h), beta=-1, alpha=-2),
     ],
     "pads and means": [
@@ -184,6 +200,58 @@ GROUPS: dict[str, list[Function]] = {
         lambda h: h.amax(1, keepdim=True) + h, lambda h: h.reshape(-1, 2, 3).amax((1, 2)).unsqueeze(1), lambda h: h.amax(-1, keepdim=True),
         lambda h: F.max_pool1d(h.unsqueeze(1), 2).flatten(1), lambda h: F.max_pool1d(h.unsqueeze(1), 3, 2).flatten(1),
         lambda h: F.max_pool2d(h.reshape(-1, 1, 2, 3), (2, 2), (1, 1)).flatten(1),
+    ],
+    "softplus": [
+        F.softplus, lambda h: F.softplus(h, 2.0, 1.0), lambda h: F.softplus(h, 0.3, 0.0), lambda h: F.softplus(40.0 * h), F.logsigmoid,
+    ],
+    "gated by itself": [
+        F.gelu, lambda h: F.gelu(2.0 * h, approximate="tanh"), F.silu, lambda h: F.silu(3.0 * h, inplace=True), F.mish, F.glu,
+        lambda h: torch.sigmoid(h) * h, lambda h: 0.5 * h * (1.0 + torch.erf(h / 2.0**0.5)),
+    ],
+    "one minus a gate": [lambda h: (1.0 - torch.sigmoid(h)) * (h + 1.0), lambda h: torch.tanh(-h) * (1 - torch.sigmoid(2.0 * h))],
+    "elu kin": [
+        F.selu, lambda h: F.celu(h, 1.3), lambda h: F.celu(h, 0.4), lambda h: F.elu(h, 1.7), lambda h: F.selu(2.0 * h, inplace=True),
+    ],
+    "hard": [
+        F.hardsigmoid, lambda h: F.hardswish(3.0 * h), torch.abs, F.softshrink, lambda h: F.prelu(h, V6.to(h)), lambda h: h.clamp_min(0.1),
+        lambda h: h.clamp_max(-0.1), lambda h: F.hardsigmoid(2.0 * h, inplace=True), lambda h: F.prelu(h, -V6[:1].to(h)),
+    ],
+    "powers": [
+        lambda h: h**2, lambda h: h.pow(3) / 5.0, lambda h: (h / 2.0) ** 4, lambda h: (1.0 + h.square()) ** 0.5,
+        lambda h: (1.0 + h * h).rsqrt(), lambda h: (2.0 + torch.tanh(h)) ** -1, lambda h: 0.1 * h ** torch.tensor(2.0),
+    ],
+    "exp and log": [
+        lambda h: torch.exp(h / 2.0), lambda h: torch.log(1.0 + h.exp()), lambda h: torch.exp_(-h), lambda h: (h.abs() + 0.2).log(),
+        lambda h: torch.expm1(h / 2.0), lambda h: torch.log1p(h * h),
+    ],
+    "divisions": [
+        lambda h: h / (1.0 + h * h), lambda h: 3.0 / (h.exp() + 0.5), F.softsign, lambda h: 1.0 / (-1.5 - torch.sigmoid(h)),
+        lambda h: V6.to(h) / (h.square() + 1.0), lambda h: h.exp() / h.exp().sum(1, keepdim=True),
+    ],
+    "maxima": [
+        lambda h: torch.maximum(h, -0.5 * h.flip(1)), lambda h: torch.minimum(h[:, :3], h[:, 3:]), lambda h: torch.maximum(h, V6.to(h)),
+        lambda h: torch.min(V6.to(h), h), lambda h: torch.max(h, h.mean(1, keepdim=True)), lambda h: torch.minimum(h, h),
+    ],
+    "choices": [
+        lambda h: torch.where(h > 0, h, h.exp() - 1.0), lambda h: torch.where(h <= V6.to(h), 0.3, h), lambda h: (h >= 0.1) * h,
+        lambda h: torch.where(torch.arange(6) > 2, h, V6.to(h)), lambda h: torch.where(h < h.flip(1), 1.3, -0.7),
+        lambda h: torch.where(V6.to(h) < h, h, -1.0),
+    ],
+    "softmax": [
+        lambda h: h.softmax(-1), lambda h: (3.0 * h).log_softmax(1), lambda h: h.reshape(-1, 2, 3).softmax(1).flatten(1),
+        lambda h: F.softmin(h, 1), lambda h: h.logsumexp(1, keepdim=True), lambda h: h.reshape(-1, 2, 3).logsumexp((1, 2)).unsqueeze(1),
+    ],
+    "norms": [
+        lambda h: F.layer_norm(h, (6,)), lambda h: F.layer_norm(h.reshape(-1, 2, 3), (3,), V6[:3].to(h), V6[3:].to(h), 0.1).flatten(1),
+        lambda h: F.rms_norm(h, (6,), V6.to(h), 1e-3), lambda h: F.group_norm(h.reshape(-1, 6), 2, V6.to(h), V6.to(h)),
+        lambda h: F.instance_norm(h.reshape(-1, 2, 3), weight=V6[:2].to(h)).flatten(1),
+        lambda h: F.instance_norm(h.reshape(-1, 2, 3), V6[:2].to(h), V6[2:4].to(h).abs(), use_input_stats=False).flatten(1),
+    ],
+    "matrix products": [
+        lambda h: (h.reshape(-1, 2, 3) @ torch.tanh(h).reshape(-1, 3, 2)).flatten(1),
+        lambda h: torch.einsum("bij,bkj->bik", h.reshape(-1, 2, 3), h.reshape(-1, 2, 3) + 1.0).flatten(1),
+        lambda h: torch.einsum("bi,ji->bj", h, W64.to(h).T), lambda h: torch.einsum("bi,bi->b", h, torch.tanh(h)).unsqueeze(1),
+        lambda h: F.scaled_dot_product_attention(h.reshape(-1, 3, 2), h.reshape(-1, 3, 2).flip(1), h.reshape(-1, 3, 2) * 2.0).flatten(1),
     ],
     "deep": [lambda h: torch.tanh(F.elu(torch.sigmoid(3.0 * torch.relu(h) - 1.0) - 0.5))],
 }  # fmt: skip
@@ -215,6 +283,15 @@ for _name in ("rnn", "lstm", "gru"):
 OTHERS = {
     "residual": Specimen(Residual, (2, 4, 4)),
     "hand-made cell": Specimen(HandMade, (3, 3)),
+    "encoder": Specimen(lambda: Encoder(norm_first=False), (3, 3)),
+    "encoder, norm first": Specimen(lambda: Encoder(norm_first=True), (3, 3)),
+    "group norm": Specimen(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.InstanceNorm2d(4), nn.Flatten(), nn.LayerNorm(16),
+            nn.PReLU(), nn.Linear(16, 3),
+        ),
+        (2, 4, 4),
+    ),
     "strided": Specimen(
         lambda: nn.Sequential(
             nn.Conv2d(2, 3, 3, stride=2, padding=1, padding_mode="replicate"), nn.ELU(), nn.Conv2d(3, 2, 2, groups=1, dilation=1),

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounds.engine import lower_bound, propagate
-from holdfast.bounds.graph import Affine, build
+from holdfast.bounding.engine import lower_bound, propagate
+from holdfast.bounding.graph import Affine, build
 
 
 class Tangled(nn.Module):

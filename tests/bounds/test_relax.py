@@ -1,5 +1,8 @@
 """Planes against the functions they bound, in eighty digits: never across, and as close as the box allows."""
 
+import functools
+import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,26 +14,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from holdfast.bounds import relax
-from holdfast.bounds.relax import (
+from holdfast.bounding import relax
+from holdfast.bounding.relax import (
+    Abs,
+    Clip,
     Elu,
+    Erf,
+    Exp,
+    Gelu,
+    GeluTanh,
+    Hardswish,
     LeakyRelu,
+    Log,
+    Mish,
     Planes,
+    Power,
     Product,
+    Reciprocal,
     Relaxation,
     Relu,
+    Rsqrt,
     Sigmoid,
     SigmoidTanh,
     SigmoidTimes,
+    Silu,
+    Softplus,
+    Sqrt,
+    Step,
     Tanh,
     planes,
     value_range,
-)  # fmt: skip
-from holdfast.bounds.relax.base import intercept
+)
+from holdfast.bounding.relax.base import intercept
+from holdfast.bounding.relax.selfgated import SelfGated
 
 mp.dps = 80
 Numbers = tuple[float, ...]
 Exact = Callable[..., mpf]
+Stationary = Callable[[Numbers, Numbers, Numbers], list[tuple[mpf, ...]]]
 
 
 # ---------------------------------------------------------------- the truth: functions, and where f - slope . v can be smallest
@@ -54,11 +75,18 @@ def steep_sigmoid(slope: mpf) -> list[mpf]:
 
 @dataclass(frozen=True)
 class Truth:
-    """A relaxation, its function in high precision, and the inner points at which f - slope . v may be stationary."""
+    """A relaxation, its function in high precision, and the inner points at which f - slope . v may be stationary.
+
+    `defined` says on which boxes the function has values, `size` how large the numbers are from which it is computed, `limits` which values
+    it takes at its jumps.
+    """
 
     relaxation: Relaxation
     function: Exact
-    stationary: Callable[[Numbers, Numbers, Numbers], list[tuple[mpf, ...]]]
+    stationary: Stationary
+    defined: Callable[[float, float], bool] = lambda low, high: True
+    size: Callable[[float, float], float] = lambda low, high: 0.0
+    limits: Callable[[float, float], list[tuple[mpf, mpf]]] = lambda low, high: []
 
     def extremes(self, lower: Numbers, upper: Numbers, slope: Numbers) -> tuple[mpf, mpf]:
         """The smallest and largest f(v) - slope . v over a finite box, exactly."""
@@ -67,6 +95,7 @@ class Truth:
             p for p in self.stationary(lower, upper, slope) if all(a <= v <= b for v, (a, b) in zip(p, ends, strict=True))
         ]
         values = [self.gap(p, slope) for p in points]
+        values += [f - mpf(slope[0]) * v for v, f in self.limits(lower[0], upper[0])]
         return min(values), max(values)
 
     def gap(self, point: tuple[mpf, ...], slope: Numbers) -> mpf:
@@ -88,7 +117,7 @@ def elu(alpha: float) -> Exact:
     return lambda v: v if v > 0 else mpf(alpha) * mp.expm1(v)
 
 
-def elu_stationary(alpha: float) -> Callable[[Numbers, Numbers, Numbers], list[tuple[mpf, ...]]]:
+def elu_stationary(alpha: float) -> Stationary:
     return lambda lower, upper, slope: [(mpf(0),), *([(mp.log(mpf(slope[0]) / mpf(alpha)),)] if slope[0] > 0 else [])]
 
 
@@ -118,8 +147,102 @@ def sigmoid_tanh_stationary(lower: Numbers, upper: Numbers, slope: Numbers) -> l
     return points
 
 
-def kink(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
-    return [(mpf(0),)]
+def kinks(*places: float) -> Stationary:
+    return lambda lower, upper, slope: [(mpf(place),) for place in places]
+
+
+def where(roots: Callable[[mpf], list[mpf]]) -> Stationary:
+    """For a function of one argument: the points at which its derivative is the slope."""
+    return lambda lower, upper, slope: [(v,) for v in roots(mpf(slope[0]))]
+
+
+def smooth(v: mpf, beta: float) -> mpf:
+    return mp.log1p(mp.exp(beta * v)) / beta
+
+
+def softplus(beta: float, threshold: float) -> Truth:
+    drop = mpf(threshold) / mpf(beta)
+    return Truth(
+        Softplus(beta, threshold),
+        lambda v: v if v * beta > threshold else smooth(v, beta),
+        where(lambda s: [v for v in [mp.log(s / (1 - s)) / beta] if v <= drop] if 0 < s < 1 else []),
+        size=lambda low, high: float(smooth(mpf(high), beta) + max(-drop, 0)),
+        limits=lambda low, high: [(drop, drop), (drop, smooth(drop, beta))] if low <= drop <= high else [],
+    )
+
+
+def power(n: int) -> Truth:
+    def roots(slope: mpf) -> list[mpf]:
+        size = (abs(slope) / n) ** (mpf(1) / (n - 1))
+        return [v for v in (size, -size) if abs(n * v ** (n - 1) - slope) <= abs(slope) * mpf(10) ** -60]
+
+    return Truth(Power(n), lambda v: v**n, where(roots))
+
+
+def hardswish(v: mpf) -> mpf:
+    return mpf(0) if v <= -3 else v if v >= 3 else v * (v + 3) / 6
+
+
+def gate_slope(v: mpf, a: mpf, b: mpf) -> mpf:
+    """Of v sigmoid(a v + b v^3)."""
+    s = sigmoid(v * (a + b * v * v))
+    return s + s * (1 - s) * v * (a + 3 * b * v * v)
+
+
+def mish_slope(v: mpf) -> mpf:
+    x = mp.exp(v)
+    n = x * (x + 2)
+    return n / (n + 2) + 4 * v * x * (x + 1) / (n + 2) ** 2
+
+
+GELU = 2 * mp.sqrt(2 / mp.pi), 2 * mp.sqrt(2 / mp.pi) * mpf(0.044715)
+GATED: dict[type[SelfGated], tuple[Exact, Exact]] = {
+    Silu: (lambda v: v * sigmoid(v), lambda v: gate_slope(v, mpf(1), mpf(0))),
+    Gelu: (lambda v: v * mp.ncdf(v), lambda v: mp.ncdf(v) + v * mp.npdf(v)),
+    GeluTanh: (lambda v: v * sigmoid(v * (GELU[0] + GELU[1] * v * v)), lambda v: gate_slope(v, *GELU)),
+    Mish: (lambda v: v * mp.tanh(mp.log1p(mp.exp(v))), mish_slope),
+}
+
+
+def gated_slope(kind: type[SelfGated], v: mpf) -> mpf:
+    return GATED[kind][1](v)
+
+
+@functools.cache
+def bends(kind: type[SelfGated]) -> tuple[mpf, mpf]:
+    """Where the derivative turns: a search for its smallest and largest value."""
+
+    def turn(low: float, high: float, sign: int) -> mpf:
+        a, b = mpf(low), mpf(high)
+        while b - a > mpf(10) ** -24:
+            c, d = a + (b - a) / 3, b - (b - a) / 3
+            a, b = (a, d) if sign * gated_slope(kind, c) < sign * gated_slope(kind, d) else (c, b)
+        return (a + b) / 2
+
+    return turn(-4, 0, 1), turn(0, 4, -1)
+
+
+def gated(kind: type[SelfGated]) -> Truth:
+    def roots(slope: mpf) -> list[mpf]:
+        found = []
+        far = 40 if kind in (Gelu, GeluTanh) else 900  # no slope but 0 and 1 can be met beyond
+        ends = (mpf(-far), *bends(kind), mpf(far))
+        for a, b in itertools.pairwise(ends):
+            over = gated_slope(kind, a) > slope
+            if over == (gated_slope(kind, b) > slope):
+                continue
+            with mp.workdps(30):  # a miss of 1e-18 moves the value by 1e-36
+                while b - a > mpf(10) ** -18:
+                    middle = (a + b) / 2
+                    a, b = (middle, b) if (gated_slope(kind, middle) > slope) == over else (a, middle)
+            found.append((a + b) / 2)
+        return found
+
+    return Truth(kind(), GATED[kind][0], where(roots), size=lambda low, high: max(abs(low), abs(high)))
+
+
+def positive(low: float, high: float) -> bool:
+    return low > 0
 
 
 def none(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
@@ -127,16 +250,48 @@ def none(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]
 
 
 TRUTHS = {
-    "relu": Truth(Relu(), bent(0.0), kink),
-    **{f"leaky{s}": Truth(LeakyRelu(s), bent(s), kink) for s in (0.0, 0.01, 0.5, 1.0)},
-    **{f"elu{a}": Truth(Elu(a), elu(a), elu_stationary(a)) for a in (1.0, 0.5)},
-    "tanh": Truth(Tanh(), mp.tanh, lambda lower, upper, slope: [(v,) for v in steep_tanh(mpf(slope[0]))]),
-    "sigmoid": Truth(Sigmoid(), sigmoid, lambda lower, upper, slope: [(v,) for v in steep_sigmoid(mpf(slope[0]))]),
+    "relu": Truth(Relu(), bent(0.0), kinks(0)),
+    "abs": Truth(Abs(), abs, kinks(0)),
+    **{f"leaky{s}": Truth(LeakyRelu(s), bent(s), kinks(0)) for s in (0.0, 0.01, 0.5, 1.0)},
+    **{
+        f"clip{a, b}": Truth(Clip(a, b), lambda v, a=a, b=b: min(max(v, mpf(a)), mpf(b)), kinks(*(e for e in (a, b) if math.isfinite(e))))
+        for a, b in ((-1.0, 1.0), (0.3, math.inf), (0.5, 0.5))
+    },
+    **{f"elu{a}": Truth(Elu(a), elu(a), elu_stationary(a)) for a in (1.0, 0.5, 1.7)},
+    "hardswish": Truth(
+        Hardswish(), hardswish, lambda lower, upper, slope: [(mpf(-3),), (mpf(3),), (min(max(3 * mpf(slope[0]) - 1.5, mpf(-3)), mpf(3)),)],
+        size=lambda low, high: max(abs(max(low, -3)), abs(max(high, -3))),
+    ),
+    "step": Truth(
+        Step(), lambda v: mpf(v >= 0), kinks(0), size=lambda low, high: 1.0,
+        limits=lambda low, high: [(mpf(0), mpf(0)), (mpf(0), mpf(1))] if low <= 0 <= high else [],
+    ),
+    "tanh": Truth(Tanh(), mp.tanh, where(steep_tanh), size=lambda low, high: 1.0),
+    "sigmoid": Truth(Sigmoid(), sigmoid, where(steep_sigmoid), size=lambda low, high: 1.0),
+    "erf": Truth(
+        Erf(), mp.erf, where(lambda s: [k * mp.sqrt(-mp.log(t)) for k in (1, -1)] if 0 < (t := s * mp.sqrt(mp.pi) / 2) < 1 else []),
+        size=lambda low, high: 1.0,
+    ),
+    "softplus": softplus(1.0, 20.0),
+    "softplus that drops": softplus(2.0, 1.0),
+    **{kind.__name__.lower(): gated(kind) for kind in GATED},
+    **{f"power {n}": power(n) for n in (2, 3)},
+    "exp": Truth(Exp(), mp.exp, where(lambda s: [mp.log(s)] if s > 0 else [])),
+    "log": Truth(Log(), mp.log, where(lambda s: [1 / s] if s > 0 else []), positive),
+    "sqrt": Truth(
+        Sqrt(), mp.sqrt, where(lambda s: [1 / (4 * s * s)] if s > 0 else []), lambda low, high: low >= 0, lambda low, high: 1e-139
+    ),
+    "rsqrt": Truth(Rsqrt(), lambda v: 1 / mp.sqrt(v), where(lambda s: [(-2 * s) ** (-mpf(2) / 3)] if s < 0 else []), positive),
+    "reciprocal": Truth(
+        Reciprocal(), lambda v: 1 / v, where(lambda s: [k / mp.sqrt(-s) for k in (1, -1)] if s < 0 else []),
+        lambda low, high: low > 0 or high < 0,
+    ),
     "product": Truth(Product(), lambda v, z: v * z, none),
     "sigmoid times": Truth(SigmoidTimes(), lambda v, z: sigmoid(v) * z, sigmoid_times_stationary),
     "sigmoid tanh": Truth(SigmoidTanh(), lambda v, z: sigmoid(v) * mp.tanh(z), sigmoid_tanh_stationary),
-}
+}  # fmt: skip
 ARGUMENTS = {name: 2 if name in ("product", "sigmoid times", "sigmoid tanh") else 1 for name in TRUTHS}
+SINGLE = [name for name, count in ARGUMENTS.items() if count == 1]
 every = pytest.mark.parametrize("name", list(TRUTHS))
 
 
@@ -144,7 +299,8 @@ def test_no_relaxation_is_without_a_truth() -> None:
     def below(kind: type) -> set[type]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__() if child.__module__.startswith("holdfast.")))
 
-    assert below(Relaxation) - {Relaxation} == {type(t.relaxation) for t in TRUTHS.values()}
+    final = {kind for kind in below(Relaxation) if not inspect.isabstract(kind)}
+    assert final == {type(t.relaxation) for t in TRUTHS.values()}
     offered = {value for name in relax.__all__ if isinstance(value := getattr(relax, name), type)} - {Planes, Relaxation}
     assert offered == {type(t.relaxation) for t in TRUTHS.values()}
 
@@ -178,6 +334,17 @@ def intervals(draw: st.DrawFn) -> tuple[float, float]:
     return centre, centre + draw(st.floats(0, 4))
 
 
+@st.composite
+def boxes(draw: st.DrawFn, name: str) -> tuple[Numbers, Numbers]:
+    """For functions with a domain, three out of four boxes lie in it."""
+    ends = [draw(intervals()) for _ in range(ARGUMENTS[name])]
+    if TRUTHS[name].defined is not Truth.defined and draw(st.integers(0, 3)):
+        ends = [(min(abs(a), abs(b)), max(abs(a), abs(b))) for a, b in ends]
+        if name == "reciprocal" and draw(st.booleans()):
+            ends = [(-b, -a) for a, b in ends]
+    return tuple(e[0] for e in ends), tuple(e[1] for e in ends)
+
+
 slope_numbers = st.one_of(
     st.floats(-1.5, 1.5),
     st.floats(-0.3, 0.3),
@@ -196,9 +363,9 @@ def scale(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers) -> float
     f = max(abs(truth.function(*p)) for p in corners(lower, upper))
     if isinstance(truth.relaxation, SigmoidTimes):
         f = sizes[1]
-    elif isinstance(truth.relaxation, Tanh | Sigmoid | SigmoidTanh):
+    elif isinstance(truth.relaxation, SigmoidTanh):
         f = 1
-    return float(f) + sum(abs(s) * v for s, v in zip(slope, sizes, strict=True))
+    return float(min(f, mpf(10) ** 308)) + truth.size(lower[0], upper[0]) + sum(abs(s) * v for s, v in zip(slope, sizes, strict=True))
 
 
 def grid(lower: Numbers, upper: Numbers, steps: int) -> Iterator[tuple[mpf, ...]]:
@@ -208,12 +375,16 @@ def grid(lower: Numbers, upper: Numbers, steps: int) -> Iterator[tuple[mpf, ...]
 
 def check(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers, below: float, above: float) -> None:
     """below and above are intercepts for this slope: right in exact arithmetic, and no further out than rounding asks."""
+    if not truth.defined(lower[0], upper[0]):
+        assert (below, above) == (-math.inf, math.inf)
+        return
     least, most = truth.extremes(lower, upper, slope)
     assert mpf(below) <= least
     assert mpf(above) >= most
-    room = 1e-13 * scale(truth, lower, upper, slope) + 1e-290
-    assert least - mpf(below) <= room
-    assert mpf(above) - most <= room
+    size = scale(truth, lower, upper, slope)
+    room = 1e-13 * size + 1e-290
+    assert size > 1e300 or least - mpf(below) <= room
+    assert size > 1e300 or mpf(above) - most <= room
     for point in grid(lower, upper, 24 if len(lower) == 1 else 5):
         assert mpf(below) <= truth.gap(point, slope) <= mpf(above)
 
@@ -223,8 +394,7 @@ def check(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers, below: f
 @given(data=st.data())
 def test_any_slope_has_the_exact_intercept(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
-    ends = [data.draw(intervals()) for _ in range(count)]
-    lower, upper = tuple(e[0] for e in ends), tuple(e[1] for e in ends)
+    lower, upper = data.draw(boxes(name))
     slope = tuple(data.draw(slope_numbers) for _ in range(count))
     below, above = intercept(truth.relaxation, tensors(lower), tensors(upper), tensors(slope))
     check(truth, lower, upper, slope, float(below), float(above))
@@ -235,10 +405,12 @@ def test_any_slope_has_the_exact_intercept(name: str, data: st.DataObject) -> No
 @given(data=st.data())
 def test_own_planes_and_ranges_enclose(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
-    ends = [data.draw(intervals()) for _ in range(count)]
-    lower, upper = tuple(e[0] for e in ends), tuple(e[1] for e in ends)
+    lower, upper = data.draw(boxes(name))
     found = planes(truth.relaxation, tensors(lower), tensors(upper))
     low, high = tuple(float(s) for s in found.lower), tuple(float(s) for s in found.upper)
+    if not truth.defined(lower[0], upper[0]):
+        assert (float(found.lower_offset), float(found.upper_offset)) == (-math.inf, math.inf)
+        return
     assert mpf(float(found.lower_offset)) <= truth.extremes(lower, upper, low)[0]
     assert mpf(float(found.upper_offset)) >= truth.extremes(lower, upper, high)[1]
     below, above = value_range(truth.relaxation, tensors(lower), tensors(upper))
@@ -272,6 +444,62 @@ def test_slopes_below_one_unit_have_roots_far_out(name: str) -> None:
                 check(truth, lower, upper, slope, float(below), float(above))
 
 
+@pytest.mark.parametrize("kind", list(GATED))
+def test_no_bend_is_missed(kind: type[SelfGated]) -> None:
+    """The derivative falls, rises, falls: at the bends, and at no other place that a fine grid shows."""
+    for stated, found in zip(kind.bends, bends(kind), strict=True):
+        assert abs(stated - found) <= 1e-10  # where a derivative turns, only half of the digits count
+    low, high = (math.floor(b * 16) for b in kind.bends)
+    slopes = {k: gated_slope(kind, mpf(k) / 16) for k in range(-40 * 16, 40 * 16, 2)}
+    for k, slope in slopes.items():
+        if k + 2 in slopes and k not in (low - 1, low, high - 1, high):
+            assert (slopes[k + 2] > slope) == (low < k < high) or abs(slope) < 1e-70 or abs(slope - 1) < 1e-70
+
+
+@pytest.mark.parametrize("beta", [1 / 3, 0.7, 3.0, 10.0])
+@pytest.mark.parametrize("threshold", [-2.0, 0.0, 1.0, 7.0])
+def test_both_sides_of_the_drop_of_softplus_count(beta: float, threshold: float) -> None:
+    """Boxes that end within a few floats of the drop, where rounding decides on which side of it they are."""
+    truth = softplus(beta, threshold)
+    drop = threshold / beta
+    near = [drop]
+    for _ in range(3):
+        near = [math.nextafter(near[0], -math.inf), *near, math.nextafter(near[-1], math.inf)]
+    for low, high in itertools.combinations_with_replacement([drop - 0.1, *near, drop + 0.1], 2):
+        for slope in (0.0, 0.5, 1.0, -2.0):
+            below, above = intercept(truth.relaxation, tensors((low,)), tensors((high,)), tensors((slope,)))
+            least, most = truth.extremes((low,), (high,), (slope,))
+            assert mpf(float(below)) <= least
+            assert mpf(float(above)) >= most
+
+
+def test_a_box_around_a_pole_says_nothing() -> None:
+    for low, high in ((-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0), (0.0, 0.0), (-0.0, 2.0), (-5e-324, 5e-324), (-math.inf, math.inf)):
+        for slope in (0.0, -1.0, 1.0, 1e-300):
+            below, above = intercept(Reciprocal(), tensors((low,)), tensors((high,)), tensors((slope,)))
+            assert (float(below), float(above)) == (-math.inf, math.inf)
+        own = planes(Reciprocal(), tensors((low,)), tensors((high,)))
+        assert (float(own.lower_offset), float(own.upper_offset)) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("name", [name for name in SINGLE if name != "softplus that drops"])
+def test_own_planes_are_close_to_the_hull(name: str) -> None:
+    """In the middle of the box no line could pass much closer than the one that is offered."""
+    truth, generator = TRUTHS[name], torch.Generator().manual_seed(0)
+    centre = 3 * torch.randn(200, generator=generator, dtype=torch.float64)
+    half = 10.0 ** (torch.rand(200, generator=generator, dtype=torch.float64) * 3 - 2)
+    if truth.defined is not Truth.defined:
+        centre = centre.abs() + half + 0.01
+    own = planes(truth.relaxation, (centre - half,), (centre + half,))
+    steps = torch.linspace(-1, 1, 81, dtype=torch.float64)[:, None]
+    f = truth.relaxation.function(centre + half * steps)
+    share = steps[41:] / (steps[41:] - steps[:40].mT)
+    through = share[..., None] * f[None, :40] + (1 - share)[..., None] * f[41:, None]
+    low, high = torch.minimum(through.amin((0, 1)), f[40]), torch.maximum(through.amax((0, 1)), f[40])
+    lost = low - (own.lower[0] * centre + own.lower_offset) + (own.upper[0] * centre + own.upper_offset) - high
+    assert float(lost.sum()) <= 0.06 * float((high - low).sum()) + 1e-9
+
+
 # ---------------------------------------------------------------- numbers that are none
 
 
@@ -295,6 +523,10 @@ def test_an_infinite_box_never_gives_a_wrong_finite_plane(name: str, data: st.Da
     points = [(v,) for v in inner[0]] if count == 1 else [(v, z) for v in inner[0] for z in inner[1]]
     for slope, below, above in offers:
         assert all(math.isfinite(s) for s in slope)
+        if not truth.defined(lower[0], upper[0]):
+            assert not below.isfinite()
+            assert not above.isfinite()
+            continue
         for point in points:
             value = truth.gap(tuple(map(mpf, point)), slope)
             assert math.isnan(float(below)) or mpf(float(below)) <= value
@@ -314,6 +546,7 @@ def test_batches_are_element_by_element(name: str) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
     generator = torch.Generator().manual_seed(1)
     lower = tuple(torch.randn((3, 4), generator=generator, dtype=torch.float64) for _ in range(count))
+    lower = tuple(low.abs() if truth.defined is not Truth.defined else low for low in lower)
     upper = tuple(low + torch.rand((3, 4), generator=generator, dtype=torch.float64) for low in lower)
     whole = planes(truth.relaxation, lower, upper)
     one = planes(truth.relaxation, tuple(low[1:2, 2] for low in lower), tuple(up[1:2, 2] for up in upper))

@@ -50,12 +50,15 @@ def test_three_routes_give_one_bound(name: str, tmp_path: Path) -> None:
         torch.onnx.export(model, (example,), onnx, dynamo=True, dynamic_shapes=batch, verbose=False)
     networks = [hf.Network.from_torch(model), hf.Network.from_export(pt2, trust=True), hf.Network.from_onnx(onnx)]
     y = networks[0](example).argmax(-1)
-    scores = []
+    scores, planes = [], []
     for net in networks:
         assert net.differentiable
         region = hf.Ball(example, torch.tensor([0.02, 0.1], dtype=torch.float64), 2)
         problem = hf.Problem(net, region, hf.Robustness(y), "worst", (hf.Key(0), hf.Key(1)))
         assert hf.Certify().obstacle(problem) is None
         scores.append(proved_score(problem))
+        planes.append(vars(hf.bounds(net, region)))
     for other in scores[1:]:
         torch.testing.assert_close(other, scores[0], rtol=1e-6, atol=1e-6)
+    for found in planes[1:]:
+        torch.testing.assert_close(found, planes[0], rtol=1e-5, atol=1e-5)

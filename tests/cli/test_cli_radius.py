@@ -3,15 +3,18 @@
 import csv
 import importlib.util
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
-from cli_workshop import Ask
+from cli_workshop import WORDS, Ask
 
+from holdfast.api import Tier
 from holdfast.cli.live import mean_bracket
+from holdfast.cli.question import tier_option
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 from holdfast.store import Store
 
@@ -83,7 +86,9 @@ def test_text_in_words_out(ask: Ask) -> None:
     arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "-o", "run")
     said = ask(*arguments, "--substitutes", "substitutes.json")
     assert said.code == 0, said.err
-    assert [r["upper"]["value"] for r in records(ask)] == [pytest.approx(1)] * 3  # one word in each sentence may change
+    assert [float(r["lower"]["value"]) for r in records(ask)] == [math.inf] * 3  # no word of the sets changes the class
+    assert "no change that is allowed breaks it" in records(ask)[0]["note"]
+    assert "3 of 3 cannot be broken" in said.out
     with Store.open("run") as store:
         assert [i.name for i in store.inputs()] == ["the film was good", "The film was awful", "good film"]
         assert store.inputs()[2].tokens == (4, 2)
@@ -94,8 +99,63 @@ def test_text_in_words_out(ask: Ask) -> None:
 
 def test_sentences_word_by_word(ask: Ask) -> None:
     arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "-o", "run", "--norm", "2")
-    assert ask(*arguments, "--frames", "each", "--limit", "2", *QUICK).code == 0
-    assert [(r["input"], r["frame"]) for r in records(ask)] == [(i, k) for i in range(2) for k in range(4)]
+    said = ask(*arguments, "--frames", "each", "--limit", "2", *QUICK)
+    assert said.code == 0, said.err
+    found = records(ask)
+    assert [(r["input"], r["frame"]) for r in found] == [(i, k) for i in range(2) for k in range(4)]
+    weakest = sorted(range(4), key=lambda k: float(found[k]["upper"]["value"]))[:3]
+    words = ", ".join(("the", "film", "was", "good")[k] for k in weakest)
+    assert f"weakest of 4 words: {words}" in " ".join(said.out.replace("│", " ").split())
+
+
+def test_replaced_words_place_by_place(ask: Ask) -> None:
+    """Sets by place: one list for each text, with one for each of its words."""
+    arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv")
+    every = json.dumps([[list(WORDS)] * 4, [list(WORDS)] * 4, [[], ["awful", "nonsense"]]])
+    Path("places.json").write_text(every)
+    assert ask(*arguments, "--substitutes", "places.json", "-o", "run", "--frames", "each", "--methods", "enumerate").code == 0
+    radii = {(r["input"], r["frame"]): float(r["upper"]["value"]) for r in records(ask)}
+    assert set(radii.values()) <= {0, math.inf}
+    assert radii[2, 0] == math.inf
+    assert ask(*arguments, "--substitutes", "places.json", "-o", "together", "--limit", "2", "--methods", "enumerate").code == 0
+    for r in records(ask, "together"):
+        flips = any(radii[r["input"], k] == 0 for k in range(4))
+        assert (float(r["upper"]["value"]) == 0) == flips
+    assert ask("resume", "together").code == 0
+    Path("places.json").write_text(json.dumps([[[]] * 4] * 2))
+    said = ask(*arguments, "--substitutes", "places.json", "-o", "other")
+    assert said.code == 2
+    assert "substitutes for 2 sentences, but there are 3" in said.err
+
+
+def test_frames_by_their_scale(ask: Ask) -> None:
+    arguments = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--methods", "certify", "--frames")
+    for name, options in (
+        ("all", ("all",)),
+        ("half", ("all", "--frame-scale", "0.5,0.5,0.5")),
+        ("still", ("each", "--frame-scale", "1,0,0")),
+    ):
+        said = ask(*arguments, *options, "-o", name)
+        assert said.code == 0, said.err
+    whole, half = ([r["lower"]["value"] for r in records(ask, run)] for run in ("all", "half"))
+    np.testing.assert_allclose(half, [2 * lower for lower in whole], rtol=0.02)
+    assert [float(r["lower"]["value"]) == math.inf for r in records(ask, "still")] == [False, True, True] * 2
+    assert "weakest of 3 frames: 0 " in " ".join(said.out.replace("│", " ").split())
+    assert ask("resume", "still").code == 0
+    assert ask("report", "still").code == 0
+    with Store.open("still") as store:
+        assert store.question["frame_scale"] == "1,0,0"
+
+
+def test_what_cannot_move_cannot_break(ask: Ask) -> None:
+    said = ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--frames", "all", "--frame-scale", "0,0,0", "-o", "run")
+    assert said.code == 0, said.err
+    assert said.out.count("∞ proved") == 2
+    assert "nothing may change here" in said.out
+    assert "2 of 2 cannot be broken" in said.out
+    assert {r["status"] for r in records(ask)} == {"closed"}
+    assert ask("report", "run").code == 0
+    assert "nothing may change here" in Path("run/report.html").read_text()
 
 
 def test_frames(ask: Ask) -> None:
@@ -116,9 +176,14 @@ def test_targets_are_harder_to_reach_than_any_class(ask: Ask) -> None:
     others = [(label + 1) % 3 for label in labels]
     arguments = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--methods", "certify", "--norm", "2")
     assert ask(*arguments, "-o", "any").code == 0
-    assert ask(*arguments, "-o", "run", "--targets", ",".join(map(str, others))).code == 0
-    for free, aimed in zip(records(ask, "any"), records(ask), strict=True):
-        assert free["lower"]["value"] <= aimed["lower"]["value"] * 1.001
+    for run, targets in (("run", ",".join(map(str, others))), ("second", "runner-up")):
+        assert ask(*arguments, "-o", run, "--targets", targets).code == 0
+        for free, aimed in zip(records(ask, "any"), records(ask, run), strict=True):
+            assert free["lower"]["value"] <= aimed["lower"]["value"] * 1.001
+
+
+def test_every_tier_can_be_asked_for() -> None:
+    assert [tier_option(tier) for tier in get_args(Tier)] == list(get_args(Tier))
 
 
 def test_the_search_tier_proves_nothing(ask: Ask) -> None:

@@ -55,14 +55,15 @@ def ball_known(p: float) -> Callable[[], Known]:
 
 
 FRAME_MASK = torch.tensor([[True, False, True], [True, True, True], [False, False, True], [True, True, False]])
+FRAME_SHARES = torch.tensor([[1.0, 0.5, 2.0], [0.25, 0.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.0, 0.0]])  # in the third nothing moves
 PATCH_MASK = torch.arange(12).reshape(3, 2, 2).expand(4, 3, 2, 2) % 3 == 0
 
 
-def frames_known(p: float) -> Callable[[], Known]:
+def frames_known(p: float, mask: Tensor = FRAME_MASK) -> Callable[[], Known]:
     def build(k: truth.LinearTruth) -> Family:
-        return Frames(k.x, zero(k.x), p, mask=FRAME_MASK)
+        return Frames(k.x, zero(k.x), p, mask=mask)
 
-    return linear_known(build, lambda k: k.radius_of_frames(p, FRAME_MASK), shape=(3, 2))
+    return linear_known(build, lambda k: k.radius_of_frames(p, mask), shape=(3, 2))
 
 
 def sparse_known(axes: tuple[int, ...]) -> Callable[[], Known]:
@@ -112,6 +113,7 @@ def piecewise_known(seed: int) -> Callable[[], Known]:
 KNOWN = [
     *((f"ball{p}", ball_known(p)) for p in truth.NORMS),
     *((f"frames{p}", frames_known(p)) for p in (1, 2, math.inf)),
+    *((f"shares{p}", frames_known(p, FRAME_SHARES)) for p in (1, 2, math.inf)),
     ("numbers", sparse_known(())),
     ("pixels", sparse_known((0,))),
     ("patch", patch_known),
@@ -151,9 +153,9 @@ def stated_distance(known: Known, row: int, witness: Tensor) -> float:
     if isinstance(region, Ball):
         return float(truth.length(change.flatten(), region.p))
     if isinstance(region, Frames):
-        assert region.mask is not None
-        assert (change[~region.mask[row]] == 0).all()
-        return float(truth.length(change.flatten(1), region.p).max())
+        share = region.free()[row]
+        assert (change[share == 0] == 0).all()
+        return float((truth.length(change.flatten(1), region.p)[share > 0] / share[share > 0]).max())
     if isinstance(region, Patch):
         assert (change[~region.mask[row]] == 0).all()
         return float(change.abs().max())

@@ -85,6 +85,18 @@ def frames(p: float, ends: tuple[float, float] | None = None) -> Callable[[Draw]
     return build
 
 
+def weighted(p: float, ends: tuple[float, float] | None = None) -> Callable[[Draw], Region]:
+    """Frames that move by different shares of the radius, some not at all; one input whose frames all stay."""
+
+    def build(d: Draw) -> Region:
+        share = 3 * d.uniform(3, 4, salt=3).double()
+        mask = torch.where(share < 1, 0, share ** torch.tensor([[1.0], [20.0], [1.0]]))
+        mask[2] *= d.seed % 2
+        return Frames(d.centre(3, 4, 2, ends=ends), d.radii(3), p, d.domain(ends), mask=mask)
+
+    return build
+
+
 def sparse(axes: tuple[int, ...]) -> Callable[[Draw], Region]:
     return lambda d: Sparse(d.centre(3, 2, 3, 2, ends=UNIT), d.counts(3, 4), d.domain(UNIT), axes=axes)
 
@@ -122,6 +134,9 @@ REGIONS = [
     Case("frames 2", frames(2)),
     Case("frames inf in a domain", frames(math.inf, UNIT)),
     Case("frames 3 in a domain", frames(3, UNIT), exact_vertex=False, exact_minimum=False),
+    Case("weighted frames 1 in a domain", weighted(1, UNIT), exact_minimum=False),
+    Case("weighted frames 2", weighted(2)),
+    Case("weighted frames inf in a domain", weighted(math.inf, UNIT)),
     Case("sparse numbers", sparse(())),
     Case("sparse pixels", sparse((0,))),
     Case("words", words),
@@ -191,7 +206,7 @@ def test_projection_is_inside_idempotent_and_leaves_inside_points_alone(case: Ca
     assert torch.equal(projected[inside], points[inside])
 
 
-@named([c for c in REGIONS if c.name.split()[0] in ("ball", "frames", "patch")])
+@named([c for c in REGIONS if c.name.split()[0] in ("ball", "frames", "weighted", "patch")])
 @pytest.mark.parametrize("centre", [1.0, 1000.1, 1e6, 3e-5, 0.0])
 @pytest.mark.parametrize("radius", [1e-9, 1e-6, 3e-5])
 def test_tiny_radii_around_large_float32_centres(case: Case, centre: float, radius: float) -> None:
@@ -315,6 +330,88 @@ def test_a_region_of_radius_zero_is_its_centre(case: Case, draw: Draw) -> None:
     assert torch.equal(point.project(points_around(point, draw)), point.centre.expand(6, *point.centre.shape))
 
 
+@every_family
+@given(draw=draws)
+def test_beyond_its_limit_a_region_grows_no_more(case: Case, draw: Draw) -> None:
+    region = family(case, draw)
+    limit = region.limit()
+    assert limit.shape == (len(region),)
+    assert limit.dtype == torch.float64
+    assert (region.reach().isfinite() & ((region.reach() == limit) | limit.isinf())).all()
+    whole, beyond = region.at(limit), region.at(3 * limit + 1)
+    points = torch.cat([beyond.sample(6, draw.generator(20)), beyond.vertex(draw.gauss(3, *region.centre.shape))])
+    assert whole.contains(points)[:, limit.isfinite()].all()
+    assert (points == region.centre).flatten(2).all(-1)[:, limit == 0].all()
+    lower, upper = (end.flatten(1) for end in whole.enclosing_box())
+    wide_lower, wide_upper = (end.flatten(1) for end in beyond.enclosing_box())
+    ended = limit.isfinite()
+    assert torch.equal(lower[ended], wide_lower[ended])
+    assert torch.equal(upper[ended], wide_upper[ended])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, math.inf])
+def test_limits_are_the_distance_to_the_furthest_corner(p: float) -> None:
+    centre = torch.tensor([[[0.25, 0.5], [1.0, 0.0]]], dtype=torch.float64)
+    far = [torch.tensor([0.75, 0.5], dtype=torch.float64), torch.tensor([1.0, 1.0], dtype=torch.float64)]
+    lengths = [float(torch.linalg.vector_norm(v, ord=p)) for v in far]
+    radius, unit = torch.zeros(1), Domain.of(UNIT)
+
+    def limit(*shares: float, domain: Domain = unit) -> float:
+        return float(Frames(centre, radius, p, domain, mask=torch.tensor([shares])).limit())
+
+    assert limit(1, 1) == pytest.approx(max(lengths), rel=1e-12)
+    assert limit(1, 1) >= max(lengths)
+    assert limit(0.5, 2) == pytest.approx(max(lengths[0] / 0.5, lengths[1] / 2), rel=1e-12)
+    assert limit(1, 0) == pytest.approx(lengths[0], rel=1e-12)
+    assert limit(0, 0) == 0
+    half = Domain.of((torch.tensor([[0.0, 0.0], [-torch.inf, 0.0]]), 1.0))
+    assert limit(1, 0, domain=half) == pytest.approx(lengths[0], rel=1e-12)
+    assert limit(1, 1, domain=half) == limit(1, 1, domain=Domain.of(None)) == math.inf
+    assert limit(0, 0, domain=Domain.of(None)) == 0
+    assert float(Ball(centre, radius, p, unit).limit()) >= float(torch.linalg.vector_norm(torch.cat(far), ord=p))
+    patch_ = Patch(centre, radius, torch.tensor([[[True, True], [False, False]]]), unit)
+    assert float(patch_.limit()) == pytest.approx(0.75)
+
+
+def test_frames_move_by_their_share_of_the_radius() -> None:
+    mask = torch.tensor([[1.0, 0.25, 0.0, 2.0]])
+    region = Frames(torch.zeros(1, 4, 2), torch.tensor([0.5]), math.inf, mask=mask)
+    lower, upper = region.enclosing_box()
+    assert torch.allclose(upper[0, :, 0], torch.tensor([0.5, 0.125, 0, 1], dtype=torch.float64))
+    assert torch.equal(lower, -upper)
+    assert torch.allclose(region.vertex(torch.ones(1, 4, 2)).double(), lower)
+    assert float(region.minimise_linear(torch.ones(1, 1, 4, 2))) == pytest.approx(-2 * (0.5 + 0.125 + 1))
+    point = torch.tensor([[[0.1, 0], [0.1, 0.05], [0, 0], [0.1, 0.1]]])
+    assert float(region.distance(point)) == pytest.approx(0.4)
+    assert float(region.length(point)) == pytest.approx(0.4)
+    assert float(region.distance(point + torch.tensor([[0], [0], [1e-9], [0]]))) == math.inf
+    flags = Frames(torch.zeros(1, 4, 2), torch.tensor([0.5]), 2, mask=mask > 0)
+    assert torch.equal(
+        flags.minimise_linear(torch.ones(1, 1, 4, 2)), replace(flags, mask=(mask > 0).int()).minimise_linear(torch.ones(1, 1, 4, 2))
+    )
+
+
+def test_only_some_frames_or_words() -> None:
+    mask = torch.tensor([[1.0, 0.25, 0.0]])
+    one = Frames(torch.zeros(1, 3, 2), torch.ones(1), mask=mask).only(torch.tensor([[False, True, True]]))
+    assert one.free().tolist() == [[0, 0.25, 0]]
+    sentence = Words.around(torch.tensor([[0, 1, 1]]), {1: [2]}, torch.eye(3))
+    assert sentence.only(torch.tensor([[True, True, False]])).limit().tolist() == [1]
+    assert sentence.only(torch.tensor([[True, False, False]])).limit().tolist() == [0]
+
+
+def test_words_that_depend_on_their_place() -> None:
+    tokens = torch.tensor([[1, 1, 0], [2, 0, 0]])
+    sets = [[[2], [], [1, 0, 1]], [[], [], [2]]]
+    region = Words.around(tokens, sets, torch.eye(3))
+    assert region.limit().tolist() == [2, 1]
+    assert region.choices[0].tolist() == [[1, 2], [1, 1], [0, 1]]
+    assert region.distance(torch.eye(3)[torch.tensor([[1, 2, 0], [2, 0, 2]])]).tolist() == [math.inf, 1]
+    everywhere = Words.around(tokens, {1: [2], 0: [1, 2]}, torch.eye(3))
+    same = Words.around(tokens, [[[2], [2], [1, 2]], [[], [1, 2], [1, 2]]], torch.eye(3))
+    assert torch.equal(everywhere.choices, same.choices)
+
+
 @pytest.mark.parametrize("p", [1, 2, math.inf])
 @given(draw=draws)
 def test_distance_is_never_below_the_rational_one(p: float, draw: Draw) -> None:
@@ -330,6 +427,17 @@ def test_distance_is_never_below_the_rational_one(p: float, draw: Draw) -> None:
         else:
             truth = max(changes) if p == math.inf else sum(changes)
         assert truth <= found <= truth * (1 + Fraction(1, 10**9))
+
+
+@given(draw=draws)
+def test_distance_is_never_below_the_rational_one_where_frames_have_shares(draw: Draw) -> None:
+    centre, share = draw.centre(2, 3), 0.1 + draw.uniform(2, 3, salt=3).double()
+    x = centre + draw.gauss(2, 3, salt=60) * draw.radius
+    region = Frames(centre, torch.ones(2, dtype=torch.float64), mask=share)
+    for row in range(2):
+        triples = zip(x[row].tolist(), centre[row].tolist(), share[row].tolist(), strict=True)
+        truth = max(abs(Fraction(u) - Fraction(v)) / Fraction(w) for u, v, w in triples)
+        assert truth <= Fraction(float(region.distance(x)[row])) <= truth * (1 + Fraction(1, 10**9))
 
 
 @pytest.mark.parametrize("p", [1, 1.5, 2, 3, math.inf])
@@ -371,6 +479,11 @@ def test_a_half_unit_is_no_unit() -> None:
         assert region.contains(region.sample(20, generator)).all()
         assert region.contains(region.vertex(torch.randn(1, *region.shape))).all()
         assert region.contains(region.project(torch.rand(1, *region.shape))).all()
+
+
+def test_a_radius_in_plain_python_is_what_was_typed() -> None:
+    for typed in (0.7, [0.7, 0.7]):  # float32 would hold less than that
+        assert Ball(torch.zeros(2, 3), typed).radius.tolist() == [0.7, 0.7]  # type: ignore[arg-type]
 
 
 def test_samples_of_a_ball_reach_its_surface_and_its_inside() -> None:
@@ -477,11 +590,14 @@ REFUSED = [
     ("negative count", lambda: Sparse(X, -R, IN_UNIT), "negative"),
     ("negative words", lambda: Words.around(torch.zeros(1, 2, dtype=torch.int64), {}, torch.eye(2), -1), "negative"),
     ("one radius for two", lambda: Ball(X, torch.ones(1)), r"shape \(1,\), expected one number for each of the 2"),
-    ("p below one", lambda: Ball(X, R, 0.5), "norm 0.5: a norm needs p >= 1"),
+    ("p below one", lambda: Ball(X, R, 0.5), "norm 0.5: a norm needs a number p >= 1"),
     ("p = 0", lambda: Frames(X, R, 0), "norm 0"),
     ("p is NaN", lambda: Ball(X, R, math.nan), "norm nan"),
-    ("mask of wrong shape", lambda: Frames(X, R, mask=MASK[:, :2]), r"mask.*\(2, 2\), expected bool of \(2, 3\)"),
-    ("mask of numbers", lambda: Frames(X, R, mask=torch.ones(2, 3)), "mask is torch.float32"),
+    ("mask of wrong shape", lambda: Frames(X, R, mask=MASK[:, :2]), r"mask has shape \(2, 2\), expected \(2, 3\)"),
+    ("mask of negative numbers", lambda: Frames(X, R, mask=-torch.ones(2, 3)), "must be 0 or between .*; got -1 to -1"),
+    ("mask of NaN", lambda: Frames(X, R, mask=X * math.nan), "must be 0 or between"),
+    ("mask of infinity", lambda: Frames(X, R, mask=X * math.inf), "must be 0 or between"),
+    ("mask of next to nothing", lambda: Frames(X, R, mask=X * 1e-40), "must be 0 or between 1e-30"),
     ("patch mask of wrong shape", lambda: Patch(X, R, MASK[:1]), r"mask must be bool of shape \(2, 3\)"),
     ("patch mask of numbers", lambda: Patch(X, R, torch.ones(2, 3)), "torch.float32"),
     ("a square outside", lambda: Patch.square(torch.zeros(1, 1, 4, 4), top=9, left=0, size=2), "lies outside"),
@@ -497,8 +613,16 @@ REFUSED = [
     ("box upside down", lambda: Box.between(X + 1, X), r"at \(0, 0\) the lower end 1.5 is above the upper end 0.5"),
     ("box of two shapes", lambda: Box.between(X, X[:, :2]), "different shapes"),
     ("centre outside its box", lambda: Box(X + 9, X, X + 1), "outside its box"),
-    ("words out of it", lambda: Words.around(torch.tensor([[0, 7]]), {}, torch.eye(3)), "vocabulary has 3 words"),
-    ("substitutes out", lambda: Words.around(torch.tensor([[0]]), {0: [5]}, torch.eye(3)), "vocabulary has 3 words"),
+    ("words out of it", lambda: Words.around(torch.tensor([[0, 7]]), {}, torch.eye(3)), "token id 7 does not exist: .* 3 words"),
+    ("substitutes out", lambda: Words.around(torch.tensor([[0]]), {1: [5]}, torch.eye(3)), "token id 5 does not exist"),
+    ("a norm by name", lambda: Ball(X, R, "inf"), "norm 'inf': a norm needs a number"),  # type: ignore[arg-type]
+    ("substitutes by name", lambda: Words.around(torch.tensor([[0]]), {0: ["good"]}, torch.eye(3)), "token ids, got 'good'"),  # type: ignore[list-item]
+    ("substitutes of a name", lambda: Words.around(torch.tensor([[0]]), {"good": [1]}, torch.eye(3)), "token ids, got 'good'"),  # type: ignore[dict-item]
+    ("a substitute without a list", lambda: Words.around(torch.tensor([[0]]), {0: 1}, torch.eye(3)), "are a list of token ids, got 1"),  # type: ignore[dict-item]
+    ("substitutes of nothing", lambda: Words.around(torch.tensor([[0]]), [None], torch.eye(3)), "its substitutes no places"),  # type: ignore[list-item]
+    ("substitutes for one", lambda: Words.around(torch.tensor([[0], [1]]), [[[1]]], torch.eye(3)), "for 1 sentences, but there are 2"),
+    ("substitutes for two", lambda: Words.around(torch.tensor([[0]]), [[[1], []]], torch.eye(3)), "has 1 words, its substitutes 2 places"),
+    ("a word without a number", lambda: Words.around(torch.tensor([[0]]), {0: [1]}, torch.eye(3) / torch.tensor([1, 0, 1])), "NaN"),
     ("words that are no ids", lambda: Words.around(torch.zeros(1, 2), {}, torch.eye(3)), "must be integers"),
     ("a domain upside down", lambda: Domain.of((1, 0)), "below its upper end"),
     ("a domain of NaN", lambda: Domain.of((math.nan, 1)), "below its upper end"),

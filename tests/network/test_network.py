@@ -232,7 +232,7 @@ def test_time_first_token_models_that_answer_every_frame() -> None:
     assert torch.allclose(net(net.embed(tokens)), expected, atol=1e-6)
     assert torch.allclose(net.ask_tokens(tokens), expected, atol=1e-6)
     found = hf.radius(net, tokens, expected.argmax(-1), substitutes={i: range(6) for i in range(6)})
-    assert [b.note for b in found] == ["", "", ""]
+    assert not any("fails at the input" in b.note for b in found)
 
 
 def test_words_are_replayed_through_the_whole_model() -> None:

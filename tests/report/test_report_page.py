@@ -162,6 +162,22 @@ def test_replaced_words_are_marked(new_store: NewStore, tmp_path: Path) -> None:
     assert " ".join(marked) in page(store, tmp_path).rows[0][2]
 
 
+def test_what_nothing_breaks_is_told_apart(new_store: NewStore, tmp_path: Path) -> None:
+    store = new_store(norm="words", frames="each")
+    store.put_inputs([torch.zeros(2)] * 2, [0, 0], [0, 0], ["", ""], [[1, 2]] * 2)
+    safe = [record(1, math.inf, math.inf, frame=k, note="nothing may change here") for k in range(2)]
+    store.write([record(0, 0.0, 0.0, frame=0), record(0, math.inf, math.inf, frame=1, note="nothing may change here"), *safe])
+    document = page(store, tmp_path)
+    assert "How many words of each of the 2 inputs of points may be replaced, one word at a time, before tiny" in document.text
+    assert "without the 1 that nothing breaks" in document.text
+    assert [row[-1] for row in document.rows] == ["", "nothing may change here"]
+    html = (tmp_path / "report.html").read_text()
+    assert '<b class="h9" title="0 to 0">#1</b> <b class="h0" title="∞ to ∞">#2</b>' in html
+    alone = new_store()
+    alone.write(safe)
+    assert "mean radius" not in page(alone, tmp_path).text
+
+
 def test_interruption_is_announced(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store()
     store.write([record(0, 0.1, 0.4, status="interrupted"), record(1, 0.1, 0.3)])

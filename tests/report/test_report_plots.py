@@ -64,11 +64,11 @@ def test_open_ends_and_estimates_are_named_only_where_there_are_some() -> None:
 
 
 def test_an_upper_end_by_definition_is_not_drawn_as_found() -> None:
-    three_words = Bracket(proof(1.0), by_definition(3.0))
+    three_words = Bracket(proof(1.0), by_definition(math.inf))
     assert "open, no witness" in band.draw([three_words])
     assert ">witnessed<" not in band.draw([three_words])
     assert totals_of(rows_of([Record(Key(0), three_words, "finished", 1, 1)])).open_above == 1
-    settled = Bracket(proof(3.0), by_definition(3.0))
+    settled = Bracket(proof(math.inf), by_definition(math.inf))
     assert "open, no witness" not in band.draw([settled])
     assert totals_of(rows_of([Record(Key(0), settled, "closed", 1, 1)])).open_above == 0
 

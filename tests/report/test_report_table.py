@@ -62,6 +62,34 @@ def test_frames_make_one_line() -> None:
     assert "interrupted" in text
 
 
+def test_the_weakest_frames_come_first_and_words_are_marked(new_store: Callable[..., hf.Store]) -> None:
+    text = printed([record(0, 0.1 * k, 0.9, frame=k) for k in (3, 1, 5, 2)])
+    assert "weakest of 4 frames: 1, 2, 3" in text
+    store = new_store(vocabulary=["the", "film", "was", "good", "[b]bad"])
+    store.put_inputs([torch.zeros(5)] * 2, [0, 0], [0, 0], ["", ""], [[0, 1, 2, 3, 4]] * 2)
+    store.write([record(0, 0.0, upper, frame=k) for k, upper in enumerate((9.0, 0.5, math.inf, 0.1, 0.2))])
+    store.write([record(1, math.inf, math.inf, frame=k, note="nothing can") for k in range(5)])
+    assert "weakest of 5 words: good, [b]bad, film" in printed(store)
+    assert "none of 5 words breaks it" in printed(store)
+    assert "nothing can" not in printed(store)
+    stream = io.StringIO()
+    Console(file=stream, width=140, force_terminal=True, color_system="standard").print(table(store))
+    for word in ("film", "good", "[b]bad"):
+        assert f"\x1b[1;4m{word}\x1b[0m" in stream.getvalue()
+    assert "\x1b[1;4mwas" not in stream.getvalue()
+
+
+def test_what_nothing_breaks_is_infinite_and_counted_apart() -> None:
+    text = printed([record(0, math.inf, math.inf, note="nothing may change here"), record(1, 0.1, 0.4)])
+    assert "∞ proved" in text
+    assert "nothing yet" not in text
+    assert "mean of 1: lower 0.1, upper 0.4; 1 of 2 cannot be broken" in text
+    assert "nothing may change here" in text
+    alone = printed([record(0, math.inf, math.inf)])
+    assert "1 of 1 cannot be broken" in alone
+    assert "mean" not in alone
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_what_is_shown_still_holds(value: float) -> None:
     assert float(at_least(value)) <= value <= float(at_most(value))

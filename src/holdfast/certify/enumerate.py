@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast import batch
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region import Words
@@ -40,63 +41,59 @@ class Enumerate(Method[Asked]):
     def step(self, problem: Problem, state: Asked) -> tuple[Asked | None, Claims]:
         region = problem.region
         assert isinstance(region, Words)
-        count, limit = state.count + 1, region.limit()
+        count = state.count + 1
+        options = {row: _options(region, row) for row in state.open.nonzero().flatten().tolist()}
+        asked = [row for row, places in options.items() if 0 < sentences(places, count) <= self.sentences]
+        broken = _first_broken(problem, {row: options[row] for row in asked}, count)
         proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
-        witness, found, still = region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool), state.open.clone()
-        for row in state.open.nonzero().flatten().tolist():
-            if count > int(limit[row]):
-                still[row] = False
-                continue
-            one = problem.take(torch.tensor([row], device=region.centre.device))
-            if sentences(one.region, count) > self.sentences:
-                still[row] = False
-                continue
-            broken = _first_broken(one, count)
-            if broken is None:
-                proved[row] = count
+        witness, found, still = region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool), torch.zeros_like(state.open)
+        for row in asked:
+            if row in broken:
+                witness[row], found[row] = region.vectors.table[broken[row]], True
             else:
-                witness[row], found[row], still[row] = region.vectors.table[broken], True, False
+                proved[row], still[row] = count, count < len(options[row])
         claims = Claims(proved=proved, witness=witness, found=found, assumptions=ASSUMPTIONS, dtype=str(problem.network.dtype))
         return Asked(count, still) if bool(still.any()) else None, claims
 
 
-def sentences(region: object, count: int) -> int:
-    """How many sentences differ from the first row in exactly `count` words."""
-    assert isinstance(region, Words)
-    sizes = [len(options) for options in _options(region).values()]
-    ways = [1, *([0] * count)]  # the elementary symmetric polynomials of the sizes
-    for size in sizes:
-        for k in range(count, 0, -1):
-            ways[k] += ways[k - 1] * size
-    return ways[count]
+Places = dict[int, list[int]]  # position -> the other words that may stand there
 
 
-def _options(region: Words) -> dict[int, list[int]]:
-    """Position -> the other words that may stand there, in the first row."""
-    own, choices = region.tokens[0].tolist(), region.choices[0].tolist()
+def _options(region: Words, row: int) -> Places:
+    own, choices = region.tokens[row].tolist(), region.choices[row].tolist()
     found = {place: sorted(set(words) - {own[place]}) for place, words in enumerate(choices)}
     return {place: words for place, words in found.items() if words}
 
 
-def _variants(region: Words, count: int) -> Iterator[list[int]]:
-    own, options = region.tokens[0].tolist(), _options(region)
-    for places in itertools.combinations(options, count):
-        for words in itertools.product(*(options[p] for p in places)):
-            changed = list(own)
-            for place, word in zip(places, words, strict=True):
-                changed[place] = word
-            yield changed
+def sentences(options: Places, count: int) -> int:
+    """How many sentences differ in exactly `count` words."""
+    ways = [1, *([0] * count)]  # the elementary symmetric polynomials of the sizes
+    for words in options.values():
+        for k in range(count, 0, -1):
+            ways[k] += ways[k - 1] * len(words)
+    return ways[count]
 
 
-def _first_broken(problem: Problem, count: int, at_once: int = 4096) -> Tensor | None:
-    """The tokens of the first sentence that breaks the property, or None if none does."""
+def _first_broken(problem: Problem, options: dict[int, Places], count: int, at_once: int = 4096) -> dict[int, Tensor]:
+    """row -> the tokens of its first sentence with `count` replaced words that breaks the property; rows without one are left out."""
     region = problem.region
     assert isinstance(region, Words)
-    variants = _variants(region, count)
-    while chunk := list(itertools.islice(variants, at_once)):
-        tokens = torch.tensor(chunk, device=region.centre.device)
-        scores = problem.score(region.vectors.table[tokens][:, None])[:, 0]
-        broken = (~(scores > 0)).nonzero().flatten()
-        if len(broken):
-            return tokens[broken[0]]
-    return None
+    broken: dict[int, Tensor] = {}
+
+    def variants() -> Iterator[tuple[int, list[int]]]:
+        for row, places in options.items():
+            own = region.tokens[row].tolist()
+            for chosen in itertools.combinations(places, count):
+                if row in broken:
+                    break
+                for words in itertools.product(*(places[p] for p in chosen)):
+                    new = dict(zip(chosen, words, strict=True))
+                    yield row, [new.get(place, word) for place, word in enumerate(own)]
+
+    waiting = variants()
+    while chunk := list(itertools.islice(waiting, at_once)):
+        rows, tokens = (torch.tensor(part, device=region.centre.device) for part in zip(*chunk, strict=True))
+        scores = batch.take(problem.property, rows).score(problem.network(region.vectors.table[tokens]))
+        for place in (~(scores > 0)).nonzero().flatten().tolist():
+            broken.setdefault(int(rows[place]), tokens[place])
+    return broken

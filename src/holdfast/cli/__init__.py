@@ -94,16 +94,40 @@ def radius(
     frames: Annotated[
         str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
     ] = None,
-    targets: Annotated[str | None, typer.Option(metavar="CLASSES", help="One class for all inputs, or one for each, as in 3,3,7.")] = None,
+    frame_scale: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="With --frames: frame k moves by the radius times its number, as in 1,1,0.5; 0 is still."),
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="CLASSES", help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7."),
+    ] = None,
     substitutes: Annotated[
-        str | None, typer.Option(metavar="FILE", help='JSON, {"word": ["words it may become"]}: the radius counts replaced words.')
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help='JSON, {"word": ["words it may become"]}, or a list of such lists for each word of each text: the radius counts '
+            "replaced words.",
+        ),
     ] = None,
     scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
-    tier: Annotated[str, typer.Option(metavar="TIER", help="fast: proofs by linear bounds; search: witnesses only.")] = "fast",
+    tier: Annotated[
+        str,
+        typer.Option(
+            metavar="TIER",
+            help="fast: proofs by linear bounds. tight: by trained second-order models, seconds an input. split: by halves of the region "
+            "too, minutes. search: witnesses only.",
+        ),
+    ] = "fast",
+    arithmetic: Annotated[
+        str, typer.Option(metavar="KIND", help="What proofs speak of. real: exact arithmetic. executed: the network's own float32.")
+    ] = "real",
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Only these of certify, enumerate, pgd, carlini, corners, clever; as in certify,pgd."),
+        typer.Option(
+            metavar="NAMES", help="Only these of certify, tighten, split, enumerate, pgd, carlini, corners, clever; as in certify,pgd."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
     batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory.")] = 128,
@@ -126,15 +150,16 @@ def radius(
     constant: Constant = None,
 ) -> None:
     """How far can each input move before the class changes?"""
-    from holdfast.cli.question import ModelQuestion, RadiusQuestion, norm_option, tier_option
+    from holdfast.cli.question import ModelQuestion, RadiusQuestion, arithmetic_option, norm_option, tier_option
     from holdfast.cli.run import begin
 
     network = ModelQuestion(
         model, trust, domain, mean, std, shape, time_first, pool, vocabulary, device, black_box, unbatched, tuple(constant or ())
     )
     question = RadiusQuestion(
-        network, data, scale=scale, limit=limit, norm=norm_option(norm), frames=frames, targets=targets, substitutes=substitutes,
-        tier=tier_option(tier), methods=methods, seconds=seconds, queries=queries, gap=gap, seed=seed, batch=batch,
+        network, data, scale=scale, limit=limit, norm=norm_option(norm), frames=frames, frame_scale=frame_scale, targets=targets,
+        substitutes=substitutes, tier=tier_option(tier),
+        arithmetic=arithmetic_option(arithmetic), methods=methods, seconds=seconds, queries=queries, gap=gap, seed=seed, batch=batch,
     )  # fmt: skip
     begin(question, out, Console())
 

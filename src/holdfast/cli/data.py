@@ -132,25 +132,38 @@ def _text(path: Path, net: Network) -> dict[str, Any]:
     return {"x": x, "y": y, "names": names}
 
 
-def load_substitutes(path: str, net: Network) -> dict[int, list[int]]:
-    """A JSON object: word -> words it may become (or token numbers where the network has no vocabulary)."""
+def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[list[list[int]]]:
+    """JSON: an object, word -> words it may become, or for each text a list, for each of its words a list (words, or token numbers
+    where the network has no vocabulary)."""
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
     try:
         sets = json.loads(utf8(Path(path)))
     except (json.JSONDecodeError, RecursionError) as error:
         raise UnreadableFile(f"{path}: not JSON ({error}).") from error
-    if not isinstance(sets, dict) or not all(isinstance(v, list) for v in sets.values()):
-        raise BadInput(f'{path}: expected an object of lists, as in {{"good": ["fine", "great"]}}.')
     number = _number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
-    # A word the network does not know never occurs in a sentence it reads, so its own set has no meaning.
-    known = {w: [str(s) for s in many] for w, many in sets.items() if w in number}
-    strange = [s for many in known.values() for s in many if s not in number]
-    if not known:
-        raise BadInput(f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced.")
+    strange: list[str] = []
+
+    def known(words: list[Any]) -> list[int]:
+        strange.extend(str(s) for s in words if str(s) not in number)
+        return [number[str(s)] for s in words if str(s) in number]
+
+    found: dict[int, list[int]] | list[list[list[int]]]
+    if isinstance(sets, dict) and all(isinstance(words, list) for words in sets.values()):
+        # A word the network does not know never occurs in a sentence it reads, so its own set has no meaning.
+        found = {number[word]: known(words) for word, words in sets.items() if word in number}
+        if not found:
+            raise BadInput(f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced.")
+    elif isinstance(sets, list) and all(isinstance(text, list) and all(isinstance(words, list) for words in text) for text in sets):
+        found = [[known(words) for words in text] for text in sets]
+    else:
+        raise BadInput(
+            f'{path}: expected an object of lists, as in {{"good": ["fine", "great"]}}, or for each text a list with a list for each '
+            f'of its words, as in [[[], ["movie"]]].'
+        )
     if strange:
         warnings.warn(f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out ({', '.join(strange[:3])} ...).")
-    return {number[w]: [number[s] for s in many if s in number] for w, many in known.items()}
+    return found
 
 
 def _scaled(row: Tensor, scale: float | None, net: Network, source: str) -> Tensor:

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.bounds import stops
+from holdfast.bounding import stops
 from holdfast.certify import Enumerate
 from holdfast.cli.model import load_network
 from holdfast.cli.question import ModelQuestion, sizes
@@ -20,6 +20,8 @@ from holdfast.result import Key
 
 FINDS = {
     "certify": "proved lower ends",
+    "tighten": "larger proved lower ends",
+    "split": "still larger ones",
     "enumerate": "exact counts of replaced words",
     "pgd": "witnesses",
     "carlini": "witnesses",

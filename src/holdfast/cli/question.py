@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.errors import BadInput, StoreError
 
 if TYPE_CHECKING:
     from holdfast.api import Tier
+    from holdfast.certify import Arithmetic
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,11 @@ class RadiusQuestion:
     limit: int | None = None
     norm: float = math.inf
     frames: str | None = None
+    frame_scale: str | None = None
     targets: str | None = None
     substitutes: str | None = None
     tier: "Tier" = "fast"
+    arithmetic: "Arithmetic" = "real"
     methods: str | None = None
     seconds: float | None = None
     queries: int | None = None
@@ -122,8 +125,30 @@ def norm_option(text: str) -> float:
     return value
 
 
+def targets_option(text: str | None, count: int) -> Literal["runner-up"] | list[int] | None:
+    """One class for all of `count` inputs, or one for each."""
+    if text == "runner-up":
+        return "runner-up"
+    try:
+        found = whole_numbers(text, "targets")
+    except BadInput:
+        raise BadInput(f"targets {text!r}: use runner-up, a class for all inputs, or one for each as in 3,3,7.") from None
+    return found * count if found is not None and len(found) == 1 else found
+
+
 def tier_option(text: str) -> "Tier":
-    tiers: dict[str, Tier] = {"fast": "fast", "search": "search"}
+    from holdfast.api import Tier  # here: torch takes its time
+
+    tiers: dict[str, Tier] = {tier: tier for tier in get_args(Tier)}
     if text not in tiers:
         raise BadInput(f"tier {text!r} is unknown; there are {', '.join(tiers)}.")
     return tiers[text]
+
+
+def arithmetic_option(text: str) -> "Arithmetic":
+    from holdfast.certify import Arithmetic
+
+    kinds: dict[str, Arithmetic] = {kind: kind for kind in get_args(Arithmetic)}
+    if text not in kinds:
+        raise BadInput(f"arithmetic {text!r} is unknown; there are {', '.join(kinds)}.")
+    return kinds[text]

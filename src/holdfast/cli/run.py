@@ -16,11 +16,11 @@ from rich.text import Text
 
 from holdfast.api import default_methods, radius_problems
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-from holdfast.certify import Certify, Enumerate
+from holdfast.certify import Certify, Enumerate, Split, Tighten
 from holdfast.cli.data import Data, load_data, load_substitutes
 from holdfast.cli.live import Live
 from holdfast.cli.model import load_network
-from holdfast.cli.question import RadiusQuestion, frames_option, whole_numbers
+from holdfast.cli.question import RadiusQuestion, frames_option, numbers, targets_option
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.method import Method
 from holdfast.network import Network
@@ -31,7 +31,8 @@ from holdfast.solver import Stop, solve
 from holdfast.store import Store
 
 METHODS: dict[str, type[Method[Any]]] = {
-    "certify": Certify, "enumerate": Enumerate, "pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER,
+    "certify": Certify, "tighten": Tighten, "split": Split, "enumerate": Enumerate,
+    "pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER,
 }  # fmt: skip
 
 
@@ -79,7 +80,8 @@ def resume(folder: Path, console: Console) -> None:
 def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     """`begun`: what the store remembers of a run that is resumed; the same things must be there again."""
     stop = Stop(q.seconds, q.queries, q.gap)
-    frames, targets = frames_option(q.frames), whole_numbers(q.targets, "targets")
+    frames, scale = frames_option(q.frames), numbers(q.frame_scale, "frame-scale")
+    targets_option(q.targets, 1)  # a word that is none is told before the model is read
     net = load_network(q.network)
     methods = _methods(q, net)
     words = None if net.vocabulary is None else list(net.vocabulary)
@@ -96,18 +98,18 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     about["data"] = {"name": q.data, "fingerprint": data.fingerprint, "count": len(data.x)}
     _same(about, begun, "data")
     sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
-    about["substitutes"] = None if sets is None else sorted([word, sorted(many)] for word, many in sets.items())
+    about["substitutes"] = sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets
     _same(about, begun, "substitutes")
-    if targets is not None and len(targets) == 1:
-        targets = targets * len(data.x)
     problems = radius_problems(
-        net, data.x, data.y, norm=q.norm, frames=frames, targets=targets, substitutes=sets, lengths=data.lengths
+        net, data.x, data.y, norm=q.norm, frames=frames, scale=scale, targets=targets_option(q.targets, len(data.x)),
+        substitutes=sets[: q.limit] if isinstance(sets, list) else sets, lengths=data.lengths,
     )  # fmt: skip
     if q.methods is not None:
         _check_methods(methods, problems)
     about |= {
         "norm": "words" if q.substitutes else f"{q.norm:g}",
         "frames": q.frames,
+        "frame_scale": q.frame_scale,
         "targets": q.targets,
         "tier": q.tier,
         "seed": q.seed,
@@ -136,7 +138,7 @@ def _same(about: Mapping[str, Any], begun: Mapping[str, Any] | None, what: str) 
 
 def _methods(q: RadiusQuestion, net: Network) -> list[Method[Any]]:
     if q.methods is None:
-        return default_methods(net, "radius", q.tier, words=q.substitutes is not None)
+        return default_methods(net, "radius", q.tier, words=q.substitutes is not None, arithmetic=q.arithmetic)
     names = [name.strip().lower() for name in q.methods.split(",")]
     unknown = [name for name in names if name not in METHODS]
     if unknown:

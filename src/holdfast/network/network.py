@@ -96,6 +96,7 @@ class Network:
         tokens = tokens or vocabulary is not None
         vectors, token_model = None, None
         if tokens:
+            _check_weights(copied, name or type(module).__name__)  # before the embedding goes its own way
             token_model = copied
             length = shape[0] if shape else 7
             example = torch.zeros((length, 3) if time_first else (3, length), dtype=torch.int64, device=where)
@@ -154,6 +155,7 @@ class Network:
         shape = item_shape([d if isinstance(d, int) else None for d in values[0].shape], time_first)
         vectors, token_model, rest = None, None, model
         if not example.is_floating_point():
+            _check_weights(model, path.name)
             token_model = model
             vectors, rest_module = split_graph(model, example)
             assert isinstance(rest_module, fx.GraphModule)

@@ -16,4 +16,4 @@ class Ball(NormFamily):
         return self.flatten(x).unsqueeze(-2)
 
     def free(self) -> Tensor:
-        return torch.ones((len(self), 1), dtype=torch.bool, device=self.centre.device)
+        return torch.ones((len(self), 1), dtype=torch.float64, device=self.centre.device)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Self
 
 import torch
@@ -117,7 +118,7 @@ class Family(Region):
     def __post_init__(self) -> None:
         if not isinstance(self.centre, Tensor):
             raise BadInput(f"the centre must be a torch tensor (batch, *shape), got {type(self.centre).__name__}.")
-        radius = torch.as_tensor(self.radius, device=self.centre.device)
+        radius = torch.as_tensor(self.radius, dtype=None if isinstance(self.radius, Tensor) else torch.float64, device=self.centre.device)
         radius = radius.to(torch.float64) if not radius.is_floating_point() else radius
         object.__setattr__(self, "radius", radius.expand(len(self)) if radius.dim() == 0 else radius)
         check_radius(self.radius, len(self))
@@ -134,9 +135,12 @@ class Family(Region):
         Infinite where no radius does.
         """
 
+    @abstractmethod
     def limit(self) -> Tensor:
-        """-> (batch,): the radius from which the region grows no more."""
-        return torch.full_like(self.radius, torch.inf, dtype=torch.float64)
+        """-> (batch,) float64: the radius from which the region grows no more, so that what holds there holds at every radius.
+
+        Zero where nothing may change, infinite where the region never stops growing.
+        """
 
     def reach(self) -> Tensor:
         """-> (batch,), finite: a radius large enough to begin a search with; the whole domain where it is bounded."""
@@ -176,9 +180,12 @@ def check_centre(centre: Tensor, domain: Domain) -> None:
         )
 
 
-def check_norm(p: float) -> None:
-    if not p >= 1:
-        raise BadInput(f"norm {p:g}: a norm needs p >= 1 (1, 2, inf, ...); for changed pixels or words use norm 0.")
+def check_norm(p: object) -> float:
+    """The norm as a plain number."""
+    if not isinstance(p, Real) or not float(p) >= 1:
+        shown = f"{float(p):g}" if isinstance(p, Real) else repr(p)
+        raise BadInput(f"norm {shown}: a norm needs a number p >= 1 (1, 2, math.inf, ...); for changed pixels or frames use norm 0.")
+    return float(p)
 
 
 def check_radius(radius: Tensor, batch: int) -> None:

@@ -1,6 +1,6 @@
 """A norm ball in every chosen frame of a sequence: one pixel row, one word vector, one slice of sound."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -8,12 +8,15 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.region.normed import NormFamily
 
+SMALLEST = 1e-30  # a share of the radius that float32 still divides by
+
 
 @dataclass(frozen=True, eq=False)
 class Frames(NormFamily):
-    """All x with ||x_k - centre_k||_p <= radius for every chosen frame k and x_k = centre_k for the others.
+    """All x with ||x_k - centre_k||_p <= radius * mask_k for every frame k, inside the domain.
 
-    Inputs are (frames, *rest); mask is (batch, frames) bool, true where a frame may move; left out, every frame may. Inside the domain.
+    Inputs are (frames, *rest); mask is (batch, frames): bool, true where a frame may move, or numbers >= 0, the share of the radius by
+    which it may. Left out, every frame may move by the radius.
     """
 
     mask: Tensor | None = None
@@ -22,13 +25,24 @@ class Frames(NormFamily):
         super().__post_init__()
         if not self.shape:
             raise BadInput("frames need inputs of shape (batch, frames, ...); these inputs are single numbers.")
-        if self.mask is None:
-            object.__setattr__(self, "mask", torch.ones(self.centre.shape[:2], dtype=torch.bool, device=self.centre.device))
-        elif tuple(self.mask.shape) != (len(self), self.shape[0]) or self.mask.dtype != torch.bool:
+        mask = torch.ones(self.centre.shape[:2], dtype=torch.bool) if self.mask is None else self.mask
+        object.__setattr__(self, "mask", torch.as_tensor(mask, device=self.centre.device))
+        assert self.mask is not None
+        if tuple(self.mask.shape) != (len(self), self.shape[0]):
             raise BadInput(
-                f"the frame mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}, expected bool of {(len(self), self.shape[0])}: "
-                f"one flag for each frame of each input."
+                f"the frame mask has shape {tuple(self.mask.shape)}, expected {(len(self), self.shape[0])}: a flag or a number for each "
+                f"frame of each input."
             )
+        free = self.free()
+        if not bool(((free == 0) | ((free >= SMALLEST) & (free <= 1 / SMALLEST))).all()):
+            raise BadInput(
+                f"frame k moves by the radius times its number in the mask (scale=, --frame-scale), which must be 0 or between "
+                f"{SMALLEST:g} and {1 / SMALLEST:g}; got {float(free.min()):g} to {float(free.max()):g}."
+            )
+
+    def only(self, places: Tensor) -> "Frames":
+        """(batch, frames) bool -> the same region, in which only these frames may move."""
+        return replace(self, mask=self.free() * places)
 
     def grouped(self, x: Tensor) -> Tensor:
         rest = len(self.shape) - 1
@@ -36,4 +50,4 @@ class Frames(NormFamily):
 
     def free(self) -> Tensor:
         assert self.mask is not None
-        return self.mask
+        return self.mask.double()

@@ -14,14 +14,14 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class NormFamily(Family):
-    """All x with ||x_g - centre_g||_p <= radius for every free group g, x_g = centre_g for the others, inside the domain."""
+    """All x with ||x_g - centre_g||_p <= radius * free_g for every group g, inside the domain; a group with free_g = 0 stays."""
 
     p: float = math.inf
     domain: Domain = EVERYWHERE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_norm(self.p)
+        object.__setattr__(self, "p", check_norm(self.p))
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
 
@@ -31,20 +31,33 @@ class NormFamily(Family):
 
     @abstractmethod
     def free(self) -> Tensor:
-        """-> (batch, groups) bool: the groups that may move."""
+        """-> (batch, groups) float64 >= 0: the share of the radius by which each group may move."""
 
     def _moving(self) -> Tensor:
         """-> (batch, *shape) bool: the features that may move."""
-        like = self.grouped(self.centre)
-        return self.free()[..., None].expand(like.shape).reshape(self.centre.shape)
+        return self._each(self.free() > 0)
+
+    def _each(self, group: Tensor) -> Tensor:
+        """(batch, groups) -> (batch, *shape): what holds for a group, for each of its features."""
+        return group[..., None].expand(self.grouped(self.centre).shape).reshape(self.centre.shape)
+
+    def spans(self) -> Tensor:
+        """-> (batch, *shape) float64: how far the group of each feature may move, rounded up."""
+        return self._each(self._span())
+
+    def _span(self) -> Tensor:
+        """-> (batch, groups) float64: how far each group may move, rounded up; zero for one that stays, at any radius."""
+        free, radius = self.free(), self.radius.double()[:, None]
+        return torch.where((free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0)
 
     def length(self, delta: Tensor) -> Tensor:
-        """(..., batch, *shape) -> (..., batch): the largest norm of a group; differentiable, plain rounding."""
-        return norm(self.grouped(delta), self.p).amax(-1)
+        """(..., batch, *shape) -> (..., batch): the radius it takes to move so far; differentiable, plain rounding."""
+        free = self.free().to(delta)
+        return (norm(self.grouped(delta), self.p) * torch.where(free > 0, 1 / free, 0)).amax(-1)
 
     def distance(self, x: Tensor) -> Tensor:
         delta = x.double() - self.centre.double()
-        away = norm_above(self.grouped(delta), self.p).amax(-1)
+        away = self._radius_above(norm_above(self.grouped(delta), self.p))
         still = self.flatten((delta == 0) | self._moving()).all(-1)
         inside = self.flatten(self.domain.contains(x)).all(-1)
         return torch.where(still & inside & away.isfinite(), away, torch.inf)
@@ -53,28 +66,33 @@ class NormFamily(Family):
         distance = self.distance(x)
         return (distance <= self.radius) & distance.isfinite()
 
+    def _radius_above(self, away: Tensor) -> Tensor:
+        """(..., batch, groups) norms of a change -> (..., batch): the radius it takes, rounded up; a group that stays takes none."""
+        free = self.free()
+        needed = torch.nextafter(away / free, torch.full_like(away, torch.inf))
+        return torch.where((free == 0) | (away == 0), 0, needed).amax(-1)
+
     def limit(self) -> Tensor:
-        """Where no group may move there is nothing to fear at any radius; else nothing is known beforehand."""
-        return torch.full((len(self),), torch.inf, dtype=torch.float64, device=self.centre.device)
+        """The distance to the corner of the domain that is furthest; infinite where the domain is."""
+        corner = norm_above(self.grouped(furthest(self.centre, self.domain)), self.p) * (1 + 16 * gamma(self.centre[0].numel()))
+        return self._radius_above(torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf))  # inf / inf on the way
 
     def reach(self) -> Tensor:
-        centre = self.centre.double()
-        if self.domain.bounded:
-            furthest = torch.maximum(centre - self.domain.lower.to(centre), self.domain.upper.to(centre) - centre)
-        else:
-            furthest = centre.abs() + 1
-        return self.length(furthest)
+        limit = self.limit()
+        return torch.where(limit.isfinite(), limit, self.length(self.centre.double().abs() + 1))
 
     def _extent(self) -> Tensor:
-        """-> (batch,), finite: how far there is anything to look at."""
-        radius, reach = self.radius.double(), self.reach()
-        return torch.minimum(radius, reach) if self.domain.bounded else torch.where(radius.isfinite(), radius, reach)
+        """-> (batch, groups), finite: how far each group has anything to look at."""
+        radius = torch.minimum(self.radius.double(), self.limit())
+        if bool(radius.isinf().any()):
+            radius = torch.where(radius.isinf(), self.reach(), radius)
+        return radius[:, None] * self.free()
 
     def project(self, x: Tensor) -> Tensor:
         # The distance is rounded up, so aim a hair below the radius; the clip to the domain only comes closer.
-        target = self.radius.double() / (1 + 40 * gamma(self.centre[0].numel()))
+        target = self._span() / (1 + 40 * gamma(self.centre[0].numel()))
         delta = self.grouped((x.double() - self.centre.double()) * self._moving())
-        pulled = project(delta, target[:, None].expand(delta.shape[:-1]), self.p).reshape(x.shape)
+        pulled = project(delta, target.expand(delta.shape[:-1]), self.p).reshape(x.shape)
         there = self.contains(x)[(..., *(None for _ in self.shape))]
         return self.domain.clamp(torch.where(there, x, step_from(self.centre, pulled, x)))
 
@@ -83,17 +101,16 @@ class NormFamily(Family):
         away = direction(torch.Size((count, *like.shape)), self.p, generator, like)
         # Half the points on the surface, half anywhere inside.
         share = torch.rand((count, *like.shape[:-1], 1), generator=generator).to(like).mul(2).clamp_max(1)
-        radius = self._extent().to(like)
-        return self.project(self.centre + (away * share * radius[:, None, None]).reshape(count, *self.centre.shape))
+        return self.project(self.centre + (away * share * self._extent().to(like)[..., None]).reshape(count, *self.centre.shape))
 
     def vertex(self, a: Tensor) -> Tensor:
         """Exact for p = inf and p = 1, for other p before the clip to the domain."""
-        radius = self._extent().to(a)
+        extent = self._extent().to(a)[..., None]
         grouped = self.grouped(torch.where(self._moving(), a, torch.zeros_like(a)))
         if self.p == 1 and self.domain.bounded:
-            step = _knapsack(grouped, radius, *(self.grouped(room) for room in self._room(a)))
+            step = _knapsack(grouped, extent, *(self.grouped(room) for room in self._room(a)))
         else:
-            step = steepest(grouped, self.p) * radius[:, None, None]
+            step = steepest(grouped, self.p) * extent
         return self.project(self.centre.to(a) + step.reshape(a.shape))
 
     def _room(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,15 +119,15 @@ class NormFamily(Family):
         return centre - self.domain.lower.to(like), self.domain.upper.to(like) - centre
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
-        centre, reach = self.centre.double(), self.per_row(self.radius.double())
-        widened = torch.where(self._moving(), reach + (centre.abs() + reach) * gamma(1) + TINY, 0)
+        centre, span = self.centre.double(), self.spans()
+        widened = torch.where(self._moving(), span + (centre.abs() + span) * gamma(1) + TINY, 0)
         return self.domain.clamp(centre - widened), self.domain.clamp(centre + widened)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """The larger of two lower bounds: over the ball alone, and over the box around it clipped to the domain."""
         flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[:, None]
-        slopes = (norm_above(self.grouped(a), dual(self.p)) * self.free()[:, None]).sum(-1)
-        fall = torch.where(slopes == 0, 0, slopes * self.radius[:, None])  # an infinite radius along no slope costs nothing
+        slopes, span = norm_above(self.grouped(a), dual(self.p)), self._span()[:, None]
+        fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)  # an infinite radius along no slope costs nothing
         slack = gamma(flat.shape[-1]) * ((flat * centre).abs().sum(-1) + fall)
         ball = (flat * centre).sum(-1) - fall - 2 * slack - TINY
         return torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
@@ -124,11 +141,17 @@ def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return terms.sum(-1) - 2 * gamma(flat.shape[-1]) * terms.abs().sum(-1) - TINY
 
 
-def _knapsack(a: Tensor, radius: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """The change of L1 length at most `radius` in each group, between -down and up, that lowers a.x the most: steepest first."""
+def furthest(centre: Tensor, domain: Domain) -> Tensor:
+    """(batch, *shape) -> the same, float64: how far each feature may move inside the domain, infinite where it has no end there."""
+    centre = centre.double()
+    return torch.maximum(centre - domain.lower.to(centre), domain.upper.to(centre) - centre)
+
+
+def _knapsack(a: Tensor, extent: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """The change of L1 length at most `extent` (..., groups, 1), between -down and up, that lowers a.x the most: steepest first."""
     capacity = torch.where(a > 0, down, up).expand(a.shape)
     order = a.abs().argsort(-1, descending=True)
     filled = capacity.gather(-1, order)
     before = filled.cumsum(-1) - filled
-    amount = torch.minimum(filled, (radius[:, None, None] - before).clamp_min(0))
+    amount = torch.minimum(filled, (extent - before).clamp_min(0))
     return -a.sign() * torch.zeros_like(a).scatter(-1, order, amount)

@@ -8,7 +8,8 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
-from holdfast.region.normed import minimise_over_box
+from holdfast.region.normed import furthest, minimise_over_box
+from holdfast.rounding import gamma
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Patch(Family):
         mask[..., top : top + size, left : left + size] = True
         if not bool(mask.any()):
             raise BadInput(f"patch: a square of {size} at ({top}, {left}) lies outside images of shape {tuple(centre.shape[1:])}.")
-        return Patch(centre, torch.full((centre.shape[0],), torch.inf, device=centre.device), mask, domain)
+        return Patch(centre, torch.full((centre.shape[0],), torch.inf, dtype=torch.float64, device=centre.device), mask, domain)
 
     def _ball(self) -> Ball:
         return Ball(self.centre, self.radius, torch.inf, self.domain)
@@ -60,8 +61,14 @@ class Patch(Family):
         share = torch.where(corner, share.round(), share)
         return self.project(lower + share * (upper - lower))
 
+    def limit(self) -> Tensor:
+        # Distances are rounded up, so the limit is too.
+        away = furthest(self.centre, self.domain) * (1 + 32 * gamma(self.centre[0].numel()))
+        return self.flatten(torch.where(self.mask, away, 0)).amax(-1)
+
     def reach(self) -> Tensor:
-        return self._ball().reach()
+        limit = self.limit()
+        return torch.where(limit.isfinite(), limit, self._ball().reach())
 
     def vertex(self, a: Tensor) -> Tensor:
         return torch.where(self.mask, self._ball().vertex(a), self.centre.to(a))

@@ -1,7 +1,8 @@
 """Words replaced by words from given sets."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -9,6 +10,49 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.region.base import Family
 from holdfast.rounding import TINY, gamma
+
+Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
+
+
+def position_sets(sentences: Sequence[Sequence[int]], substitutes: Substitutes, size: int) -> list[list[list[int]]]:
+    """For each position of each sentence the words that may stand there, its own first and each once; `size` words are known.
+
+    substitutes: token id -> ids it may become, wherever it stands; or a list for each sentence of a list for each position of ids.
+    """
+    if isinstance(substitutes, Mapping):
+        known = {_token(word, size): _tokens(others, size) for word, others in substitutes.items()}
+        places: Sequence[Sequence[Sequence[int]]] = [[known.get(own, ()) for own in sentence] for sentence in sentences]
+    else:
+        places = substitutes
+    if not isinstance(places, Sized) or len(places) != len(sentences):
+        count = len(places) if isinstance(places, Sized) else "no"
+        raise BadInput(
+            f"substitutes for {count} sentences, but there are {len(sentences)}: give a list for each, or token id -> ids for all."
+        )
+    sets = []
+    for place, (sentence, sides) in enumerate(zip(sentences, places, strict=True)):
+        if not isinstance(sides, Sized) or len(sides) != len(sentence):
+            count = len(sides) if isinstance(sides, Sized) else "no"
+            raise BadInput(f"sentence {place} has {len(sentence)} words, its substitutes {count} places: give one list for each word.")
+        pairs = zip(sentence, sides, strict=True)
+        sets.append([list(dict.fromkeys([_token(own, size), *_tokens(others, size)])) for own, others in pairs])
+    return sets
+
+
+def _tokens(words: object, size: int) -> list[int]:
+    if not isinstance(words, Iterable):
+        raise BadInput(f"substitutes of a word are a list of token ids, got {words!r}.")
+    return [_token(word, size) for word in words]
+
+
+def _token(word: object, size: int) -> int:
+    """A token id of the vocabulary, or an error in words."""
+    plain = word.item() if isinstance(word, Tensor) else word
+    if not isinstance(plain, Integral):
+        raise BadInput(f"substitutes are token ids, got {plain!r}; look words up in your vocabulary first.")
+    if not 0 <= int(plain) < size:
+        raise BadInput(f"token id {int(plain)} does not exist: the vocabulary has {size} words (0 to {size - 1}).")
+    return int(plain)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +68,17 @@ class Words(Family):
     vectors: "Vectors"
 
     @staticmethod
-    def around(tokens: Tensor, substitutes: Mapping[int, Sequence[int]], vectors: Tensor, radius: float | None = None) -> "Words":
-        """tokens (batch, length), substitutes: token id -> ids it may become. radius None: every position at once."""
+    def around(tokens: Tensor, substitutes: Substitutes, vectors: Tensor, radius: float | None = None) -> "Words":
+        """tokens (batch, length); substitutes as in `position_sets`; radius None: every position at once."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise BadInput(f"words: tokens must be integers of shape (batch, length), got {tokens.dtype} of {tuple(tokens.shape)}.")
         if tokens.numel() == 0:
             raise BadInput("words: the data are empty: there is no sentence to ask about.")
-        size = vectors.shape[0]
-        used = {int(t) for t in tokens.unique()} | {int(s) for many in substitutes.values() for s in many}
-        if min(used) < 0 or max(used) >= size:
-            raise BadInput(f"words: token ids run from {min(used)} to {max(used)}, but the vocabulary has {size} words (0 to {size - 1}).")
-        sets = {int(t): [int(t), *(int(s) for s in substitutes.get(int(t), ()) if int(s) != int(t))] for t in tokens.unique()}
-        widest = max(len(s) for s in sets.values())
-        choices = torch.tensor([[(s := sets[t]) + [t] * (widest - len(s)) for t in row] for row in tokens.tolist()])
+        sets = position_sets(tokens.tolist(), substitutes, len(vectors))
+        widest = max(len(words) for sentence in sets for words in sentence)
+        choices = torch.tensor([[words + words[:1] * (widest - len(words)) for words in sentence] for sentence in sets])
+        if not bool(vectors[choices].isfinite().all()):
+            raise BadInput("words: the vector of a word holds NaN or infinity; robustness around it has no meaning.")
         reach = float(tokens.shape[1]) if radius is None else float(radius)
         return Words(
             vectors[tokens].detach(),
@@ -45,6 +87,10 @@ class Words(Family):
             choices.to(vectors.device),
             Vectors(vectors.detach()),
         )
+
+    def only(self, places: Tensor) -> "Words":
+        """(batch, length) bool -> the same sentences, in which only these places may change."""
+        return replace(self, choices=torch.where(places[..., None], self.choices, self.tokens[..., None]))
 
     def _choice_vectors(self) -> Tensor:
         """(batch, length, sets, dim)."""

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from holdfast.report import picture
 from holdfast.report.picture import Pictures
-from holdfast.report.summary import Row, at_least, at_most, class_name
+from holdfast.report.summary import Row, at_least, at_most, by_lower_end, class_name, unbreakable, word_name
 from holdfast.result import Bound, Bracket, Record
 from holdfast.store import StoredInput
 
@@ -93,7 +93,7 @@ def _pictures(row: Row, vocabulary: Sequence[str], heat: "Heat") -> Pictures:
 def _sentence(tokens: Sequence[int], frames: Sequence[Record], vocabulary: Sequence[str], heat: "Heat") -> Markup:
     """The words, in shades where each was asked by itself."""
     brackets = {record.key.frame: record.bracket for record in frames}
-    words = [_word(token, vocabulary) for token in tokens]
+    words = [word_name(token, vocabulary) for token in tokens]
     shades = [heat.word(brackets[place]) if place in brackets else Markup() for place in range(len(words))]
     spans = (Markup("<b{}>{}</b>").format(shade, word) for shade, word in zip(shades, words, strict=True))
     return Markup('<p class="words">{}</p>').format(Markup(" ").join(spans))
@@ -105,7 +105,7 @@ def _moved_words(source: StoredInput, witness: "np.ndarray[Any, Any] | None", vo
         return Markup()
     if witness.ndim == 1:
         spans = (
-            Markup("<mark>{}</mark>" if new != old else "{}").format(_word(new, vocabulary))
+            Markup("<mark>{}</mark>" if new != old else "{}").format(word_name(new, vocabulary))
             for new, old in zip(witness.tolist(), source.tokens, strict=True)
         )
         return Markup('<p class="words">{}</p>').format(Markup(" ").join(spans))
@@ -115,40 +115,37 @@ def _moved_words(source: StoredInput, witness: "np.ndarray[Any, Any] | None", vo
     return Markup("<small>moves word {}</small>").format(places) if places else Markup()
 
 
-def _word(token: int, vocabulary: Sequence[str]) -> str:
-    return str(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
-
-
 @dataclass(frozen=True)
 class Heat:
-    """Radii as shades: h9 is the smallest radius, which breaks first, h0 the largest, 'open' an infinite one."""
+    """Radii as shades: h9 is the smallest radius, which breaks first, h0 the largest, or one that nothing breaks; 'open' an unknown one."""
 
     scale: float
-    by_lower: bool  # a word has one shade: of its lower end if anything was proved at all, else of its upper end
+    by_lower: bool  # a word has one shade: of its lower or of its upper end
 
     @staticmethod
     def over(records: Iterable[Record]) -> "Heat":
         """One scale for all, so that inputs can be compared; the largest twentieth shares the lightest shade."""
-        brackets = [record.bracket for record in records]
-        values = sorted(v for b in brackets for v in (b.lower.value, b.upper.value) if math.isfinite(v))
+        known = list(records)
+        values = sorted(v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v))
         scale = values[int(0.95 * (len(values) - 1))] if values else 1.0
-        return Heat(scale, any(bracket.lower.value > 0 for bracket in brackets))
+        return Heat(scale, by_lower_end(known))
 
-    def level(self, value: float) -> str:
+    def level(self, end: Bound, bracket: Bracket) -> str:
+        value = end.value
         if math.isinf(value):
-            return "open"
+            return "h0" if unbreakable(bracket) else "open"
         share = min(1.0, max(0.0, value / self.scale)) if self.scale > 0 else 0.0
         return f"h{min(HEAT_LEVELS - 1, int((1 - share) * HEAT_LEVELS))}"
 
     def word(self, bracket: Bracket) -> Markup:
         end = bracket.lower if self.by_lower else bracket.upper
-        return Markup(' class="{}" title="{}"').format(self.level(end.value), _range(bracket))
+        return Markup(' class="{}" title="{}"').format(self.level(end, bracket), _range(bracket))
 
     def strip(self, frames: Sequence[Record]) -> Markup:
         """Two rows of cells, one cell a frame: lower ends above, upper ends below."""
         cells = []
         for record in frames:
-            lower, upper = self.level(record.bracket.lower.value), self.level(record.bracket.upper.value)
+            lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
             title = f"frame {record.key.frame}: {_range(record.bracket)}"
             cells.append(Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper))
         return Markup('<div class="strip">{}</div>').format(Markup().join(cells))

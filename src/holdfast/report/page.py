@@ -102,9 +102,12 @@ def _headline(question: Mapping[str, Any], count: int) -> str:
     inputs = "the input" if count == 1 else f"each of the {count} inputs"
     if question.get("command") == "worst":
         return f"How low can the score of {model} fall in the region around {inputs} of {data}?"
-    alone = ", one frame at a time" if question.get("frames") == "each" else ""
-    norm = f", in the {norm_name(question['norm'])} norm" if question.get("norm") is not None else ""
+    words = question.get("norm") == "words"
+    alone = f", one {'word' if words else 'frame'} at a time" if question.get("frames") == "each" else ""
     change = "reaches the target class" if question.get("targets") else "changes its answer"
+    if words:
+        return f"How many words of {inputs} of {data} may be replaced{alone}, before {model} {change}?"
+    norm = f", in the {norm_name(question['norm'])} norm" if question.get("norm") is not None else ""
     return f"How far may {inputs} of {data} move{alone}{norm}, before {model} {change}?"
 
 

@@ -33,15 +33,30 @@ class Row:
         return bool(self.bracket.note) and self.bracket.upper.value == 0
 
 
-def broken_beyond(bracket: Bracket) -> float:
-    """The upper end if something was found above it, else infinity: what holds by definition (no distance is infinite,
-    no sentence has more words than words) breaks nothing."""
-    return math.inf if bracket.upper.evidence.method == "definition" else bracket.upper.value
-
-
 def is_open(bracket: Bracket) -> bool:
     """Nothing was found above, and what is proved below does not settle it."""
-    return math.isinf(broken_beyond(bracket)) and not bracket.closed
+    return math.isinf(bracket.upper.value) and not bracket.closed
+
+
+def unbreakable(bracket: Bracket) -> bool:
+    """Proved at every radius."""
+    return bracket.lower.value == math.inf
+
+
+def by_lower_end(records: Iterable[Record]) -> bool:
+    """Frames are compared by what is proved of them, if anything is of any, else by what was found."""
+    return any(record.bracket.lower.value > 0 for record in records)
+
+
+def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
+    """The frames that break first, at most `count` of them; what nothing breaks is never among them."""
+    proved = by_lower_end(frames)
+    ends = sorted(
+        (b.lower.value if proved else b.upper.value, b.upper.value, record.key.frame or 0)
+        for record in frames
+        if not unbreakable(b := record.bracket)
+    )
+    return [frame for _, _, frame in ends[:count]]
 
 
 def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = ()) -> list[Row]:
@@ -60,7 +75,8 @@ def _row(index: int, group: list[Record], source: StoredInput | None) -> Row:
         smallest = estimates.setdefault(estimate.evidence.method, estimate)
         if estimate.value < smallest.value:
             estimates[estimate.evidence.method] = estimate
-    notes = dict.fromkeys(bracket.note for bracket in brackets if bracket.note)
+    breakable = [bracket for bracket in brackets if not unbreakable(bracket)]
+    notes = dict.fromkeys(bracket.note for bracket in breakable or brackets if bracket.note)
     return Row(
         index=index,
         bracket=Bracket(
@@ -79,7 +95,8 @@ def _row(index: int, group: list[Record], source: StoredInput | None) -> Row:
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of rows, and the ends on average. Averages are infinite where an end is, and NaN without rows."""
+    """Counts of rows, and the ends on average. Means leave out the rows that nothing breaks; they are infinite where an end is, and
+    NaN without rows."""
 
     rows: int
     fail_at_once: int
@@ -87,6 +104,7 @@ class Totals:
     closed: int
     interrupted: int
     open_above: int  # no witness: the upper end holds by definition only
+    unbreakable: int  # proved at every radius
     mean_lower: float
     mean_upper: float
     median_lower: float
@@ -104,11 +122,12 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         closed=sum(bracket.closed for bracket in brackets),
         interrupted=sum(row.status == "interrupted" for row in rows),
         open_above=sum(map(is_open, brackets)),
-        mean_lower=_mean(lower),
-        mean_upper=_mean(upper),
+        unbreakable=sum(map(unbreakable, brackets)),
+        mean_lower=_mean([b.lower.value for b in brackets if not unbreakable(b)]),
+        mean_upper=_mean([b.upper.value for b in brackets if not unbreakable(b)]),
         median_lower=statistics.median(lower) if rows else math.nan,
         median_upper=statistics.median(upper) if rows else math.nan,
-        mean_found_upper=_mean([value for value in map(broken_beyond, brackets) if math.isfinite(value)]),
+        mean_found_upper=_mean([value for value in upper if math.isfinite(value)]),
     )
 
 
@@ -144,6 +163,10 @@ def _rounded(value: float, rounding: str) -> str:
 
 def norm_name(norm: object) -> str:
     return "L∞" if str(norm) in ("inf", "Infinity") else f"L{norm:g}" if isinstance(norm, int | float) else f"L{norm}"
+
+
+def word_name(token: int, vocabulary: Sequence[str]) -> str:
+    return str(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
 
 
 def class_name(question: Mapping[str, Any], label: int | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.report.summary import Row, Totals, about, at_least, at_most, class_name, rows_of, totals_of
+from holdfast.report.summary import Row, Totals, about, at_least, at_most, class_name, rows_of, totals_of, unbreakable, weakest, word_name
 from holdfast.result import Bound, Record
 from holdfast.store import Store
 
@@ -33,27 +33,48 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Table:
 
 
 def _cells(row: Row, question: Mapping[str, Any]) -> list[Text]:
-    weakest = f"weakest of {len(row.frames)} frames" if row.frames else ""
     return [
         Text(str(row.index)),
         Text(class_name(question, row.source.label) if row.source else ""),
         _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed),
         _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed),
         Text(row.status, style="red" if row.status == "interrupted" else ""),
-        Text("; ".join(part for part in (weakest, row.bracket.note) if part)),
+        Text("\n").join(part for part in (_weakest(row, question.get("vocabulary") or ()), Text(_note(row))) if part),
     ]
+
+
+def _note(row: Row) -> str:
+    """That nothing breaks any of the frames is said already."""
+    return "" if row.frames and unbreakable(row.bracket) else row.bracket.note
+
+
+def _weakest(row: Row, vocabulary: Sequence[str]) -> Text:
+    """The frames that break first, and where they are words, the sentence with these marked."""
+    if not row.frames:
+        return Text()
+    places, tokens = weakest(row.frames), row.source.tokens if row.source else None
+    words = None if tokens is None else [word_name(token, vocabulary) for token in tokens]
+    kind = "frames" if words is None else "words"
+    if not places:
+        return Text(f"none of {len(row.frames)} {kind} breaks it")
+    found = Text(f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}")
+    if words is None:
+        return found
+    sentence = Text(" ").join(Text(word, style="bold underline" if k in places else "") for k, word in enumerate(words))
+    return Text("\n").join([found, sentence])
 
 
 def _end(bound: Bound, shown: str, closed: bool) -> Text:
     if bound.evidence.method == "definition":
-        said = "all there is" if closed else "nothing yet"
-        return Text(f"{shown} {said}" if bound.value else shown, style="dim")
+        return Text(shown if closed or not bound.value else f"{shown} nothing yet", style="dim")
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
 
 
 def _caption(totals: Totals, left_out: int) -> Text:
     more = f"... and {left_out} more\n" if left_out > 0 else ""
-    mean = f"mean of {totals.rows}: lower {at_least(totals.mean_lower)}, upper {at_most(totals.mean_upper)}"
-    if 0 < totals.open_above < totals.rows:
+    count = totals.rows - totals.unbreakable
+    mean = f"mean of {count}: lower {at_least(totals.mean_lower)}, upper {at_most(totals.mean_upper)}" if count or not totals.rows else ""
+    if 0 < totals.open_above < count:
         mean += f" ({totals.open_above} without a witness; the others {about(totals.mean_found_upper)})"
-    return Text(f"{more}{mean}")
+    unbreakable = f"{totals.unbreakable} of {totals.rows} cannot be broken" if totals.unbreakable else ""
+    return Text(more + "; ".join(part for part in (mean, unbreakable) if part))

@@ -92,6 +92,8 @@ def _split(model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fi
         raise UnsupportedLayer(
             f"{path}: the input {port.name} is looked up in a table of shape {tuple(vectors.shape)}, not (words, numbers)."
         )
+    if not bool(vectors.isfinite().all()):
+        raise BadInput(f"{path}: its table of vectors, {lookup.input[0]}, holds NaN or infinity. The training diverged, or it is damaged.")
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     graph = rest.graph

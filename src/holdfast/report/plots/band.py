@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from holdfast.report.plots.canvas import ESTIMATED, INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.summary import broken_beyond, is_open
+from holdfast.report.summary import is_open
 from holdfast.result import Bracket
 
 
 def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "inputs") -> str:
-    """Above an open bracket no line is drawn; its hatched band runs out of the picture, or to its natural end."""
+    """Above an open bracket no line is drawn; its hatched band runs out of the picture."""
     with canvas("band", f"Lower and upper ends of the {quantity} of all {things}, sorted") as drawn:
         if brackets:
             _fill(drawn.axes, brackets, quantity, things)
@@ -33,7 +33,6 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], quantity: str, things: str) -
     edges = np.append(chosen, len(ordered)) - 0.5
     low, high = lower.clip(floor, top), upper.clip(floor, top)
     open_above = np.array([is_open(b) for b in shown])
-    found = np.array([broken_beyond(b) for b in shown])
     axes.stairs(low, edges, baseline=floor, fill=True, color=PROVED, alpha=0.18, linewidth=0)
     axes.stairs(np.where(open_above, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0)
     if open_above.any():
@@ -43,7 +42,7 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], quantity: str, things: str) -
             hatch="////", linewidth=0, label="open, no witness",
         )  # fmt: skip
     _line(axes, edges, np.where(np.isfinite(lower), lower, np.nan), PROVED, "proved")
-    _line(axes, edges, np.where(np.isfinite(found), found, np.nan), WITNESSED, "witnessed")
+    _line(axes, edges, np.where(np.isfinite(upper), upper, np.nan), WITNESSED, "witnessed")
     if len(guesses):
         axes.plot(guesses[:, 0], guesses[:, 1], ".", color=ESTIMATED, markersize=3, label="estimate")
     if floor < 0 < top:

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from holdfast.report.plots.canvas import MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.summary import broken_beyond
 from holdfast.result import Bracket
 
 
@@ -26,7 +25,7 @@ def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "i
 
 def _fill(axes: Axes, brackets: Sequence[Bracket]) -> None:
     lower = np.sort([b.lower.value for b in brackets])
-    upper = np.sort([broken_beyond(b) for b in brackets])
+    upper = np.sort([b.upper.value for b in brackets])
     ends = np.unique(np.concatenate([lower, upper, [0.0]]))
     ends = ends[np.isfinite(ends)]
     least, most = float(ends[0]), float(ends[-1])

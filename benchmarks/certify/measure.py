@@ -1,0 +1,49 @@
+"""One column of a table: the radii by one tier, and the CPU seconds of its proofs alone."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+import holdfast as hf
+from holdfast.api import FramesOption, Tier, default_methods
+
+
+@dataclass(frozen=True)
+class Column:
+    radii: Tensor  # (inputs,)
+    seconds: float  # of one core, for each input
+
+    @property
+    def mean(self) -> float:
+        return float(self.radii.mean())
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ({self.seconds:.2g})"
+
+
+def tiers() -> list[str]:
+    """Those that prove something."""
+    return [t for t in get_args(Tier) if t != "search"]
+
+
+def proofs(net: hf.Network, tier: str) -> list[hf.Method[Any]]:
+    """What a tier does beside the searches."""
+    searches = {m.name for m in default_methods(net, "radius", "search")}
+    return [m for m in default_methods(net, "radius", tier) if m.name not in searches]  # type: ignore[arg-type]
+
+
+def measure(
+    net: hf.Network, x: Tensor, y: Tensor, targets: Tensor, norm: float, tier: str, frames: FramesOption, seconds: float | None = None
+) -> Column:
+    """The lower ends by the proofs of a tier alone; for tier 'search' the upper ends by the attacks alone. At most `seconds` an input."""
+    stop = hf.Stop(seconds=None if seconds is None else seconds * len(x))
+    methods = proofs(net, tier) or default_methods(net, "radius", "search")
+    hf.radius(net, x[:1], y[:1], norm=norm, frames=frames, targets=targets[:1], methods=[hf.Certify(rounds=1)])  # builds the graph
+    began = time.process_time()
+    brackets = hf.radius(net, x, y, norm=norm, frames=frames, targets=targets, methods=methods, stop=stop)
+    spent = (time.process_time() - began) / len(x)
+    assert all(isinstance(b, hf.Bracket) for b in brackets)
+    return Column(torch.tensor([b.upper.value if tier == "search" else b.lower.value for b in brackets]), spent)  # type: ignore[union-attr]

@@ -1,0 +1,313 @@
+"""The network as bound propagation sees it: a short list of affine maps and relaxed functions, in float64.
+
+A node's value for one input keeps the batch axis that the operators expect, at size one; the engine maps over inputs and rows.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from holdfast.bounding.relax import Relaxation
+from holdfast.errors import UnsupportedLayer
+from holdfast.network import Network
+from holdfast.network.trace import as_plain_module, converted, where
+
+Transform = Callable[..., Tensor]
+LARGEST_MATRIX = 2**22  # elements; 32 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One step of the graph; `place` rises along every edge."""
+
+    place: int
+    name: str
+    inputs: tuple["Node", ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Entry(Node):
+    """The network's input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Node):
+    """value = function(*inputs) = J inputs + b, affine in all of them together.
+
+    magnitude(*m) = |J| m + |b| for m >= 0: how much rounding can weigh. Where J is small it is kept, one matrix for each input, since a
+    product of matrices beats everything; else rows go back through a vjp. Where J only moves elements about, or is the identity for each
+    input, not even that is needed.
+    """
+
+    function: Transform
+    magnitude: Transform
+    offset: Tensor  # b = function(0)
+    offset_size: Tensor  # |b| = magnitude(0): more than |offset| where b is a sum whose terms cancel
+    matrices: tuple[Tensor, ...] | None  # (size, size of the input) each
+    picks: Tensor | None  # (size,) where every element is a copy of one element of the only input: which one
+    adds: bool  # the sum of its inputs, nothing else
+
+    @cached_property
+    def terms(self) -> int:
+        """How many numbers an element of it is at most the sum of."""
+        if self.matrices is not None:
+            return int(sum((m != 0).sum(1) for m in self.matrices).max())  # type: ignore[union-attr]
+        return len(self.inputs) if self.adds else sum(source.size for source in self.inputs)
+
+    @cached_property
+    def span(self) -> slice | None:
+        """Where it picks neighbours in order: from where to where."""
+        if self.picks is None:
+            return None
+        first, count = int(self.picks[0]), len(self.picks)
+        in_order = torch.equal(self.picks, torch.arange(first, first + count, device=self.picks.device))
+        return slice(first, first + count) if in_order else None
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed(Node):
+    """value = relaxation.function(*inputs), element by element, between two planes."""
+
+    relaxation: Relaxation
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in order; the last is the output. Handlers in `operators` and `cells` add to it."""
+
+    nodes: list[Node] = field(default_factory=list)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    exact: set[Node] = field(default_factory=set)  # nodes that rows pass on their way back without any rounding
+    folded: list[str] = field(default_factory=list)  # what was computed from weights alone, in float64
+
+    @property
+    def entry(self) -> Entry:
+        first = self.nodes[0]
+        assert isinstance(first, Entry)
+        return first
+
+    @property
+    def output(self) -> Node:
+        return self.nodes[-1]
+
+    def add_entry(self, shape: Sequence[int]) -> Node:
+        return self._keep(Entry(len(self.nodes), "input", (), tuple(shape)))
+
+    def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform) -> Node:
+        zeros = [torch.zeros(n.shape, dtype=torch.float64, device=self.device) for n in inputs]
+        offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
+        size = offset.numel()
+        matrices = None
+        if size * max(n.size for n in inputs) <= LARGEST_MATRIX:
+            unit = torch.eye(size, dtype=torch.float64, device=self.device).reshape(size, *offset.shape)
+            matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
+        weight = magnitude(*zeros)
+        assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
+        moves, adds = _moves(offset, matrices), _adds(offset, matrices)
+        kept = None if moves is not None or adds else matrices
+        place, shape = len(self.nodes), tuple(offset.shape)
+        return self._keep(Affine(place, name, tuple(inputs), shape, function, magnitude, offset, weight, kept, moves, adds))
+
+    def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
+        return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
+
+    def _keep(self, node: Node) -> Node:
+        self.nodes.append(node)
+        return node
+
+
+def _moves(offset: Tensor, matrices: tuple[Tensor, ...] | None) -> Tensor | None:
+    """For a map that only moves elements of one input about, the place each comes from."""
+    if matrices is None or len(matrices) != 1 or bool(offset.any()):
+        return None
+    (matrix,) = matrices
+    moves = bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
+    return matrix.argmax(1) if moves else None
+
+
+def _adds(offset: Tensor, matrices: tuple[Tensor, ...] | None) -> bool:
+    if matrices is None or len(matrices) < 2 or bool(offset.any()):
+        return False
+    return all(m.shape[0] == m.shape[1] and bool((m == torch.eye(len(m), dtype=m.dtype, device=m.device)).all()) for m in matrices)
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator of the traced graph with its arguments; those that depend on the input are Nodes."""
+
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The distinct nodes among the arguments, in order."""
+        return [leaf for leaf in dict.fromkeys(leaves((self.args, self.kwargs))) if isinstance(leaf, Node)]
+
+
+Handler = Callable[["Graph", Call], Any]
+HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*targets: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of some operators; a second one for the same operator is a mistake."""
+
+    def register(handler: Handler) -> Handler:
+        for target in targets:
+            assert target not in HANDLERS, f"{target} has a handler already"
+            HANDLERS[target] = handler
+        return handler
+
+    return register
+
+
+def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
+    """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded.
+
+    With `ranking` only the order of the outputs matters, so a last softmax, which keeps it, is left out.
+    """
+
+    program = net.program(x)
+    names = {node.name: where(node) for node in program.graph.nodes}
+    _refuse_rounding(program.graph, net.dtype, names)
+    module = converted(as_plain_module(program), dtype=torch.float64, device=net.device)
+    graph = Graph(device=net.device)
+    skipped = last_softmax(module.graph) if ranking else None
+    known: dict[fx.Node, Any] = {}
+    result: Any = None
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = graph.add_entry((1, *x.shape[1:]))
+        elif node.op == "get_attr":
+            known[node] = _attribute(module, str(node.target))
+        elif node.op == "output":
+            (result,) = node.args
+        elif skipped is not None and node is skipped:
+            (known[node],) = fx.node.map_arg(node.args[:1], known.__getitem__)
+        else:
+            known[node] = _call(graph, names.get(node.name, node.name), node, known)
+    while isinstance(result, tuple | list):
+        result = result[0]
+    output = known[result]
+    if not isinstance(output, Node):
+        raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
+    if output is not graph.output:
+        graph.affine("output", [output], lambda v: v, lambda m: m)
+    graph.exact = _exact(graph.nodes)
+    return graph
+
+
+def _exact(nodes: list[Node]) -> set[Node]:
+    """Moves and sums copy coefficients. They are free of rounding where the copies meet nothing they would have to be added to: the
+    source has no other reader, or its readers move different elements of it."""
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for source in node.inputs:
+            readers.setdefault(source, []).append(node)
+
+    def apart(source: Node) -> bool:
+        moves = [r.picks for r in readers[source] if isinstance(r, Affine) and r.picks is not None]
+        taken = torch.cat(moves) if moves else torch.zeros(0)
+        return len(readers[source]) == 1 or (len(moves) == len(readers[source]) and len(taken.unique()) == len(taken))
+
+    def copies(node: Node) -> bool:
+        # A move that reads one element twice adds their coefficients up.
+        return isinstance(node, Affine) and (node.adds or (node.picks is not None and len(node.picks.unique()) == len(node.picks)))
+
+    return {node for node in nodes if copies(node) and all(apart(source) for source in node.inputs)}
+
+
+def _refuse_rounding(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:
+    """Raise where the network goes to a coarser arithmetic than its own: in real arithmetic that step would vanish."""
+    for node in graph.nodes:
+        kinds = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, torch.dtype) and leaf.is_floating_point]
+        if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
+            raise UnsupportedLayer(f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work.")
+
+
+def _sharing(node: fx.Node) -> set[fx.Node]:
+    """The nodes that may share memory with what `node` overwrites, but for those made from its own result."""
+
+    def source(of: fx.Node) -> fx.Node | None:
+        returns = getattr(getattr(of.target, "_schema", None), "returns", ())
+        view = of.target is operator.getitem or "dropout" in str(of.target) or any(r.alias_info is not None for r in returns)
+        first = of.args[0] if of.args else None
+        return first if view and isinstance(first, fx.Node) else None
+
+    found: set[fx.Node] = set()
+    waiting = [source(node)]
+    while waiting:
+        other = waiting.pop()
+        if other is not None and other not in found:
+            found.add(other)
+            waiting += [source(other), *(user for user in other.users if user is not node and source(user) is other)]
+    return found
+
+
+SOFTMAX = (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default)
+RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.squeeze.dim)
+
+
+def last_softmax(graph: fx.Graph) -> fx.Node | None:
+    """The softmax over all outputs with which the graph ends, if it does; only a change of shape may follow."""
+    (node,) = leaves(next(n for n in graph.nodes if n.op == "output").args[0])[:1]
+    while isinstance(node, fx.Node) and node.target in RESHAPES:
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target not in SOFTMAX:
+        return None
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or any(size != 1 for size in value.shape[1:-1]):
+        return None
+    return node if node.args[1] in (-1, value.dim() - 1) else None
+
+
+def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    args = fx.node.map_arg(node.args, known.__getitem__)
+    kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
+    if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and node.target not in HANDLERS:
+            raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
+        constant = node.target(*args, **kwargs)  # type: ignore[operator]
+        if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((args, kwargs))):
+            graph.folded.append(name)
+        return constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
+    if node.target not in HANDLERS:
+        raise UnsupportedLayer(
+            f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
+            f"methods still work; to add one, see docs/extending.md."
+        )
+    writes = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+    # The tracer gives what was overwritten its new name, but not what shares its memory.
+    if writes and any(user not in known and user is not node for other in _sharing(node) for user in other.users):
+        raise UnsupportedLayer(
+            f"{name}: {node.target} overwrites a tensor that is read again under another name, which has no bound here. Use the form "
+            f"that does not work in place; attacks still work."
+        )
+    return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
+
+
+def leaves(value: Any) -> list[Any]:
+    """All that stands in nested tuples, lists and dicts."""
+    if isinstance(value, tuple | list):
+        return [leaf for part in value for leaf in leaves(part)]
+    if isinstance(value, dict):
+        return [leaf for part in value.values() for leaf in leaves(part)]
+    return [value]
+
+
+def _attribute(module: fx.GraphModule, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value.detach() if isinstance(value, Tensor) else value

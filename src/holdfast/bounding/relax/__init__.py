@@ -1,0 +1,47 @@
+"""Planes below and above a function on a box. Slopes are free; intercepts are exact, so every slope is sound.
+
+A relaxation offers its candidates: points of the box that, for given slopes, include every minimiser and every maximiser of
+f(v) - slope . v. The smallest and largest value over them are the two intercepts, with slopes chosen well for a small gap.
+"""
+
+from holdfast.bounding.relax.base import Planes, Relaxation, planes, value_range
+from holdfast.bounding.relax.convex import Exp, Log, Reciprocal, Rsqrt, Sqrt
+from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
+from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
+from holdfast.bounding.relax.power import Power
+from holdfast.bounding.relax.product import Product
+from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
+from holdfast.bounding.relax.sigmoidal import Erf, Sigmoid, Tanh
+from holdfast.bounding.relax.softplus import Softplus
+from holdfast.bounding.relax.step import Step
+
+__all__ = [
+    "Abs",
+    "Clip",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Gelu",
+    "GeluTanh",
+    "Hardswish",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Planes",
+    "Power",
+    "Product",
+    "Reciprocal",
+    "Relaxation",
+    "Relu",
+    "Rsqrt",
+    "Sigmoid",
+    "SigmoidTanh",
+    "SigmoidTimes",
+    "Silu",
+    "Softplus",
+    "Sqrt",
+    "Step",
+    "Tanh",
+    "planes",
+    "value_range",
+]

@@ -1,0 +1,91 @@
+"""exp, log, sqrt, 1 / sqrt, 1 / v: bent one way, so that the tangent holds on one side and the chord on the other.
+
+For every slope there is one touching point, in closed form. Outside the domain the functions are no numbers, which is what makes the
+intercepts infinite there: the ends of the box are always candidates.
+"""
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+
+
+class Exp(Relaxation):
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.exp(v[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        return [lower, upper, (clamp(torch.log(slope[0].clamp_min(0)), lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        (low,), (high,) = lower, upper
+        tangent = torch.exp(low / 2 + high / 2)
+        return (tangent,), (chord(torch.exp(low), torch.exp(high), low, high, tangent),)
+
+
+class Log(Relaxation):
+    """For v > 0."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.log(v[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        return [lower, upper, (clamp(1 / slope[0], lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        (low,), (high,) = lower, upper
+        tangent = 1 / (low / 2 + high / 2)
+        return (chord(torch.log(low), torch.log(high), low, high, tangent),), (tangent,)
+
+
+class Sqrt(Relaxation):
+    """For v >= 0."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.sqrt(v[0])
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        """A touching point below the smallest normal number has few digits; this much pays for them."""
+        return torch.sqrt(upper[0].clamp_min(1e-278))
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """1 / (2 sqrt(v)) = slope."""
+        return [lower, upper, (clamp((0.5 / slope[0]) ** 2, lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        (low,), (high,) = lower, upper
+        return (1 / (torch.sqrt(low) + torch.sqrt(high)),), (0.5 / torch.sqrt(low / 2 + high / 2),)
+
+
+class Rsqrt(Relaxation):
+    """1 / sqrt(v) for v > 0."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return 1 / torch.sqrt(v[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """-1 / (2 v sqrt(v)) = slope."""
+        return [lower, upper, (clamp((-2 * slope[0]) ** (-2 / 3), lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        a, b, middle = torch.sqrt(lower[0]), torch.sqrt(upper[0]), lower[0] / 2 + upper[0] / 2
+        return (-0.5 * middle**-1.5,), (-1 / (a * b * (a + b)),)
+
+
+class Reciprocal(Relaxation):
+    """1 / v on boxes without zero: convex above it, concave below."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return 1 / v[0]
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """-1 / v^2 = slope. A box that contains zero has a candidate that is no number, so nothing is known there."""
+        (low,), (high,) = lower, upper
+        level = 1 / torch.sqrt((-slope[0]).clamp_min(0))
+        pole = torch.where((low <= 0) & (high >= 0), torch.nan, low)
+        return [lower, upper, (clamp(level, low, high),), (clamp(-level, low, high),), (pole,)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        (low,), (high,) = lower, upper
+        tangent, across = -1 / (low / 2 + high / 2) ** 2, -1 / low / high
+        return (torch.where(low > 0, tangent, across),), (torch.where(low > 0, across, tangent),)

@@ -1,0 +1,28 @@
+"""The product of two numbers."""
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.relax.base import Point, Relaxation
+
+
+class Product(Relaxation):
+    """v * z. Bilinear, so every extreme value of v z - a v - b z over a box lies at a corner."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return v[0] * v[1]
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.maximum(lower[0].abs(), upper[0].abs()) * torch.maximum(lower[1].abs(), upper[1].abs())
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        return corners(lower, upper)
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        """The mean of McCormick's two planes on either side, which is exact at the centre's mean."""
+        middle = (lower[1] / 2 + upper[1] / 2, lower[0] / 2 + upper[0] / 2)
+        return middle, middle
+
+
+def corners(lower: Point, upper: Point) -> list[Point]:
+    return [(v, z) for v in (lower[0], upper[0]) for z in (lower[1], upper[1])]

@@ -1,0 +1,124 @@
+"""v times a gate of v itself: SiLU, both GELUs, Mish.
+
+The derivative of each falls, rises and falls again: its own derivative changes sign at two points, the bends, and nowhere else. So on each
+of the three pieces a slope is met at most once, and halving the piece finds the place: no stationary point of f(v) - slope v is missed.
+Halving may go the wrong way only where the computed derivative cannot be told from the slope, within a few units; all points from there to
+the true place are then as close to stationary, since the derivative is monotone, so the value is wrong by those few units times the
+distance, which the intercept's slack covers. Beyond `far` the function is zero or v to the last digit of any slope.
+
+Why there are two bends. With x = exp(v), s = sigmoid(w):
+- GELU, v Phi(v): f'' = phi(v) (2 - v^2).
+- v s with w = a v + b v^3, a > 0, b >= 0 (SiLU: 1, 0): f'' has the sign of 2 w' + v w'' - v w'^2 tanh(w / 2), which is even; for v > 0 it
+  is zero where v tanh(w / 2) (a / 2 + 9 b^2 v^4 / (2 a + 12 b v^2)) = 1, whose left side rises from 0 without end: once.
+- Mish: f'' is zero where log x = 2 (x + 1) (x^2 + 2 x + 2) / p(x), p = 2 x^3 + 3 x^2 - 2 x - 2. The right side falls on both sides of p's
+  only positive root (the numerator of its derivative is -2 (3 x^4 + 20 x^3 + 36 x^2 + 24 x + 4)), from -2 to -inf and from inf to 1, while
+  log x rises from -inf to inf: once on either side.
+"""
+
+import math
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.relax.base import Point, Relaxation, clamp
+from holdfast.bounding.relax.hull import hull_slopes
+
+HALVINGS = 34  # of at most 800: what is left, squared, is below one unit of v
+
+
+class SelfGated(Relaxation):
+    """v gate(v), for a gate that rises from 0 to 1."""
+
+    bends: ClassVar[tuple[float, float]]
+    far: ClassVar[float]
+
+    @abstractmethod
+    def gate(self, v: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def derivative(self, v: Tensor) -> Tensor:
+        """Of the whole function, right to a few units of one."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        near = v[0].clamp_min(-self.far)
+        return near * self.gate(near)
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        """|f(v)| <= |v|, and halving may miss by a few units of that; far below zero nothing happens any more."""
+        return torch.maximum(*(end[0].clamp_min(-self.far).abs() for end in (lower, upper)))
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """Ends, and on each of the three pieces the place where the derivative is the slope, or an end of the piece if it never is."""
+        ends = [clamp(torch.full_like(lower[0], end), lower[0], upper[0]) for end in (-self.far, *self.bends, self.far)]
+        start, end = torch.stack(ends[:-1]), torch.stack(ends[1:])
+        rising = torch.tensor([False, True, False], device=start.device).reshape(3, *(1 for _ in lower[0].shape))
+        for _ in range(HALVINGS):
+            middle = start / 2 + end / 2
+            past = (self.derivative(middle) > slope[0]) == rising
+            start, end = torch.where(past, start, middle), torch.where(past, middle, end)
+        return [lower, upper, *((place,) for place in start / 2 + end / 2)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        below, above = hull_slopes(self.function, self.derivative, lower[0], upper[0])
+        return (below,), (above,)
+
+
+class Silu(SelfGated):
+    """v sigmoid(v)."""
+
+    bends = (-2.3993572805154677, 2.3993572805154677)
+    far = 800.0
+
+    def gate(self, v: Tensor) -> Tensor:
+        return torch.sigmoid(v)
+
+    def derivative(self, v: Tensor) -> Tensor:
+        s = torch.sigmoid(v)
+        return s + v * s * torch.sigmoid(-v)
+
+
+class Gelu(SelfGated):
+    """v Phi(v), Phi the normal distribution function."""
+
+    bends = (-math.sqrt(2), math.sqrt(2))
+    far = 40.0
+
+    def gate(self, v: Tensor) -> Tensor:
+        tail: Tensor = torch.special.erfc(v * -math.sqrt(0.5))
+        return tail / 2
+
+    def derivative(self, v: Tensor) -> Tensor:
+        return self.gate(v) + v * torch.exp(-v * v / 2) / math.sqrt(2 * math.pi)
+
+
+class GeluTanh(SelfGated):
+    """v (1 + tanh(w / 2)) / 2 = v sigmoid(w) with w = 2 sqrt(2 / pi) (v + 0.044715 v^3)."""
+
+    bends = (-1.4185040087908284, 1.4185040087908284)
+    far = 25.0
+    factor: ClassVar[float] = 2 * math.sqrt(2 / math.pi)
+
+    def gate(self, v: Tensor) -> Tensor:
+        return torch.sigmoid(self.factor * (v + 0.044715 * v**3))
+
+    def derivative(self, v: Tensor) -> Tensor:
+        w = self.factor * (v + 0.044715 * v**3)
+        s = torch.sigmoid(w)
+        return s + v * s * torch.sigmoid(-w) * self.factor * (1 + 3 * 0.044715 * v * v)
+
+
+class Mish(SelfGated):
+    """v tanh(softplus(v)); with s = sigmoid(-v) the gate is (1 - s^2) / (1 + s^2)."""
+
+    bends = (-2.2563763963607931, 1.4905711794854285)
+    far = 800.0
+
+    def gate(self, v: Tensor) -> Tensor:
+        s = torch.sigmoid(-v)
+        return torch.sigmoid(v) * (1 + s) / (1 + s * s)
+
+    def derivative(self, v: Tensor) -> Tensor:
+        s = torch.sigmoid(-v)
+        return self.gate(v) + v * torch.sigmoid(v) * (2 * s / (1 + s * s)) ** 2

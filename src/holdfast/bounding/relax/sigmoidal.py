@@ -1,0 +1,97 @@
+"""tanh, the logistic function, the error function: convex below zero, concave above."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+
+LAST_BELOW_ONE = 1 - 2.0**-53
+
+
+class Tanh(Relaxation):
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.tanh(v[0])
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.ones_like(lower[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """Ends, and where 1 - tanh(v)^2 = slope, on both sides of zero."""
+        root = tanh_slope_root(slope[0])
+        return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        return (_supporting_slope(lower[0], upper[0]),), (_supporting_slope(-upper[0], -lower[0]),)
+
+
+class Sigmoid(Relaxation):
+    """sigmoid(v) = (1 + tanh(v / 2)) / 2."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.sigmoid(v[0])
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.ones_like(lower[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        root = 2 * tanh_slope_root(4 * slope[0])
+        return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        low, high = lower[0] / 2, upper[0] / 2
+        return (_supporting_slope(low, high) / 4,), (_supporting_slope(-high, -low) / 4,)
+
+
+class Erf(Relaxation):
+    """erf'(v) = 2 exp(-v^2) / sqrt(pi)."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.erf(v[0])
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.ones_like(lower[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        root = (-torch.log(slope[0].clamp_min(0) * (math.sqrt(math.pi) / 2))).clamp_min(0).sqrt()
+        return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        return (_supporting_slope(lower[0], upper[0], _erf),), (_supporting_slope(-upper[0], -lower[0], _erf),)
+
+
+def tanh_slope_root(slope: Tensor) -> Tensor:
+    """The v >= 0 with tanh'(v) = slope; zero where the slope is too steep, far out where it is level."""
+    return torch.atanh((1 - slope).clamp(0, 1).sqrt().clamp_max(LAST_BELOW_ONE))
+
+
+def _tanh(v: Tensor) -> tuple[Tensor, Tensor]:
+    f = torch.tanh(v)
+    return f, 1 - f * f
+
+
+def _erf(v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.erf(v), torch.exp(-v * v) * (2 / math.sqrt(math.pi))
+
+
+def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tuple[Tensor, Tensor]] = _tanh) -> Tensor:
+    """The slope of the curve's convex envelope at the middle of the box: among lower lines, the one highest there.
+
+    `curve` gives value and derivative. The envelope follows it up to the point d from which the chord to the upper end is a tangent, then
+    that chord.
+    """
+    low, high = torch.minimum(lower, torch.zeros_like(lower)), torch.minimum(upper, torch.zeros_like(upper))
+    f_upper, _ = curve(upper)
+    start, end = low, high
+    for _ in range(26):
+        middle = start / 2 + end / 2
+        f, steep = curve(middle)
+        before = f + steep * (upper - middle) < f_upper  # the tangent still passes below the upper end
+        start, end = torch.where(before, middle, start), torch.where(before, end, middle)
+    d = torch.where(lower >= 0, lower, start / 2 + end / 2)
+    f_d, steep_d = curve(d)
+    to_end = chord(f_d, f_upper, d, upper, steep_d)
+    centre = lower / 2 + upper / 2
+    return torch.where(centre < d, curve(centre)[1], to_end)

@@ -1,0 +1,33 @@
+"""The step: 0 below zero, 1 above. Comparisons are steps, and a choice between two values is a step times their difference."""
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.relax.base import Point, Relaxation
+
+
+class Step(Relaxation):
+    """At zero itself, where rounding may have decided, it counts as both."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.where(v[0] >= 0, 1.0, v[0].clamp(0, 0))  # what is no number stays none
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.ones_like(lower[0])
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """Ends, and both sides of zero."""
+        (low,), (high,) = lower, upper
+        across = (low <= 0) & (high >= 0)
+        return [lower, upper, *((torch.where(across, side, low),) for side in (-1e-300, 1e-300))]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        """From the foot of the step to the upper end, from the lower end to its top; level where that passes the middle further off."""
+        (low,), (high,) = lower, upper
+        middle = low / 2 + high / 2
+        below = torch.where((low < 0) & (middle > 0) & (high > 1e-9), 1 / high, 0.0)
+        above = torch.where((high > 0) & (middle < 0) & (low < -1e-9), -1 / low, 0.0)
+        return (below,), (above,)
+
+    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+        return (lower[0] <= 0) & (upper[0] >= 0)

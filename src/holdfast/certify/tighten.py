@@ -1,0 +1,156 @@
+"""Tighter proofs: second-order models whose free coefficients are trained, at a radius that grows as they improve.
+
+Training works in float32, since any coefficients are sound; what it reaches is then proved in float64 with every rounding paid for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.engine import propagate
+from holdfast.bounding.graph import Graph
+from holdfast.bounding.quadratic import Bends, Quadratic
+from holdfast.certify.certify import ASSUMPTIONS, Certify, Search, graph_of
+from holdfast.memory import free_bytes
+from holdfast.method import Claims, Method
+from holdfast.problem import Problem
+from holdfast.property import LinearProperty
+from holdfast.region import Sparse, Words
+
+
+@dataclass(frozen=True)
+class Training:
+    """Row by row: proved at `low` (a radius, or the score); `trying` is the radius in training, `reached` the best it passed."""
+
+    search: Search | None  # as long as the first planes are not done
+    low: Tensor  # (batch,)
+    trying: Tensor  # (batch,)
+    reached: Tensor  # (batch,)
+    bends: Bends
+    best: Bends  # those with which `reached` was passed
+    moments: tuple[Bends, Bends]
+    step: int
+
+
+@dataclass(frozen=True)
+class Tighten(Method[Training]):
+    """First what Certify does, then `steps` steps of Adam on parabolas, proved anew after every `block` of them."""
+
+    steps: int = 80
+    block: int = 20
+    rate: float = 0.015
+    push: float = 0.01  # how much further to try once a radius has been passed
+
+    def obstacle(self, problem: Problem) -> str | None:
+        return Certify().obstacle(problem)
+
+    def start(self, problem: Problem, seed: int) -> Training:
+        none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
+        return Training(Certify().start(problem, seed), none, none, none, {}, {}, ({}, {}), 0)
+
+    def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
+        state, claims = self.advance(problem, state)
+        return None if self.done(problem, state) else state, claims
+
+    def done(self, problem: Problem, state: Training) -> bool:
+        return state.search is None and (not state.bends or state.step >= self.steps)
+
+    def advance(self, problem: Problem, state: Training) -> tuple[Training, Claims]:
+        if state.search is not None:
+            search, claims = Certify().step(problem, state.search)
+            assert claims.proved is not None
+            return self._opened(problem, replace(state, search=search, low=claims.proved)), claims
+        state = self._train(problem, state)
+        state = replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
+        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS)
+
+    def _opened(self, problem: Problem, state: Training) -> Training:
+        """Once the first planes are done, the coefficients to train, if the network has second-order models."""
+        view = quadratic_of(problem)
+        if state.search is not None or view.obstacle is not None or isinstance(problem.region, Sparse | Words):
+            return state
+        bends = view.bends(len(problem), torch.float32)
+        still = {key: torch.zeros_like(value) for key, value in bends.items()}
+        return replace(state, trying=state.low * 1.03, reached=state.low, bends=bends, best=bends, moments=(still, still))
+
+    def _train(self, problem: Problem, state: Training) -> Training:
+        """`block` steps of Adam, every row at its own radius."""
+        view = quadratic_of(problem)
+        bends = {k: v.clone() for k, v in state.bends.items()}
+        best = {k: v.clone() for k, v in state.best.items()}
+        first, second = ({k: v.clone() for k, v in m.items()} for m in state.moments)
+        trying, reached = state.trying.clone(), state.reached.clone()
+        last = min(self.steps, state.step + self.block)
+        for rows in _chunks(problem, view):
+            part = problem.take(rows)
+            assert isinstance(part.property, LinearProperty)
+            matrix, offset = part.property.rows(view.graph.output.size)
+            for step in range(state.step, last):
+                region = part.family.at(trying[rows]) if part.goal == "radius" else part.region
+                mine = {k: v[:, rows].requires_grad_() for k, v in bends.items()}
+                with torch.enable_grad():
+                    margins = view.least(region, matrix, offset, mine)
+                    # The worst row, and all that are not proved yet.
+                    gain = margins.amin(1).sum() + margins.clamp_max(0).sum()
+                gradients = torch.autograd.grad(gain, list(mine.values()))
+                score = margins.detach().amin(1).double()
+                better = score > 0 if part.goal == "radius" else score > reached[rows]
+                reached[rows] = torch.where(better, trying[rows] if part.goal == "radius" else score, reached[rows])
+                trying[rows] = torch.where(better, trying[rows] * (1 + self.push), trying[rows])
+                rate = self.rate * 0.1 ** (step / self.steps)
+                for (key, value), gradient in zip(mine.items(), gradients, strict=True):
+                    best[key][:, rows] = torch.where(better[:, None], value.detach(), best[key][:, rows])
+                    slope = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
+                    a, b = first[key], second[key]
+                    a[:, rows] = 0.9 * a[:, rows] + 0.1 * slope
+                    b[:, rows] = 0.999 * b[:, rows] + 0.001 * slope * slope
+                    grown = a[:, rows] / (1 - 0.9 ** (step + 1)) / ((b[:, rows] / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
+                    bends[key][:, rows] = value.detach() + rate * grown
+        return replace(state, trying=trying, reached=reached, bends=bends, best=best, moments=(first, second), step=last)
+
+    def _prove(self, problem: Problem, state: Training) -> Tensor:
+        """-> (batch,): the largest of a few radii around the one reached that holds in float64, or the score."""
+        view = quadratic_of(problem)
+        proved = torch.full_like(state.low, -torch.inf)
+        shares = (0.0, 0.5, 0.95, 1.0) if problem.goal == "radius" else (1.0,)
+        for rows in _chunks(problem, view):
+            part, bends = problem.take(rows), {k: v[:, rows].double() for k, v in state.best.items()}
+            assert isinstance(part.property, LinearProperty)
+            matrix, offset = part.property.rows(view.graph.output.size)
+            for share in shares:
+                if part.goal == "radius":
+                    radius = state.reached[rows] * (1 + self.push * (share - 0.05))
+                    part = replace(part, region=part.family.at(radius))
+                    radius = part.family.radius.double()
+                boxes = propagate(view.graph, part.region)
+                score = view.least(part.region, matrix, offset, bends, boxes).amin(1)
+                found = torch.where(score > 0, radius, -torch.inf) if part.goal == "radius" else score
+                proved[rows] = torch.fmax(proved[rows], found)
+        return proved
+
+
+def _chunks(problem: Problem, view: Quadratic) -> Iterator[Tensor]:
+    """Rows that may be held in memory together, alike in what moves: models hold only that."""
+    lower, upper = problem.region.enclosing_box()
+    kinds = (upper > lower).flatten(1).unique(dim=0, return_inverse=True)[1]
+    at_once = boxes_at_once(problem, view)
+    for kind in kinds.unique():
+        yield from (kinds == kind).nonzero().flatten().split(at_once)
+
+
+def boxes_at_once(problem: Problem, view: Quadratic) -> int:
+    """How many inputs may be trained together: all their models are kept until the gradient is known."""
+    return max(1, free_bytes(problem.region.centre.device) // (view.elements * 64))
+
+
+_views: "WeakKeyDictionary[Graph, Quadratic]" = WeakKeyDictionary()
+
+
+def quadratic_of(problem: Problem) -> Quadratic:
+    graph = graph_of(problem)
+    if graph not in _views:
+        _views[graph] = Quadratic(graph)
+    return _views[graph]

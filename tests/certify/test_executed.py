@@ -1,0 +1,104 @@
+"""Proofs about the network as it runs in float32: its own outputs never fall below them, however little room there is."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.bounding.engine import lower_bound, propagate
+from holdfast.bounding.graph import build
+from holdfast.problem import Problem
+from holdfast.region import Ball
+from holdfast.result import Key
+
+
+class Reader(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(4, 16, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(x)[0][:, -1])
+        return out
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+
+
+def conv() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 5)),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 3),
+    )
+
+
+NETS = {"mlp": mlp, "conv": conv, "rnn": lambda: Reader(nn.RNN), "lstm": lambda: Reader(nn.LSTM), "gru": lambda: Reader(nn.GRU)}
+
+
+@pytest.mark.parametrize("name", list(NETS))
+@pytest.mark.parametrize("gain", [1.0, 30.0])
+def test_float32_outputs_never_fall_below(name: str, gain: float) -> None:
+    """At radius zero the bound is the real value less the rounding, so float32 has no room but what is proved for it."""
+    torch.manual_seed(0)
+    model = NETS[name]().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(gain)
+    net = hf.Network.from_torch(model)
+    x = torch.randn(64, 5, 4) * 3
+    graph = build(net, x)
+    rows = torch.cat([torch.eye(3), -torch.eye(3)]).double().expand(64, 6, 3)
+    none = torch.zeros(64, 6, dtype=torch.float64)
+    for radius in (0.0, 1e-4):
+        region = Ball(x, torch.full((64,), radius), math.inf)
+        real = lower_bound(graph, propagate(graph, region), rows, none)
+        executed = lower_bound(graph, propagate(graph, region, torch.float32), rows, none)
+        points = torch.cat([region.sample(20, torch.Generator().manual_seed(1)), region.vertex(torch.randn(20, 64, 5, 4))])
+        outputs = net(points.flatten(0, 1)).double().reshape(40, 64, 3)
+        assert (executed <= torch.cat([outputs, -outputs], -1)).all()
+        assert (executed <= real).all()
+        assert (real - executed <= 1e-3 * gain**3 * (1 + real.abs())).all()
+        if radius == 0:  # or the test could not fail: in real arithmetic the bound lies above some float32 output
+            assert (real > torch.cat([outputs, -outputs], -1).amin(0)).any()
+
+
+def test_a_radius_can_be_proved_for_the_network_as_it_runs() -> None:
+    torch.manual_seed(1)
+    net = hf.Network.from_torch(Reader(nn.LSTM).eval())
+    x = torch.randn(6, 5, 4)
+    y = net(x).argmax(1)
+    real = hf.radius(net, x, y, methods=[hf.Certify()])
+    executed = hf.radius(net, x, y, methods=[hf.Certify(arithmetic="executed")])
+    for a, b in zip(real, executed, strict=True):
+        assert 0.99 * a.lower.value < b.lower.value <= a.lower.value
+        assert b.lower.evidence.dtype == "torch.float32"
+        assert "as its graph says" in b.lower.evidence.assumptions[0]
+
+
+def test_what_is_not_known_as_executed_is_named() -> None:
+    x = torch.randn(2, 5, 4)
+    problem = Problem(
+        hf.Network.from_torch(nn.Sequential(mlp(), nn.Softmax(-1)).eval()),
+        Ball(x, 0.1),
+        hf.Robustness(torch.tensor([0, 1])),
+        "radius",
+        (Key(0), Key(1)),
+    )
+    assert hf.Certify().obstacle(problem) is None
+    assert "as executed is not bounded" in (hf.Certify(arithmetic="executed").obstacle(problem) or "")
+    normed = Problem(
+        hf.Network.from_torch(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)).eval()),
+        Ball(x[:, 0], 0.1),
+        hf.Robustness(torch.tensor([0, 1])),
+        "radius",
+        (Key(0), Key(1)),
+    )
+    assert "computes a constant from weights" in (hf.Certify(arithmetic="executed").obstacle(normed) or "")

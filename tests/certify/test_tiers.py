@@ -1,0 +1,131 @@
+"""The tiers above fast: never below it, never above an attack, and worth their time."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.api import default_methods
+from holdfast.certify.tighten import quadratic_of
+from holdfast.region import Ball, Box, Frames
+from holdfast.result import Bracket, Key
+
+ATTACKS = [hf.PGD(rounds=3), hf.CarliniWagner(rounds=2), hf.Corners(rounds=2)]
+CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class Reader(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], hidden: int = 4, **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(3, hidden, batch_first=True, **options)
+        self.head = nn.Linear(hidden * (2 if options.get("bidirectional") else 1), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(x)[0][:, -1])
+        return out
+
+
+def asked(model: nn.Module, shape: tuple[int, ...], count: int = 3, seed: int = 0) -> tuple[hf.Network, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    for weight in model.parameters():
+        nn.init.uniform_(weight, -0.9, 0.9)
+    net = hf.Network.from_torch(model.eval())
+    x = torch.rand(count, *shape)
+    return net, x, net(x).argmax(1)
+
+
+def lower(brackets: Sequence[Bracket]) -> Tensor:
+    return torch.tensor([b.lower.value for b in brackets], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> None:
+    net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
+    fast = lower(hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.Certify()]))
+    # Contradiction is raised where a witness lies inside what is proved.
+    brackets = hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.Tighten(steps=20), *ATTACKS])
+    tight, upper = lower(brackets), torch.tensor([b.upper.value for b in brackets], dtype=torch.float64)
+    assert (tight >= fast * (1 - 1e-9)).all()
+    assert (tight / fast).mean() > (1.02 if math.isinf(norm) else 0.999)
+    assert (tight <= upper).all()
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
+    net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
+    tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.Tighten(steps=10)]))
+    split = lower(hf.radius(net, x, y, frames="all", methods=[hf.Split(boxes=24, steps=10), *ATTACKS]))
+    assert (split >= tight).all()
+    assert (split / tight).mean() > 1.01
+    region = Frames(x, split, math.inf)
+    points = torch.cat([region.sample(400, torch.Generator().manual_seed(0)), region.vertex(torch.randn(400, *x.shape))])
+    assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.Sigmoid(), nn.Linear(10, 3)),
+        Reader(nn.LSTM, 3, bidirectional=True),
+        Reader(nn.GRU, 3, num_layers=2),
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3)),
+    ],
+    ids=["relu", "sigmoid", "both ways", "two layers", "linear", "no model"],
+)
+def test_tiers_answer_every_network(model: nn.Module) -> None:
+    net, x, y = asked(model, (4, 3), count=1)
+    fast = lower(hf.radius(net, x, y, methods=[hf.Certify()]))
+    split = lower(hf.radius(net, x, y, methods=[hf.Split(boxes=8, steps=3), *ATTACKS]))
+    assert (split >= fast * (1 - 1e-9)).all()
+    for frame in (1,):  # only one frame moves: the models hold its inputs alone
+        one = lower(hf.radius(net, x, y, frames=frame, methods=[hf.Tighten(steps=3), *ATTACKS]))
+        assert (one >= fast * (1 - 1e-9)).all()
+
+
+def test_a_score_over_a_region_is_tightened_too() -> None:
+    net, x, y = asked(Reader(nn.RNN), (4, 3))
+    for region in (Ball(x, 0.05, 2), Box.between(x.double() - 0.05, x.double() + 0.05)):
+        fast = lower(hf.worst(net, region, hf.Robustness(y), methods=[hf.Certify()]))
+        tight = hf.worst(net, region, hf.Robustness(y), methods=[hf.Tighten(steps=20, block=10), hf.PGD()])
+        assert (lower(tight) >= fast).all()
+        assert (lower(tight) > fast).any()
+        assert all(b.lower.value <= b.upper.value for b in tight)
+
+
+def test_rows_with_different_frames_are_trained_apart() -> None:
+    net, x, y = asked(Reader(nn.LSTM), (3, 3), count=1)
+    each = hf.radius(net, x, y, frames="each", methods=[hf.Tighten(steps=5), *ATTACKS])
+    for frame in range(3):
+        alone = hf.radius(net, x, y, frames=frame, methods=[hf.Tighten(steps=5)])
+        torch.testing.assert_close(lower([row[frame] for row in each]), lower(alone), rtol=0.02, atol=0)
+
+
+def test_tiers_are_chosen_by_name() -> None:
+    net, x, y = asked(Reader(nn.RNN), (3, 3), count=1)
+    assert [m.name for m in default_methods(net, "radius", "tight")][-1] == "Tighten"
+    [bracket] = hf.radius(net, x, y, tier="split", stop=hf.Stop(seconds=2))
+    assert bracket.lower.evidence.method in ("Split", "Tighten")
+    with pytest.raises(hf.BadInput, match="tier 'fast'"):
+        hf.radius(net, x, y, tier="tight", arithmetic="executed")
+    with pytest.raises(hf.BadInput, match="arithmetic 'float'"):
+        hf.radius(net, x, y, arithmetic="float")  # type: ignore[call-overload]
+    assert hf.radius(net, x, y, arithmetic="executed")[0].lower.evidence.dtype == "torch.float32"
+
+
+def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the deviation of a curve computed as zero, proofs would reach beyond an attack, and that is an error."""
+    from holdfast.bounding import quadratic
+
+    net, x, y = asked(Reader(nn.RNN), (4, 3))
+    monkeypatch.setattr(quadratic, "deviation", lambda curve, slope, bend, lower, upper, at: (curve.function(at), curve.function(at)))
+    problem = hf.Problem(net, Frames(x, torch.zeros(3), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(3)))
+    assert quadratic_of(problem).obstacle is None
+    with pytest.raises(hf.Contradiction):
+        hf.solve([problem], [*ATTACKS, hf.Tighten(steps=400, block=100, push=0.2)])
