@@ -30,7 +30,7 @@ def zero(x: Tensor) -> Tensor:
 
 
 def proved(problem: Problem, **settings: int) -> Tensor:
-    return torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(**settings)])], dtype=torch.float64)
+    return torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(**{"close": 0.0, **settings})])], dtype=torch.float64)
 
 
 # ---------------------------------------------------------------- closed forms
@@ -51,7 +51,7 @@ def test_frames_of_a_linear_network_are_certified_to_the_boundary(p: float) -> N
     mask = torch.rand((5, 4), generator=torch.Generator().manual_seed(0)) < 0.5
     mask[:, 0] = True
     problem = truth.radius_problem(known.network(), Frames(known.x, zero(known.x), p, mask=mask), known.y)
-    found, answer = proved(problem, rounds=12), known.radius_of_frames(p, mask)
+    found, answer = proved(problem, rounds=20), known.radius_of_frames(p, mask)
     assert (found <= answer).all()
     assert (found >= answer * (1 - 1e-6)).all()
 

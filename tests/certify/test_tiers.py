@@ -58,8 +58,8 @@ def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> N
 @pytest.mark.parametrize("cell", list(CELLS))
 def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
-    tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.Tighten(steps=10)]))
-    split = lower(hf.radius(net, x, y, frames="all", methods=[hf.Split(boxes=24, steps=10), *ATTACKS]))
+    tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.Tighten(steps=8)]))
+    split = lower(hf.radius(net, x, y, frames="all", methods=[hf.Split(boxes=16, steps=8), *ATTACKS]))
     assert (split >= tight).all()
     assert (split / tight).mean() > 1.01
     region = Frames(x, split, math.inf)
@@ -72,8 +72,8 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     [
         nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.Sigmoid(), nn.Linear(10, 3)),
-        Reader(nn.LSTM, 3, bidirectional=True),
-        Reader(nn.GRU, 3, num_layers=2),
+        Reader(nn.LSTM, 2, bidirectional=True),
+        Reader(nn.GRU, 2, num_layers=2),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 3)),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3)),
     ],
@@ -82,10 +82,10 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
 def test_tiers_answer_every_network(model: nn.Module) -> None:
     net, x, y = asked(model, (4, 3), count=1)
     fast = lower(hf.radius(net, x, y, methods=[hf.Certify()]))
-    split = lower(hf.radius(net, x, y, methods=[hf.Split(boxes=8, steps=3), *ATTACKS]))
+    split = lower(hf.radius(net, x, y, methods=[hf.Split(boxes=3, steps=2), *ATTACKS]))
     assert (split >= fast * (1 - 1e-9)).all()
     for frame in (1,):  # only one frame moves: the models hold its inputs alone
-        one = lower(hf.radius(net, x, y, frames=frame, methods=[hf.Tighten(steps=3), *ATTACKS]))
+        one = lower(hf.radius(net, x, y, frames=frame, methods=[hf.Tighten(steps=2), *ATTACKS]))
         assert (one >= fast * (1 - 1e-9)).all()
 
 

@@ -26,7 +26,7 @@ from holdfast.region import Region
 from holdfast.rounding import TINY, gamma
 
 UNDERFLOW = 1e-30  # above any accumulation of float32 underflows, flushed to zero or not
-ELEMENTS = 2**24  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
+ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
 ALIVE = 16  # such tensors may be alive at once
 
 

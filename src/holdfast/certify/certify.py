@@ -50,11 +50,12 @@ class Certify(Method[Search]):
     """Backward linear bounds with closed-form planes, at `rounds` radii one after the other.
 
     The next radius lies where the line between the two known scores crosses zero, over the logarithm of the radius; an end that
-    stays twice has its score halved, so that both ends close in (the Illinois rule). Eight rounds
-    come within a thousandth of the radius that twenty would find.
+    stays twice has its score halved, so that both ends close in (the Illinois rule). A row is done
+    when they are `close`, most after six or seven rounds.
     """
 
-    rounds: int = 8
+    rounds: int = 12
+    close: float = 0.002  # share of the radius to which it is found
     arithmetic: Arithmetic = "real"  # or the network as it runs, in its own arithmetic
 
     def obstacle(self, problem: Problem) -> str | None:
@@ -69,16 +70,24 @@ class Certify(Method[Search]):
     def start(self, problem: Problem, seed: int) -> Search:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         high = first_guess(problem) if problem.goal == "radius" else none
-        nan = torch.full_like(none, torch.nan)
-        return Search(none, high, nan, nan, none, 0)
+        score = problem.score(problem.region.centre).double() if problem.goal == "radius" else none
+        return Search(none, high, score, torch.full_like(none, torch.nan), none, 0)
 
     def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
         if problem.goal == "worst":
             return None, self._claims(problem, proved_score(problem, self.arithmetic))
-        asked = problem.tiled(torch.minimum(_next_radius(problem.family, state), problem.family.limit())[None])
-        radius = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
-        search = _narrowed(state, radius, proved_score(asked, self.arithmetic))
-        return None if search.round >= self.rounds else search, self._claims(problem, search.low)
+        radius = torch.minimum(_next_radius(problem.family, state), problem.family.limit())
+        score = torch.full_like(radius, torch.nan)
+        near = state.high <= state.low * (1 + self.close)
+        radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
+        if len(open_):
+            asked = problem.take(open_)
+            asked = asked.tiled(radius[open_][None])
+            radius[open_] = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
+            score[open_] = proved_score(asked, self.arithmetic)
+        search = _narrowed(state, radius, score)
+        done = search.round >= self.rounds or not len(open_)
+        return None if done else search, self._claims(problem, search.low)
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
@@ -104,10 +113,12 @@ def _next_radius(family: Family, state: Search) -> Tensor:
         return plain
     if state.round == 0:
         return state.high * USUAL
-    share = (state.low_score / (state.low_score - state.high_score)).clamp(0.05, 0.95)
-    crossing = state.low * (state.high / state.low) ** share
+    # Far beyond what can be proved a score may be anything; it is not let to hold the next radius back.
+    share = state.low_score / (state.low_score - state.high_score)
+    wild = state.high_score < -8 * state.low_score
+    crossing = state.low * (state.high / state.low) ** torch.where(wild, share.clamp_min(0.2), share.clamp(0.02, 0.98))
     upwards = torch.where(state.high_score.isnan(), torch.minimum(2 * state.low, plain), torch.where(crossing.isfinite(), crossing, plain))
-    return torch.where(state.low > 0, upwards, state.high / 2)
+    return torch.where(state.low > 0, upwards, state.high * torch.nan_to_num(share, 0.5).clamp(0.1, 0.5))
 
 
 def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:

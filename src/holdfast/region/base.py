@@ -35,6 +35,10 @@ class Domain:
     def bounded(self) -> bool:
         return bool(self.lower.isfinite().all() and self.upper.isfinite().all())
 
+    @property
+    def endless(self) -> bool:
+        return bool(self.lower.isinf().all() and self.upper.isinf().all())
+
     def clamp(self, x: Tensor) -> Tensor:
         return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
 

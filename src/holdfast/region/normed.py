@@ -125,12 +125,18 @@ class NormFamily(Family):
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """The larger of two lower bounds: over the ball alone, and over the box around it clipped to the domain."""
-        flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[:, None]
-        slopes, span = norm_above(self.grouped(a), dual(self.p)), self._span()[:, None]
+        flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[..., None]
+        grouped, span = self.grouped(a), self._span()
+        moving = int((span > 0).sum(1).max())
+        if moving < span.shape[1]:  # the others cost nothing: look at no more groups than move
+            which = (span > 0).to(torch.uint8).topk(moving, dim=1).indices
+            span = span.gather(1, which)
+            grouped = grouped.gather(2, which[:, None, :, None].expand(*grouped.shape[:2], moving, grouped.shape[-1]))
+        slopes, span = norm_above(grouped, dual(self.p)), span[:, None]
         fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)  # an infinite radius along no slope costs nothing
-        slack = gamma(flat.shape[-1]) * ((flat * centre).abs().sum(-1) + fall)
-        ball = (flat * centre).sum(-1) - fall - 2 * slack - TINY
-        return torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
+        at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
+        ball = at_centre - fall - 4 * gamma(flat.shape[-1]) * (size + fall) - TINY
+        return ball if self.domain.endless else torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
 
 
 def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
