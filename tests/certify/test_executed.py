@@ -102,3 +102,16 @@ def test_what_is_not_known_as_executed_is_named() -> None:
         (Key(0), Key(1)),
     )
     assert "computes a constant from weights" in (hf.Certify(arithmetic="executed").obstacle(normed) or "")
+
+
+def test_what_may_overflow_as_executed_is_not_proved() -> None:
+    """In real arithmetic the class is plain; in float32 the hidden sum is infinite, and their difference no number."""
+    model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        for weight, values in zip(model.parameters(), ([[3e38], [3e38]], [0.0, 0.0], [[1.0, -1.0], [0.0, 0.0]], [1.0, 0.0]), strict=True):
+            weight.copy_(torch.tensor(values))
+    net, x = hf.Network.from_torch(model.eval()), torch.tensor([[2.0]])
+    graph, region = build(net, x), Ball(x, 1e-3, 2)
+    rows, none = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    assert net(x).isnan().any()
+    assert not (lower_bound(graph, propagate(graph, region, torch.float32), rows, none) > 0).any()

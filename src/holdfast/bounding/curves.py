@@ -57,7 +57,7 @@ class Smooth(Curve):
         share = torch.linspace(0, 1, CELLS + 1, dtype=lower.dtype, device=lower.device).reshape(-1, *(1 for _ in lower.shape))
         grid = lower + (upper - lower) * share
         values, bends = deviation(grid), self.second(grid) - 2 * bend
-        step = (upper - lower) / CELLS * (1 + 1e-9)
+        step = (upper - lower) / CELLS * (1 + 1e-9) + 8 * UNIT * (lower.abs() + upper.abs())  # the places are rounded too
         across, turn = step * step / 8, step * self.third / 2 + 1e-13
         highest = torch.maximum(values[1:], values[:-1]) + across * (turn - torch.minimum(bends[1:], bends[:-1])).clamp_min(0)
         lowest = torch.minimum(values[1:], values[:-1]) - across * (turn + torch.maximum(bends[1:], bends[:-1])).clamp_min(0)
@@ -79,8 +79,7 @@ class Bent(Curve):
     def extremes(
         self, deviation: Callable[[Tensor], Tensor], slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
     ) -> tuple[Tensor, Tensor]:
-        flat = bend.abs() < 1e-100
-        tops = [at + (piece - slope) / torch.where(flat, 1.0, 2 * bend) for piece in (1.0, self.relaxation.negative_slope)]
+        tops = [at + (piece - slope) / (2 * bend) for piece in (1.0, self.relaxation.negative_slope)]  # clamped where it has no top
         points = [lower, upper, clamp(torch.zeros_like(lower), lower, upper), *(clamp(top, lower, upper) for top in tops)]
         values = deviation(torch.stack(points))
         return values.amin(0), values.amax(0)

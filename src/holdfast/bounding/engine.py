@@ -59,7 +59,8 @@ class Boxes:
         """What a sum of so many terms, of this size in all, may miss when it is executed."""
         if self.executed is None:
             return 0.0
-        self.error[node] = gamma(terms + 16, self.executed) * size + UNDERFLOW
+        missed = gamma(terms + 16, self.executed) * size + UNDERFLOW
+        self.error[node] = torch.where(size < torch.finfo(self.executed).max / 2, missed, torch.inf)  # a sum may overflow on its way
         return self.error[node]
 
 

@@ -31,7 +31,7 @@ from holdfast.bounding.relax import Product, SigmoidTanh, SigmoidTimes
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
-from holdfast.rounding import gamma
+from holdfast.rounding import TINY, gamma
 
 LARGEST = 2**28  # numbers in all models for one input; beyond, they are not worth their memory
 
@@ -134,11 +134,16 @@ class Model:
     def least(self, rounds: int = 3) -> Tensor:
         """-> (batch, n): the node is nowhere below. Monotone variables are looked for and fixed `rounds` times."""
         parts = self.parts
-        plain = self.c - parts.linear - parts.named + parts.middle - parts.width - self.rest - 8 * gamma(self.terms) * parts.size
+        plain = self.c - parts.linear - parts.named + parts.middle - parts.width - self.rest - 8 * gamma(self.terms) * parts.size - TINY
         if self.Q is None or not self.ball.box:
             return plain
         C = self.J.new_zeros((*self.J.shape, self.R.shape[-1])) if self.C is None else self.C
-        return _least_over_box(self.c, self.J, self.R, self.Q, C, rounds) - self.rest - 32 * gamma((rounds + 1) * self.terms) * parts.size
+        return (
+            _least_over_box(self.c, self.J, self.R, self.Q, C, rounds)
+            - self.rest
+            - 32 * gamma((rounds + 1) * self.terms) * parts.size
+            - TINY
+        )
 
     def range(self) -> tuple[Tensor, Tensor]:
         return self.least(), -self.each(torch.neg).least()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from holdfast.bounding.engine import lower_bound, propagate
 from holdfast.bounding.graph import Graph, Relaxed, build
-from holdfast.bounding.relax import Elu, LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
+from holdfast.bounding.relax import LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.network import Network
@@ -28,7 +28,7 @@ AS_EXECUTED = (
     "the network computes as its graph says, sums in any order, without TF32 or transforms that trade rounding for speed",
     "its activations are within twenty units of rounding",
 )
-EXECUTED = (Elu, LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh)  # functions whose rounding is that well known
+EXECUTED = (LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh)  # functions whose rounding is that well known
 Arithmetic = Literal["real", "executed"]
 USUAL = 0.1  # of the first guess: about what planes prove for a recurrent network
 

@@ -135,7 +135,7 @@ def _look(problem: Problem, training: Training, row: int, lower: Tensor, upper: 
     if bool(proved.any()):
         sure = {key: value[:, proved].double() for key, value in bends.items()}
         region = Box.between(lower[proved], upper[proved])
-        proved = proved.clone().masked_scatter(proved, view.least(region, matrix[proved], offset[proved], sure).amin(1) > 0)
+        proved = proved.clone().masked_scatter(proved, _positive(view.least(region, matrix[proved], offset[proved], sure).amin(1)))
     return proved, first.detach().double(), torch.nan_to_num(gain, 0.0, 0.0, 0.0)
 
 
@@ -147,4 +147,9 @@ def _look_at_planes(problem: Problem, matrix: Tensor, offset: Tensor, lower: Ten
     found = linear.minimum(region)
     least, worst = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).min(1)
     slope = linear.coefficients[torch.arange(len(lower), device=lower.device), worst]
-    return least > 0, least, slope.abs() * (upper - lower) / 4
+    return _positive(least), least, slope.abs() * (upper - lower) / 4
+
+
+def _positive(score: Tensor) -> Tensor:
+    """What overflows proves nothing."""
+    return score.isfinite() & (score > 0)

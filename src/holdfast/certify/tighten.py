@@ -127,6 +127,7 @@ class Tighten(Method[Training]):
                     radius = part.family.radius.double()
                 boxes = propagate(view.graph, part.region)
                 score = view.least(part.region, matrix, offset, bends, boxes).amin(1)
+                score = torch.where(score.isfinite(), score, -torch.inf)  # what overflows proves nothing
                 found = torch.where(score > 0, radius, -torch.inf) if part.goal == "radius" else score
                 proved[rows] = torch.fmax(proved[rows], found)
         return proved
