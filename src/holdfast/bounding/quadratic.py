@@ -245,7 +245,7 @@ class Quadratic:
         self.steps = _steps(graph)
         self.elements = _elements(self.steps)
         self.obstacle = _obstacle(self.steps, self.elements)
-        self._halves: dict[tuple[Node, int], Tensor] = {}
+        self._single: dict[tuple[Node, int], Tensor] = {}
 
     def bends(self, batch: int, dtype: torch.dtype) -> Bends:
         """Free coefficients, all zero: the parabolas through the Chebyshev points."""
@@ -301,9 +301,9 @@ class Quadratic:
         if dtype == matrix.dtype:
             return matrix
         key = (node, place)
-        if key not in self._halves:
-            self._halves[key] = matrix.to(dtype)
-        return self._halves[key]
+        if key not in self._single:
+            self._single[key] = matrix.to(dtype)
+        return self._single[key]
 
 
 def _steps(graph: Graph) -> list[Step]:

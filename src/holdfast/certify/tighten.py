@@ -135,7 +135,8 @@ class Tighten(Method[Training]):
 
 def _chunks(problem: Problem, view: Quadratic) -> Iterator[Tensor]:
     """Rows that may be held in memory together, alike in what moves: models hold only that."""
-    lower, upper = problem.region.enclosing_box()
+    region = problem.family.at(1.0) if problem.goal == "radius" else problem.region  # at radius 0, where searches begin, nothing moves
+    lower, upper = region.enclosing_box()
     kinds = (upper > lower).flatten(1).unique(dim=0, return_inverse=True)[1]
     at_once = boxes_at_once(problem, view)
     for kind in kinds.unique():
