@@ -2,8 +2,10 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -247,3 +249,14 @@ def sentences(seed: int = 0, batch: int = 4, size: int = 4) -> Sentences:
     model = Bag(vectors, weight).eval()
     tokens = torch.randint(0, 7, (batch, size), generator=generator)
     return Sentences(model, tokens, model(tokens).argmax(-1), {0: (1, 2), 1: (0,), 2: (0, 3), 3: (2, 4, 5), 5: (6,)})
+
+
+def three_routes(model: nn.Module, example: Tensor, folder: Path) -> list[Network]:
+    """The same model as torch module, exported program and ONNX file, for any batch."""
+    pt2, onnx = folder / "model.pt2", folder / "model.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = ({0: torch.export.Dim.DYNAMIC},)
+        torch.export.save(torch.export.export(model, (example,), dynamic_shapes=batch), pt2)
+        torch.onnx.export(model, (example,), onnx, dynamo=True, dynamic_shapes=batch, verbose=False)
+    return [Network.from_torch(model), Network.from_export(pt2, trust=True), Network.from_onnx(onnx)]

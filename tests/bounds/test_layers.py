@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import holdfast as hf
+import truth
 from holdfast.bounding import graph as graphs
 from holdfast.bounding.engine import lower_bound, propagate
 from holdfast.bounding.graph import Graph, Relaxed, build
@@ -74,13 +75,7 @@ def test_three_routes_give_one_bound(name: str, tmp_path: Path) -> None:
     torch.manual_seed(4)
     model, shape = ROUTES[name].make().eval(), ROUTES[name].shape
     example = torch.rand((2, *shape))
-    pt2, onnx = tmp_path / "model.pt2", tmp_path / "model.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        batch = ({0: torch.export.Dim.DYNAMIC},)
-        torch.export.save(torch.export.export(model, (example,), dynamic_shapes=batch), pt2)
-        torch.onnx.export(model, (example,), onnx, dynamo=True, dynamic_shapes=batch, verbose=False)
-    networks = [hf.Network.from_torch(model), hf.Network.from_export(pt2, trust=True), hf.Network.from_onnx(onnx)]
+    networks = truth.three_routes(model, example, tmp_path)
     region = ball(shape, 0.05)
     first, *others = (bounds(build(net, example), region) for net in networks)
     assert first.isfinite().all()

@@ -1,6 +1,5 @@
 """However a network arrives, its bounds are the same: torch module, exported program, ONNX file."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+import truth
 from holdfast.certify.certify import proved_score
 
 
@@ -42,13 +42,7 @@ def test_three_routes_give_one_bound(name: str, tmp_path: Path) -> None:
     torch.manual_seed(4)
     model = make().eval()
     example = torch.rand((2, *shape))
-    pt2, onnx = tmp_path / "model.pt2", tmp_path / "model.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        batch = ({0: torch.export.Dim.DYNAMIC},)
-        torch.export.save(torch.export.export(model, (example,), dynamic_shapes=batch), pt2)
-        torch.onnx.export(model, (example,), onnx, dynamo=True, dynamic_shapes=batch, verbose=False)
-    networks = [hf.Network.from_torch(model), hf.Network.from_export(pt2, trust=True), hf.Network.from_onnx(onnx)]
+    networks = truth.three_routes(model, example, tmp_path)
     y = networks[0](example).argmax(-1)
     scores, planes = [], []
     for net in networks:
