@@ -33,7 +33,7 @@ def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
         return graph.relaxed(name, [v], Power(2))
     if v.shape != z.shape:
         shape = torch.broadcast_shapes(v.shape, z.shape)
-        v, z = (n if n.shape == shape else graph.affine(name, [n], *(lambda t: t.expand(shape),) * 2) for n in (v, z))
+        v, z = (n if n.shape == shape else graph.moved(name, [n], lambda t: t.expand(shape)) for n in (v, z))
     for gate, passed in ((v, z), (z, v)):
         opening = _gate(graph, name, gate)
         if opening is None:
@@ -138,6 +138,6 @@ def scaled(graph: Graph, name: str, node: Node, weight: Tensor | None, bias: Ten
 
 def matrix_product(graph: Graph, name: str, a: Node, b: Node) -> Node:
     """(..., m, k) times (..., k, n): every product of two numbers, then sums."""
-    left = graph.affine(name, [a], *(lambda v: v.unsqueeze(-1),) * 2)
-    right = graph.affine(name, [b], *(lambda v: v.unsqueeze(-3),) * 2)
+    left = graph.moved(name, [a], lambda v: v.unsqueeze(-1))
+    right = graph.moved(name, [b], lambda v: v.unsqueeze(-3))
     return graph.affine(name, [product(graph, name, left, right)], *(lambda v: v.sum(-2),) * 2)

@@ -104,7 +104,7 @@ def glu(graph: Graph, call: Call) -> Node:
     """The first half times the sigmoid of the second."""
     node, axis = call.args[0], call.args[1] if len(call.args) > 1 else -1
     half = node.shape[axis] // 2
-    first, second = (graph.affine(call.name, [node], *(lambda v, at=at: v.narrow(axis, at, half),) * 2) for at in (0, half))
+    first, second = (graph.moved(call.name, [node], lambda v, at=at: v.narrow(axis, at, half)) for at in (0, half))
     return compose.product(graph, call.name, first, graph.relaxed(call.name, [second], Sigmoid()))
 
 
@@ -328,7 +328,7 @@ def _reduced(graph: Graph, call: Call, relaxation: Relaxation) -> Node:
     axes = [d % len(node.shape) for d in dims or range(len(node.shape))]
     for axis in axes:
         node = compose.along(graph, call.name, node, axis, relaxation)
-    return node if keep else graph.affine(call.name, [node], *(lambda v: v.squeeze(axes),) * 2)
+    return node if keep else graph.moved(call.name, [node], lambda v: v.squeeze(axes))
 
 
 @handles(aten.softmax.int, aten._softmax.default)

@@ -5,7 +5,7 @@ A node's value for one input keeps the batch axis that the operators expect, at 
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,10 +56,18 @@ class Affine(Node):
     matrices: tuple[Tensor, ...] | None  # (size, size of the input) each
     picks: Tensor | None  # (size,) where every element is a copy of one element of the only input: which one
     adds: bool  # the sum of its inputs, nothing else
+    joins: tuple[Tensor, ...] | None = None  # where it lays its inputs side by side: the places to which the elements of each go
+
+    @cached_property
+    def shifts(self) -> bool:
+        """Whether it has an offset at all."""
+        return bool(self.offset.any())
 
     @cached_property
     def terms(self) -> int:
         """How many numbers an element of it is at most the sum of."""
+        if self.picks is not None or self.joins is not None:
+            return 1
         if self.matrices is not None:
             return int(sum((m != 0).sum(1) for m in self.matrices).max())  # type: ignore[union-attr]
         return len(self.inputs) if self.adds else sum(source.size for source in self.inputs)
@@ -117,6 +125,45 @@ class Graph:
         kept = None if moves is not None or adds else matrices
         place, shape = len(self.nodes), tuple(offset.shape)
         return self._keep(Affine(place, name, tuple(inputs), shape, function, magnitude, offset, weight, kept, moves, adds))
+
+    def moved(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
+        """A function that only moves elements about, leaves some out or repeats some: found out by moving their numbers."""
+        counts = [0, *(n.size for n in inputs)]
+        starts = torch.tensor(counts, device=self.device).cumsum(0)
+        numbers = [torch.arange(n.size, device=self.device).reshape(n.shape) + a for n, a in zip(inputs, starts, strict=False)]
+        moved = function(*numbers)
+        if len(inputs) == 1:
+            return self._picked(name, inputs[0], moved)
+        if moved.numel() != int(starts[-1]) or len(moved.unique()) != moved.numel():
+            return self.affine(name, inputs, function, function)
+        places = moved.flatten().argsort().split(counts[1:])
+        if moved.numel() * max(counts) <= LARGEST_MATRIX // 16:
+            plain = self.affine(name, inputs, function, function)
+            assert isinstance(plain, Affine)
+            self.nodes[-1] = joined = replace(plain, joins=places)
+            return joined
+        none = torch.zeros(moved.shape, dtype=torch.float64, device=self.device)
+        return self._keep(
+            Affine(len(self.nodes), name, tuple(inputs), tuple(moved.shape), function, function, none, none, None, None, False, places)
+        )
+
+    def _picked(self, name: str, source: Node, which: Tensor) -> Node:
+        """A node whose elements are those of the source with these numbers; what the source only moved is taken from where it was."""
+        if isinstance(source, Affine) and source.picks is not None:
+            return self._picked(name, source.inputs[0], source.picks[which])
+        if isinstance(source, Affine) and source.joins is not None:
+            for inner, places in zip(source.inputs, source.joins, strict=True):
+                back = torch.full((source.size,), -1, device=self.device)
+                back[places] = torch.arange(len(places), device=self.device)
+                if bool((back[which] >= 0).all()):
+                    return self._picked(name, inner, back[which])
+        picks, shape = which.flatten(), tuple(which.shape)
+
+        def function(v: Tensor) -> Tensor:
+            return v.flatten()[picks].reshape(shape)
+
+        none = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        return self._keep(Affine(len(self.nodes), name, (source,), shape, function, function, none, none, None, picks, False))
 
     def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
         return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
@@ -203,9 +250,21 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
     if not isinstance(output, Node):
         raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
     if output is not graph.output:
-        graph.affine("output", [output], lambda v: v, lambda m: m)
+        graph.moved("output", [output], lambda v: v)
+    _keep_what_is_read(graph)
     graph.exact = _exact(graph.nodes)
     return graph
+
+
+def _keep_what_is_read(graph: Graph) -> None:
+    """Leave out the nodes on which the output does not depend, and number the others anew."""
+    read = {graph.entry, graph.output}
+    for node in reversed(graph.nodes):
+        if node in read:
+            read.update(node.inputs)
+    graph.nodes = [node for node in graph.nodes if node in read]
+    for place, node in enumerate(graph.nodes):
+        object.__setattr__(node, "place", place)
 
 
 def _exact(nodes: list[Node]) -> set[Node]:
@@ -223,7 +282,9 @@ def _exact(nodes: list[Node]) -> set[Node]:
 
     def copies(node: Node) -> bool:
         # A move that reads one element twice adds their coefficients up.
-        return isinstance(node, Affine) and (node.adds or (node.picks is not None and len(node.picks.unique()) == len(node.picks)))
+        return isinstance(node, Affine) and (
+            node.adds or node.joins is not None or (node.picks is not None and len(node.picks.unique()) == len(node.picks))
+        )
 
     return {node for node in nodes if copies(node) and all(apart(source) for source in node.inputs)}
 

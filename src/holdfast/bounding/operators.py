@@ -21,19 +21,20 @@ aten = torch.ops.aten
 
 def affine(graph: Graph, call: Call, *, function: Callable[..., Any] | None = None, magnitude: Callable[..., Any] | None = None) -> Node:
     """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
-    inputs = call.nodes
-
-    def filled(target: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Tensor]:
-        def run(*values: Tensor) -> Tensor:
-            place = dict(zip(inputs, values, strict=True))
-            args, kwargs = _map((call.args, call.kwargs), lambda leaf: place[leaf] if isinstance(leaf, Node) else change(leaf))
-            result: Tensor = target(*args, **kwargs)
-            return result
-
-        return run
-
     target = function or call.target
-    return graph.affine(call.name, inputs, filled(target, lambda leaf: leaf), filled(magnitude or target, _positive))
+    return graph.affine(call.name, call.nodes, filled(call, target), filled(call, magnitude or target, _positive))
+
+
+def filled(call: Call, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf) -> Callable[..., Tensor]:
+    """The target as a function of the call's nodes alone; its other arguments are changed."""
+
+    def run(*values: Tensor) -> Tensor:
+        place = dict(zip(call.nodes, values, strict=True))
+        args, kwargs = _map((call.args, call.kwargs), lambda leaf: place[leaf] if isinstance(leaf, Node) else change(leaf))
+        result: Tensor = target(*args, **kwargs)
+        return result
+
+    return run
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -58,17 +59,26 @@ def _positive(leaf: Any) -> Any:
     aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.numpy_T.default,
     aten.expand.default, aten.select.int, aten.slice.Tensor, aten.cat.default, aten.stack.default, aten.index_select.default,
     aten.index.Tensor, aten.gather.default, aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default,
-    aten.repeat.default, aten.flip.default, aten.roll.default, aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList,
-    aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec, aten.pixel_shuffle.default, aten.unflatten.int,
-    aten.movedim.int, aten.swapaxes.default, aten.narrow.default, aten.broadcast_to.default, aten.cumsum.default,
+    aten.repeat.default, aten.flip.default, aten.roll.default, aten.pixel_shuffle.default, aten.unflatten.int,
+    aten.movedim.int, aten.swapaxes.default, aten.narrow.default, aten.broadcast_to.default,
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default,
 )  # fmt: skip
 def moved(graph: Graph, call: Call) -> Node:
     picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
     if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
         raise UnsupportedLayer(f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work.")
-    return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())  # integer constants among them may be negative
+    if not picks and any(isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))):  # constants beside nodes
+        return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())
+    return graph.moved(call.name, call.nodes, filled(call, call.target))
+
+
+@handles(
+    aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList, aten.avg_pool1d.default, aten.avg_pool2d.default,
+    aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec,
+    aten.cumsum.default,
+)  # fmt: skip
+def averaged(graph: Graph, call: Call) -> Node:
+    return affine(graph, call)
 
 
 @handles(aten.squeeze.default)
@@ -76,14 +86,14 @@ def squeeze(graph: Graph, call: Call) -> Node:
     """All axes of size one but the first, which is the batch and has that size only here."""
     node: Node = call.args[0]
     axes = [axis for axis, size in enumerate(node.shape) if axis and size == 1]
-    return graph.affine(call.name, [node], *(lambda v: v.squeeze(axes),) * 2)
+    return graph.moved(call.name, [node], lambda v: v.squeeze(axes))
 
 
 @handles(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 def several(graph: Graph, call: Call) -> list[Node]:
     (node,) = call.nodes
     count = len(call.target(torch.zeros(node.shape, device=graph.device), *call.args[1:], **call.kwargs))
-    return [affine(graph, call, function=lambda *a, i=i, **k: call.target(*a, **k)[i]) for i in range(count)]
+    return [graph.moved(call.name, [node], filled(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
 
 
 @handles(operator.getitem)
@@ -212,7 +222,7 @@ def einsum(graph: Graph, call: Call) -> Node:
         """All letters as axes, those that the operand does not have of size one."""
         order = [side.index(letter) for letter in letters if letter in side]
         shape = [node.shape[side.index(letter)] if letter in side else 1 for letter in letters]
-        return graph.affine(call.name, [node], *(lambda v: v.permute(order).reshape(shape),) * 2)
+        return graph.moved(call.name, [node], lambda v: v.permute(order).reshape(shape))
 
     products = compose.product(graph, call.name, spread(nodes[0], left), spread(nodes[-1], right))
     summed = list(range(len(result), len(letters)))
@@ -229,7 +239,7 @@ def attention(graph: Graph, call: Call) -> Node:
     query, key, value = call.args[:3]
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query = graph.affine(call.name, [query], lambda v: v * factor, lambda m: m * abs(factor))
-    key = graph.affine(call.name, [key], *(lambda v: v.transpose(-1, -2),) * 2)
+    key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2))
     weights = compose.softmax(graph, call.name, compose.matrix_product(graph, call.name, query, key), -1)
     return compose.matrix_product(graph, call.name, weights, value)
 
@@ -307,9 +317,9 @@ def _filled(args: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
 
 def _group_norm(graph: Graph, name: str, node: Node, groups: int, weight: Any, bias: Any, eps: float) -> Node:
     shape = node.shape
-    apart = graph.affine(name, [node], *(lambda v: v.reshape(shape[0], groups, -1),) * 2)
+    apart = graph.moved(name, [node], lambda v: v.reshape(shape[0], groups, -1))
     normal = compose.standardised(graph, name, apart, [2], eps)
-    back = graph.affine(name, [normal], *(lambda v: v.reshape(shape),) * 2)
+    back = graph.moved(name, [normal], lambda v: v.reshape(shape))
     spread = (1, -1, *(1 for _ in shape[2:]))
     weight, bias = (None if t is None else t.reshape(spread) for t in (weight, bias))
     return compose.scaled(graph, name, back, weight, bias)

@@ -1,6 +1,6 @@
 """The largest radius that bound propagation proves, by trying several radii at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty, Robustness, Targeted
-from holdfast.region import Family, Sparse, Words
+from holdfast.region import Family, Region, Sparse, Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 
@@ -35,13 +35,15 @@ USUAL = 0.1  # of the first guess: about what planes prove for a recurrent netwo
 
 @dataclass(frozen=True)
 class Search:
-    """Row by row: proved at `low`, not proved at `high`, and the scores there, halved for an end that was not the last to move."""
+    """Row by row: proved at `low`, not proved at `high`, and the scores there."""
 
     low: Tensor  # (batch,)
     high: Tensor  # (batch,)
     low_score: Tensor
-    high_score: Tensor
-    moved: Tensor  # (batch,) +1: the last radius was proved, -1: it was not, 0: none yet
+    high_score: Tensor  # NaN before any radius failed
+    first: Tensor  # the score at the input itself
+    linear: Tensor  # where the score would vanish if it fell as fast everywhere as it does there
+    slow: Tensor  # for how many rounds the ends have hardly come closer
     round: int
 
 
@@ -49,9 +51,8 @@ class Search:
 class Certify(Method[Search]):
     """Backward linear bounds with closed-form planes, at `rounds` radii one after the other.
 
-    The next radius lies where the line between the two known scores crosses zero, over the logarithm of the radius; an end that
-    stays twice has its score halved, so that both ends close in (the Illinois rule). A row is done
-    when they are `close`, most after six or seven rounds.
+    The next radius lies where a parabola through the known scores crosses zero, a little towards the end that is further away, so that
+    both ends close in; where that is slow, in the middle. A row is done when they are `close`, most after five rounds.
     """
 
     rounds: int = 12
@@ -69,9 +70,11 @@ class Certify(Method[Search]):
 
     def start(self, problem: Problem, seed: int) -> Search:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
-        high = first_guess(problem) if problem.goal == "radius" else none
-        score = problem.score(problem.region.centre).double() if problem.goal == "radius" else none
-        return Search(none, high, score, torch.full_like(none, torch.nan), none, 0)
+        if problem.goal == "worst":
+            return Search(none, none, none, none, none, none, none, 0)
+        linear = first_guess(problem)
+        first = proved_score(problem.tiled(none[None]), self.arithmetic)  # not the property's own score: a last softmax is left out
+        return Search(none, 2 * linear, first, torch.full_like(none, torch.nan), first, linear, none, 0)
 
     def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
         if problem.goal == "worst":
@@ -113,40 +116,68 @@ def _next_radius(family: Family, state: Search) -> Tensor:
         return plain
     if state.round == 0:
         return state.high * USUAL
-    # Far beyond what can be proved a score may be anything; it is not let to hold the next radius back.
-    share = state.low_score / (state.low_score - state.high_score)
-    wild = state.high_score < -8 * state.low_score
-    crossing = state.low * (state.high / state.low) ** torch.where(wild, share.clamp_min(0.2), share.clamp(0.02, 0.98))
-    upwards = torch.where(state.high_score.isnan(), torch.minimum(2 * state.low, plain), torch.where(crossing.isfinite(), crossing, plain))
-    return torch.where(state.low > 0, upwards, state.high * torch.nan_to_num(share, 0.5).clamp(0.1, 0.5))
+    # From one known score and the slope at the input: first - first / linear r - b r^2 = 0.
+    known = torch.where(state.low > 0, state.low, state.high)
+    score = torch.where(state.low > 0, state.low_score, state.high_score)
+    bend = (state.first * (1 - known / state.linear) - score) / known.square()
+    slope = state.first / state.linear
+    guess = 2 * state.first / (slope + (slope.square() + 4 * bend.clamp_min(0) * state.first).sqrt())
+    once = torch.where(state.low > 0, torch.minimum(guess, 8 * state.low), torch.maximum(guess, state.high / 10))
+    found = torch.where((state.low > 0) & state.high_score.isfinite(), _crossing(state), once)
+    # Far beyond what can be proved a score may be anything, and says nothing about where it crosses zero.
+    wild = ~(state.high_score > -8 * state.first) & ~((state.low > 0) & state.high_score.isnan())
+    trusted = found.isfinite() & ~wild & (state.slow < 2)
+    found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 5))
+    inside = state.low + (state.high - state.low) * 0.02
+    return torch.minimum(torch.maximum(found, inside), state.high - (state.high - state.low) * 0.02)
+
+
+def _crossing(state: Search) -> Tensor:
+    """Where the parabola through the scores at 0, low and high crosses zero, pushed a tenth of the way to the nearer end beyond it."""
+    width = state.high - state.low
+    steep = (state.high_score - state.low_score) / width
+    bend = (steep - (state.low_score - state.first) / state.low) / state.high
+    start = bend * width - steep  # minus the slope of the parabola at low
+    away = 2 * state.low_score / (start + (start.square() - 4 * bend * state.low_score).sqrt())
+    return state.low + torch.where(away < width / 2, away * 1.1, away - (width - away) * 0.1)
 
 
 def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:
     proved = score.isfinite() & (score > 0)
     lost = ~proved & (radius < state.high)
-    low_score = torch.where(proved, score, torch.where(state.moved < 0, state.low_score / 2, state.low_score))
-    high_score = torch.where(lost, score, torch.where(state.moved > 0, state.high_score / 2, state.high_score))
-    low, high = torch.where(proved, torch.maximum(radius, state.low), state.low), torch.where(lost, radius, state.high)
-    return Search(low, high, low_score, high_score, torch.where(proved, 1, -1).to(low), state.round + 1)
+    proved &= radius >= state.low
+    low, low_score = torch.where(proved, radius, state.low), torch.where(proved, score, state.low_score)
+    high, high_score = torch.where(lost, radius, state.high), torch.where(lost, score, state.high_score)
+    closer = (high / low).log() < (state.high / state.low).log() / 2
+    slow = torch.where(closer | (state.slow >= 2), 0, state.slow + 1)
+    return replace(state, low=low, high=high, low_score=low_score, high_score=high_score, slow=slow, round=state.round + 1)
 
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known."""
-    assert isinstance(problem.property, LinearProperty)
     graph = graph_of(problem, arithmetic)
-    matrix, offset = problem.property.rows(graph.output.size)
-    boxes = propagate(graph, problem.region, None if arithmetic == "real" else problem.network.dtype)
-    return lower_bound(graph, boxes, matrix, offset).amin(1)
+    order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the engine
+    ordered = problem.take(order)
+    assert isinstance(ordered.property, LinearProperty)
+    matrix, offset = ordered.property.rows(graph.output.size)
+    boxes = propagate(graph, ordered.region, None if arithmetic == "real" else problem.network.dtype)
+    return lower_bound(graph, boxes, matrix, offset).amin(1)[order.argsort()]
+
+
+def _what_moves_first(region: Region) -> Tensor:
+    """-> (batch,): the place of the first feature that moves."""
+    lower, upper = region.enclosing_box()
+    return region.flatten(lower < upper).to(torch.uint8).argmax(-1)
 
 
 def first_guess(problem: Problem) -> Tensor:
-    """-> (batch,): a radius hardly any proof will reach: twice the distance at which the score would vanish if it were linear."""
+    """-> (batch,): the distance at which the score would vanish if it were linear: planes hardly ever prove as much."""
     family = problem.family
     if not isinstance(family, NormFamily):
-        return family.reach() + 1
+        return (family.reach() + 1) / 2  # radii that count: nothing is proved beyond twice this
     score, gradient = problem.score_and_gradient(family.centre)
     slope: Tensor = (norm(family.grouped(gradient.double()), dual(family.p)) * family.free()).sum(-1)
-    return torch.minimum(2 * score.double() / slope.clamp_min(1e-300), 2 * family.reach())
+    return torch.minimum(score.double() / slope.clamp_min(1e-300), family.reach())
 
 
 _graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKeyDictionary()

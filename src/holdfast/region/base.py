@@ -112,6 +112,10 @@ class Region(ABC):
     def minimise_linear(self, a: Tensor) -> Tensor:
         """(batch, rows, *shape) float64 -> (batch, rows); result <= a.x for all x in self, rounding included."""
 
+    def condensed(self) -> "tuple[Region, Tensor] | None":
+        """Where few features can move: the region over these alone, and which they are, (batch, features), counted in x flattened."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Family(Region):

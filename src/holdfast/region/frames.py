@@ -51,3 +51,15 @@ class Frames(NormFamily):
     def free(self) -> Tensor:
         assert self.mask is not None
         return self.mask.double()
+
+    def condensed(self) -> "tuple[Frames, Tensor] | None":
+        moving = self._span() > 0
+        count = max(1, int(moving.sum(1).max()))
+        if count == moving.shape[1] or self.domain.lower.numel() > 1 or self.domain.upper.numel() > 1:
+            return None
+        which = moving.to(torch.uint8).topk(count, dim=1).indices
+        grouped = self.grouped(self.centre)
+        width = grouped.shape[-1]
+        centre = grouped.gather(1, which[..., None].expand(-1, -1, width))
+        features = (which[..., None] * width + torch.arange(width, device=which.device)).flatten(1)
+        return replace(self, centre=centre, mask=self.free().gather(1, which)), features

@@ -48,20 +48,20 @@ def unroll(
 
 
 def pick(graph: Graph, name: str, node: Node, axis: int, place: int) -> Node:
-    return graph.affine(name, [node], *(lambda v: v.select(axis, place),) * 2)
+    return graph.moved(name, [node], lambda v: v.select(axis, place))
 
 
 def part(graph: Graph, name: str, node: Node, start: int, size: int) -> Node:
     """A slice of the last axis."""
-    return graph.affine(name, [node], *(lambda v: v.narrow(-1, start, size),) * 2)
+    return graph.moved(name, [node], lambda v: v.narrow(-1, start, size))
 
 
 def together(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
-    return graph.affine(name, nodes, *(lambda *v: torch.cat(v, axis),) * 2)
+    return graph.moved(name, nodes, lambda *v: torch.cat(v, axis))
 
 
 def stacked(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
-    return graph.affine(name, nodes, *(lambda *v: torch.stack(v, axis),) * 2)
+    return graph.moved(name, nodes, lambda *v: torch.stack(v, axis))
 
 
 def mix(graph: Graph, name: str, x: Node, h: Value, weights: Weights, rows: slice = slice(None)) -> Node:
