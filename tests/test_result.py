@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Contradiction
-from holdfast.result import Bound, Bracket, Evidence, Key, Kind, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Key, Kind, by_definition, overall
 
 
 def bound(value: float, kind: Kind = "proved", method: str = "test") -> Bound:
@@ -113,3 +113,14 @@ def test_brackets_and_keys_read_well() -> None:
     assert str(Key(3)) == "3"
     assert str(Key(3, 1)) == "3/1"
     assert sorted([Key(2, 0), Key(1, 1), Key(1, 0)]) == [Key(1, 0), Key(1, 1), Key(2, 0)]
+
+
+def test_a_set_of_inputs_has_the_means_of_its_ends() -> None:
+    def bracket(lower: float, upper: float) -> Bracket:
+        return Bracket(by_definition(lower), by_definition(upper))
+
+    found = overall([bracket(1, 3), bracket(2, 2), bracket(math.inf, math.inf)])
+    assert (found.lower, found.upper, found.centre, found.radius) == (1.5, 2.5, 2.0, 0.5)
+    assert (found.closed, found.unbreakable, found.count) == (2, 1, 3)
+    assert overall([bracket(1, math.inf)]).upper == math.inf
+    assert math.isnan(overall([]).lower)

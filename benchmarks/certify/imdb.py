@@ -53,7 +53,8 @@ def main(chosen: argparse.Namespace) -> None:
         (bracket,) = hf.radius(net, review.x[None], [review.label], norm=2, frames=place, methods=methods)
         spent = [time.process_time() - began, time.perf_counter() - wall, peak(chosen.device)]
         word = review.words[place]
-        table.add(chosen.words, chosen.hidden, f"{share:.1%}", word, place, bracket.lower.value, bracket.upper.value, *spent)
+        ends = [f"{end.value:.2g}" for end in (bracket.lower, bracket.upper)]
+        table.add(chosen.words, chosen.hidden, f"{share:.1%}", word, place, *ends, *spent)
 
 
 def peak(device: str) -> float:

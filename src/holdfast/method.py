@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
@@ -37,6 +37,8 @@ class Claims:
 class Method(ABC, Generic[State]):
     """One algorithm. Its fields are its settings; what it has learnt so far is its state; when to stop is not its business."""
 
+    long_steps: ClassVar[bool] = False  # seconds each: it begins when the methods with short steps have done what they can
+
     @property
     def name(self) -> str:
         return type(self).__name__
@@ -55,3 +57,7 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:
         """One step over the whole batch; the state is None when another step would find nothing more."""
+
+    def told(self, problem: Problem, state: State, upper: Tensor) -> State:
+        """Called before every step with the upper ends (batch,) known so far, whoever found them: what lies beyond need not be asked."""
+        return state

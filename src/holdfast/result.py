@@ -1,7 +1,7 @@
 """What a user takes home: numbers that carry their evidence, and brackets that only ever tighten."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -101,6 +101,36 @@ class Bracket:
     def __str__(self) -> str:
         text = f"[{self.lower.value:.6g} {self.lower.evidence.kind}, {self.upper.value:.6g} {self.upper.evidence.kind}]"
         return f"{text} ({self.note})" if self.note else text
+
+
+@dataclass(frozen=True)
+class Overall:
+    """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper."""
+
+    lower: float
+    upper: float
+    closed: int  # brackets whose ends are equal
+    unbreakable: int  # radii known to be infinite; left out of the means
+    count: int
+
+    @property
+    def centre(self) -> float:
+        return (self.lower + self.upper) / 2
+
+    @property
+    def radius(self) -> float:
+        """How far the mean may lie from the centre."""
+        return (self.upper - self.lower) / 2
+
+
+def overall(brackets: Iterable[Bracket]) -> Overall:
+    """How the set holds on average. Infinite where an end is, NaN without anything to average."""
+    every = list(brackets)
+    some = [b for b in every if b.lower.value < math.inf]
+    lower, upper = (
+        sum(values) / len(some) if some else math.nan for values in ([b.lower.value for b in some], [b.upper.value for b in some])
+    )
+    return Overall(lower, upper, sum(b.closed for b in every), len(every) - len(some), len(every))
 
 
 @dataclass(frozen=True, order=True)

@@ -208,29 +208,41 @@ def _work(
     seed: int,
     report: Callable[[Sequence[Record], str], None],
 ) -> Status:
-    """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out."""
+    """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
+
+    Methods whose steps are long begin when the others have done what they can.
+    """
     problem = work.problem
     rows = torch.tensor([i for i, b in enumerate(work.brackets) if not b.closed], dtype=torch.int64)
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
-    live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in methods if m.obstacle(problem) is None]
-    while live:
-        ongoing = []
-        for method, state in live:
-            if all(work.brackets[int(i)].gap <= stop.gap for i in rows):
-                return "finished"
-            if _spent(work, stop, deadline):
-                return "stopped"
-            before = problem.network.queries
-            state, claims = method.step(part, state)
-            _hear(work, claims, method, seed, rows)
-            work.queries += problem.network.queries - before
-            report(work.records("interrupted"), method.name)
-            if state is not None:
-                ongoing.append((method, state))
-        live = ongoing
+    able = [method for method in methods if method.obstacle(problem) is None]
+    for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
+        live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in turn]
+        while live:
+            ongoing = []
+            for method, state in live:
+                if all(work.brackets[int(i)].gap <= stop.gap for i in rows):
+                    return "finished"
+                if _spent(work, stop, deadline):
+                    return "stopped"
+                state = _stepped(work, part, rows, method, state, seed)
+                report(work.records("interrupted"), method.name)
+                if state is not None:
+                    ongoing.append((method, state))
+            live = ongoing
     return "finished"
+
+
+def _stepped(work: _Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
+    """One step of one method on the rows of the problem that were open, and what it found heard."""
+    before = part.network.queries
+    upper = torch.tensor([work.brackets[int(i)].upper.value for i in rows], dtype=torch.float64, device=part.region.centre.device)
+    state, claims = method.step(part, method.told(part, state, upper))
+    _hear(work, claims, method, seed, rows)
+    work.queries += part.network.queries - before
+    return state
 
 
 def _spent(work: _Work, stop: Stop, deadline: float) -> bool:

@@ -83,7 +83,7 @@ def test_what_nothing_breaks_is_infinite_and_counted_apart() -> None:
     text = printed([record(0, math.inf, math.inf, note="nothing may change here"), record(1, 0.1, 0.4)])
     assert "∞ proved" in text
     assert "nothing yet" not in text
-    assert "mean of 1: lower 0.1, upper 0.4; 1 of 2 cannot be broken" in text
+    assert "mean of 1: lower 0.1, upper 0.4, centre 0.25 +- 0.15; 1 of 2 cannot be broken" in " ".join(text.split())
     assert "nothing may change here" in text
     alone = printed([record(0, math.inf, math.inf)])
     assert "1 of 1 cannot be broken" in alone

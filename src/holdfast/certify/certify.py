@@ -15,7 +15,7 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty, Robustness, Targeted
-from holdfast.region import Family, Region, Sparse, Words
+from holdfast.region import Family, Frames, Region, Sparse, Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 
@@ -30,7 +30,7 @@ AS_EXECUTED = (
 )
 EXECUTED = (LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh)  # functions whose rounding is that well known
 Arithmetic = Literal["real", "executed"]
-USUAL = 0.1  # of the first guess: about what planes prove for a recurrent network
+USUAL = 0.7  # of the distance at which a linear score would vanish: about what planes prove where one frame moves
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _next_radius(family: Family, state: Search) -> Tensor:
     if isinstance(family, Sparse | Words):  # radii that count
         return plain
     if state.round == 0:
-        return state.high * USUAL
+        return state.linear * _usual_share(family)
     # From one known score and the slope at the input: first - first / linear r - b r^2 = 0.
     known = torch.where(state.low > 0, state.low, state.high)
     score = torch.where(state.low > 0, state.low_score, state.high_score)
@@ -123,23 +123,31 @@ def _next_radius(family: Family, state: Search) -> Tensor:
     slope = state.first / state.linear
     guess = 2 * state.first / (slope + (slope.square() + 4 * bend.clamp_min(0) * state.first).sqrt())
     once = torch.where(state.low > 0, torch.minimum(guess, 8 * state.low), torch.maximum(guess, state.high / 10))
-    found = torch.where((state.low > 0) & state.high_score.isfinite(), _crossing(state), once)
     # Far beyond what can be proved a score may be anything, and says nothing about where it crosses zero.
-    wild = ~(state.high_score > -8 * state.first) & ~((state.low > 0) & state.high_score.isnan())
-    trusted = found.isfinite() & ~wild & (state.slow < 2)
-    found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 5))
+    tame = state.high_score > -8 * state.first
+    found = torch.where((state.low > 0) & tame, _crossing(state), once)
+    trusted = found.isfinite() & ((state.low > 0) | tame) & (state.slow < 2)
+    found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
     return torch.minimum(torch.maximum(found, inside), state.high - (state.high - state.low) * 0.02)
 
 
+def _usual_share(family: Family) -> Tensor | float:
+    """Planes lose more the more frames move; where the whole input does, as much as with a dozen."""
+    if not isinstance(family, Frames):
+        return USUAL / 3.5
+    return USUAL / (family.free() > 0).sum(1).clamp_min(1).sqrt()
+
+
 def _crossing(state: Search) -> Tensor:
-    """Where the parabola through the scores at 0, low and high crosses zero, pushed a tenth of the way to the nearer end beyond it."""
+    """Where the parabola through the scores at 0, low and high crosses zero, pushed on by a tenth of the way from the nearer end."""
     width = state.high - state.low
     steep = (state.high_score - state.low_score) / width
     bend = (steep - (state.low_score - state.first) / state.low) / state.high
     start = bend * width - steep  # minus the slope of the parabola at low
     away = 2 * state.low_score / (start + (start.square() - 4 * bend * state.low_score).sqrt())
-    return state.low + torch.where(away < width / 2, away * 1.1, away - (width - away) * 0.1)
+    push = 0.1 * 4**state.slow  # the same end has moved again and again: further, so that the other one moves too
+    return state.low + torch.where(away < width / 2, away + push * away, away - push * (width - away))
 
 
 def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
-from holdfast.result import Bound, Bracket, Record, Status
+from holdfast.result import Bound, Bracket, Record, Status, overall
 from holdfast.store import StoredInput
 
 DIGITS = 4
@@ -115,16 +115,17 @@ class Totals:
 def totals_of(rows: Sequence[Row]) -> Totals:
     brackets = [row.bracket for row in rows]
     lower, upper = [b.lower.value for b in brackets], [b.upper.value for b in brackets]
+    means = overall(brackets)
     return Totals(
         rows=len(rows),
         fail_at_once=sum(row.fails_at_once for row in rows),
         proved=sum(value > 0 for value in lower),
-        closed=sum(bracket.closed for bracket in brackets),
+        closed=means.closed,
         interrupted=sum(row.status == "interrupted" for row in rows),
         open_above=sum(map(is_open, brackets)),
-        unbreakable=sum(map(unbreakable, brackets)),
-        mean_lower=_mean([b.lower.value for b in brackets if not unbreakable(b)]),
-        mean_upper=_mean([b.upper.value for b in brackets if not unbreakable(b)]),
+        unbreakable=means.unbreakable,
+        mean_lower=means.lower,
+        mean_upper=means.upper,
         median_lower=statistics.median(lower) if rows else math.nan,
         median_upper=statistics.median(upper) if rows else math.nan,
         mean_found_upper=_mean([value for value in upper if math.isfinite(value)]),

@@ -1,5 +1,6 @@
 """The run in the terminal. Only the command line imports this module, because rich takes its time."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,8 @@ def _caption(totals: Totals, left_out: int) -> Text:
     more = f"... and {left_out} more\n" if left_out > 0 else ""
     count = totals.rows - totals.unbreakable
     mean = f"mean of {count}: lower {at_least(totals.mean_lower)}, upper {at_most(totals.mean_upper)}" if count or not totals.rows else ""
+    if math.isfinite(totals.mean_upper):
+        mean += f", centre {about((totals.mean_lower + totals.mean_upper) / 2)} +- {about((totals.mean_upper - totals.mean_lower) / 2)}"
     if 0 < totals.open_above < count:
         mean += f" ({totals.open_above} without a witness; the others {about(totals.mean_found_upper)})"
     unbreakable = f"{totals.unbreakable} of {totals.rows} cannot be broken" if totals.unbreakable else ""
