@@ -13,11 +13,13 @@ from holdfast.bounding.engine import linear_bound, propagate
 from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
 from holdfast.certify.certify import graph_of
 from holdfast.errors import BadInput
+from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
 from holdfast.property import Linear, Property, Robustness, Targeted
 from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
+from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
 from holdfast.result import Bracket, Key
 from holdfast.solver import Progress, Sink, Stop, solve
@@ -26,7 +28,11 @@ FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[
 ScaleOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
 Inputs = Tensor | Sequence[Tensor]
+MaskOption = Tensor | Sequence[Tensor] | None
+ValuesOption = Sequence[float] | Tensor | None
 Tier = Literal["search", "fast", "tight", "split"]
+Mode = Literal["prove", "grid"]
+What = Literal["norms", "units", "words"]  # what the radius measures
 
 
 @overload
@@ -40,7 +46,11 @@ def radius(
     scale: ScaleOption = ...,
     targets: TargetsOption = ...,
     substitutes: Substitutes | None = ...,
+    unit: Unit | None = ...,
+    free: MaskOption = ...,
+    values: ValuesOption = ...,
     lengths: Sequence[int] | None = ...,
+    mode: Mode = ...,
     tier: Tier = ...,
     arithmetic: Arithmetic = ...,
     methods: Sequence[Method[Any]] | None = ...,
@@ -62,7 +72,11 @@ def radius(
     scale: ScaleOption = ...,
     targets: TargetsOption = ...,
     substitutes: Substitutes | None = ...,
+    unit: Unit | None = ...,
+    free: MaskOption = ...,
+    values: ValuesOption = ...,
     lengths: Sequence[int] | None = ...,
+    mode: Mode = ...,
     tier: Tier = ...,
     arithmetic: Arithmetic = ...,
     methods: Sequence[Method[Any]] | None = ...,
@@ -83,7 +97,11 @@ def radius(
     scale: ScaleOption = None,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
+    unit: Unit | None = None,
+    free: MaskOption = None,
+    values: ValuesOption = None,
     lengths: Sequence[int] | None = None,
+    mode: Mode = "prove",
     tier: Tier = "fast",
     arithmetic: Arithmetic = "real",
     methods: Sequence[Method[Any]] | None = None,
@@ -107,13 +125,21 @@ def radius(
     arithmetic   "real": proofs speak of the network in real arithmetic. "executed": of its own float32 outputs (tier "fast").
     substitutes  token id -> ids it may become, or for each input and each of its places the ids that may stand there: the radius then
                  counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.
+    unit         under norm 0, what counts as one change: "pixel" (all its channels), "frame", or "number" (a channel, a byte, a feature
+                 of a table). If not said: the pixels of an image, else numbers.
+    free         under norm 0, a bool mask of the units that may change, for all inputs or for each; if not said, all may.
+    values       under norm 0, the values that a changed number may take: range(256) for bytes. If not said: any of the domain.
+    mode         under norm 0, "prove": search for few changes, and prove by branch and bound that fewer do not suffice; limit it with
+                 `stop`. "grid": DeepTRE's sensitivities of all sets of up to two units over a grid of values; its lower ends are estimates.
 
     The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
     """
     problems = radius_problems(
-        net, x, y, norm=norm, frames=frames, scale=scale, targets=targets, substitutes=substitutes, lengths=lengths
+        net, x, y, norm=norm, frames=frames, scale=scale, targets=targets, substitutes=substitutes, unit=unit, free=free, values=values,
+        lengths=lengths,
     )  # fmt: skip
-    chosen = default_methods(net, "radius", tier, words=substitutes is not None, arithmetic=arithmetic) if methods is None else methods
+    what = measured(norm, substitutes)
+    chosen = default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic) if methods is None else methods
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
     if not (isinstance(frames, str) and frames == "each"):
@@ -191,27 +217,34 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
     )  # fmt: skip
 
 
+def measured(norm: float, substitutes: object) -> What:
+    return "words" if substitutes is not None else "units" if norm == 0 else "norms"
+
+
 def default_methods(
-    net: Network, goal: Goal, tier: Tier = "fast", *, words: bool = False, arithmetic: Arithmetic = "real"
+    net: Network, goal: Goal, tier: Tier = "fast", *, what: What = "norms", mode: Mode = "prove", arithmetic: Arithmetic = "real"
 ) -> list[Method[Any]]:
     """What is tried when nothing is named: searches for the upper end, then proofs for the lower one."""
-    if tier not in get_args(Tier):
-        raise BadInput(f"tier {tier!r} is unknown; there are {', '.join(get_args(Tier))}.")
-    if arithmetic not in get_args(Arithmetic):
-        raise BadInput(f"arithmetic {arithmetic!r} is unknown; there are {', '.join(get_args(Arithmetic))}.")
+    for name, value, known in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic), ("mode", mode, Mode)):
+        if value not in get_args(known):
+            raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
     if arithmetic == "executed" and tier in ("tight", "split"):
         raise BadInput(f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'.")
+    if mode == "grid":
+        if what == "norms":
+            raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
+        return [Grid()]
+    counts: list[Method[Any]] = [Greedy()] if what != "norms" else []
     if not net.differentiable:
-        return [Corners()]
+        return counts or [Corners()]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
-    exact: list[Method[Any]] = [Enumerate()] if words else []
-    proofs: dict[Tier, list[Method[Any]]] = {
-        "search": [],
-        "fast": [Certify(arithmetic=arithmetic)],
-        "tight": [Tighten()],
-        "split": [Split()],
-    }
-    return [*(exact if proofs[tier] else ()), *searches, *proofs[tier]]
+    if tier == "search":
+        return counts if what == "units" else [*counts, *searches]
+    if what == "units" and arithmetic == "real":
+        return [*counts, Branch()]
+    exact: list[Method[Any]] = [Enumerate()] if what == "words" else []
+    proofs: dict[Tier, Method[Any]] = {"fast": Certify(arithmetic=arithmetic), "tight": Tighten(), "split": Split()}
+    return [*exact, *counts, *([] if what == "units" else searches), proofs[tier]]
 
 
 def radius_problems(
@@ -224,6 +257,9 @@ def radius_problems(
     scale: ScaleOption = None,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
+    unit: Unit | None = None,
+    free: MaskOption = None,
+    values: ValuesOption = None,
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
@@ -234,6 +270,9 @@ def radius_problems(
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
     if scale is not None and (frames is None or substitutes is not None or norm == 0):
         raise BadInput("the scale says how far each frame moves: it needs a norm p >= 1 and frames (frames=, --frames), all, each or some.")
+    for name, option in (("unit", unit), ("free", free), ("values", values)):
+        if option is not None and (norm != 0 or substitutes is not None):
+            raise BadInput(f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes.")
     each = isinstance(frames, str) and frames == "each"
     if substitutes is not None and frames is not None and not each:
         raise BadInput("substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time.")
@@ -254,7 +293,7 @@ def radius_problems(
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
             mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            region = _region(net, centre, norm, frames, mask)
+            region = _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0 else _normed(net, centre, norm, mask)
         label = labels[place].to(net.device)
         prop: Property = Robustness(label)
         if targets is not None:
@@ -308,23 +347,42 @@ def _runner_up(net: Network, centre: Tensor, label: Tensor) -> Tensor:
     return net(centre).scatter(1, label[:, None], -torch.inf).argmax(-1)
 
 
-def _region(net: Network, centre: Tensor, norm: float, frames: FramesOption, mask: Tensor | None) -> Family:
+def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor | None) -> Family:
     zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
-    if norm == 0:
-        return Sparse(centre, zero, net.domain, axes=_unit_axes(centre, frames))
-    if mask is None:
-        return Ball(centre, zero, norm, net.domain)
-    return Frames(centre, zero, norm, net.domain, mask=mask)
+    return Ball(centre, zero, norm, net.domain) if mask is None else Frames(centre, zero, norm, net.domain, mask=mask)
 
 
-def _unit_axes(centre: Tensor, frames: FramesOption) -> tuple[int, ...]:
-    """What changes as one under norm 0: a frame if frames are asked for, a pixel of an image, else each number by itself."""
-    rank = centre.dim() - 1
-    if isinstance(frames, str) and frames == "all":
-        return tuple(range(1, rank))
-    if frames is not None:
+def _sparse(
+    net: Network, centre: Tensor, members: list[int], count: int, frames: FramesOption, unit: Unit | None, free: MaskOption,
+    values: ValuesOption,
+) -> Sparse:  # fmt: skip
+    """The region of inputs `members` out of `count`."""
+    if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
         raise BadInput("norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it.")
-    return (0,) if rank == 3 else ()
+    axes = unit_axes(centre.shape[1:], "frame" if frames is not None else unit)
+    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
+    region = Sparse(centre, zero, net.domain, axes=axes)
+    mask = None if free is None else _free_units(free, members, count, region.unit_shape)
+    levels = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=centre.device)
+    return replace(region, free=mask, levels=levels)
+
+
+def _free_units(free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]) -> Tensor:
+    """One mask for all inputs, or one for each -> (members, *unit shape). An axis that the unit takes as one may be left out."""
+    plain = tuple(size for size in shape if size > 1)
+
+    def fits(mask: Tensor) -> bool:
+        return tuple(mask.shape) == shape or tuple(size for size in mask.shape if size > 1) == plain
+
+    if isinstance(free, Tensor) and fits(free):
+        return free.reshape(1, *shape).expand(len(members), *shape)
+    if len(free) != count:
+        raise BadInput(f"free: give one mask of shape {shape}, or one for each of the {count} inputs; got {len(free)}.")
+    masks = [torch.as_tensor(free[i]) for i in members]
+    wrong = [mask for mask in masks if not fits(mask)]
+    if wrong:
+        raise BadInput(f"free: a mask has shape {tuple(wrong[0].shape)}, expected {shape}: a flag for each unit.")
+    return torch.stack([mask.reshape(shape) for mask in masks])
 
 
 def _frame_weights(rows: list[Tensor], frames: FramesOption, scale: ScaleOption, *, padded: bool) -> list[Tensor]:

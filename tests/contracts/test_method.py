@@ -20,7 +20,9 @@ from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Wo
 from holdfast.result import GUARANTEED, Bracket, Key
 from holdfast.solver import solve
 
-METHODS: list[Method[Any]] = [PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate()]
+METHODS: list[Method[Any]] = [
+    PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate(), hf.Greedy(), hf.Grid(), hf.Branch(),
+]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
 

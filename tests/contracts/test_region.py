@@ -101,6 +101,20 @@ def sparse(axes: tuple[int, ...]) -> Callable[[Draw], Region]:
     return lambda d: Sparse(d.centre(3, 2, 3, 2, ends=UNIT), d.counts(3, 4), d.domain(UNIT), axes=axes)
 
 
+def sparse_choice(axes: tuple[int, ...], *, mask: bool, levels: bool) -> Callable[[Draw], Region]:
+    """Some units may change, and only to some values; the levels leave out the ends of the domain, the centre does not."""
+
+    def build(d: Draw) -> Region:
+        unit_shape = (1, 3, 2) if axes == (0,) else (2, 3, 2)
+        free = d.uniform(3, *unit_shape, salt=9) < 0.6
+        free[2] &= d.seed % 2 == 0  # one input in which nothing may change
+        values = torch.tensor([0.75, 0.1, 0.5, 0.1]) * d.scale
+        plain = Sparse(d.centre(3, 2, 3, 2, ends=UNIT), d.counts(3, 4), d.domain(UNIT), axes=axes)
+        return replace(plain, free=free if mask else None, levels=values if levels else None)
+
+    return build
+
+
 def words(d: Draw) -> Region:
     tokens = torch.randint(0, 6, (3, 4), generator=d.generator(4))
     sets = {0: [1, 2], 1: [0], 2: [3, 0, 5, 4], 4: [4, 1]}
@@ -139,6 +153,9 @@ REGIONS = [
     Case("weighted frames inf in a domain", weighted(math.inf, UNIT)),
     Case("sparse numbers", sparse(())),
     Case("sparse pixels", sparse((0,))),
+    Case("sparse numbers at levels", sparse_choice((), mask=False, levels=True)),
+    Case("sparse pixels, some locked", sparse_choice((0,), mask=True, levels=False)),
+    Case("sparse pixels at levels, some locked", sparse_choice((0,), mask=True, levels=True)),
     Case("words", words),
     Case("patch", patch(None)),
     Case("patch in a domain", patch(UNIT)),
@@ -506,6 +523,46 @@ def test_frames_that_may_not_move_do_not_move() -> None:
     assert float(everywhere.distance(torch.ones(1, 3, 2))) == pytest.approx(math.sqrt(2))
 
 
+def test_a_locked_unit_or_a_value_between_the_levels_is_never_reached() -> None:
+    centre = torch.full((1, 2, 2, 2), 0.25)
+    levels = torch.tensor([0.0, 1 / 3, 1.0], dtype=torch.float64)  # float32 has no third: its own nearest number counts
+    region = Sparse(centre, torch.tensor([2.0]), IN_UNIT, axes=(0,), free=torch.tensor([[True, False], [True, True]]), levels=levels)
+
+    def changed(channel: int, row: int, column: int, value: float) -> Tensor:
+        point = centre.clone()
+        point[0, channel, row, column] = value
+        return point
+
+    assert region.distance(changed(0, 0, 0, 1 / 3)).tolist() == [1.0]
+    assert region.distance(changed(0, 0, 0, 0.5)).tolist() == [math.inf]
+    assert region.distance(changed(1, 0, 1, 1.0)).tolist() == [math.inf]
+    assert region.limit().tolist() == [3.0]
+    assert region.project(changed(0, 0, 0, 0.9))[0, 0, 0, 0] == 1
+    assert region.project(changed(0, 0, 0, 0.26))[0, 0, 0, 0] == 0.25  # nearer to where it was than to any level
+    assert torch.equal(region.project(changed(1, 0, 1, 1.0)), centre)
+    still = replace(region, free=torch.zeros(1, 1, 2, 2, dtype=torch.bool))
+    assert still.limit().tolist() == [0.0]
+
+
+@given(draw=draws)
+def test_the_vertex_of_a_sparse_region_beats_every_choice_of_units_and_levels(draw: Draw) -> None:
+    """Against all of them: three pixels of two channels, each number left alone or at one of three levels."""
+    values = torch.tensor([0.1, 0.5, 0.75], dtype=draw.dtype) * draw.scale
+    centre = draw.centre(1, 2, 3, ends=UNIT)
+    free = torch.tensor([[[True, draw.seed % 3 > 0, True]]])
+    region = Sparse(centre, torch.tensor([float(draw.seed % 4)]), draw.domain(UNIT), axes=(0,), free=free, levels=values)
+    a = draw.gauss(1, 2, 3, salt=3)
+    picks = torch.cartesian_prod(*(torch.arange(4) for _ in range(6))).reshape(-1, 1, 2, 3)
+    points = torch.where(picks < 3, values[picks.clamp_max(2)], centre)
+    inside = points[region.contains(points)[:, 0]]
+    lowest = dot(a, inside, region).amin(0)
+    slack = 1e-5 * float(a.abs().sum()) * draw.scale if draw.dtype == torch.float32 else 1e-12 * draw.scale
+    assert (dot(a, region.vertex(a), region) <= lowest + slack).all()
+    bound = region.minimise_linear(a[:, None].double())[:, 0]
+    assert (bound <= lowest).all()
+    assert (bound >= lowest - 1e-9 * draw.scale).all()
+
+
 # ---------------------------------------------------------------- axes and batches
 
 
@@ -573,6 +630,7 @@ X, R = torch.full((2, 3), 0.5), torch.ones(2)
 NAN, INF = torch.tensor([[0.5, 0.5, 0.5], [0.5, math.nan, 0.5]]), torch.tensor([[0.5, 0.5, math.inf], [0.5, 0.5, 0.5]])
 IN_UNIT = Domain.of(UNIT)
 MASK = torch.ones(2, 3, dtype=torch.bool)
+PIXELS = torch.full((2, 3, 2, 2), 0.5)
 
 REFUSED = [
     ("NaN in a ball", lambda: Ball(NAN, R), "input 1 holds NaN"),
@@ -609,6 +667,16 @@ REFUSED = [
     ("empty words", lambda: Words.around(torch.zeros(0, 3, dtype=torch.int64), {}, torch.eye(3)), "the data are empty"),
     ("single numbers have no frames", lambda: Frames(torch.zeros(2), R), "single numbers"),
     ("sparse without a domain", lambda: Sparse(X, R, Domain.of(None)), "bounded domain"),
+    ("a mask that does not fit", lambda: Sparse(X, R, IN_UNIT, free=MASK[:, :2]), r"may change has shape \(2, 2\), expected \(2, 3\)"),
+    ("a mask of channels", lambda: Sparse(PIXELS, R, IN_UNIT, axes=(0,), free=PIXELS > 0), r"\(2, 3, 2, 2\), expected \(2, 1, 2, 2\)"),
+    ("a mask of numbers, sparse", lambda: Sparse(X, R, IN_UNIT, free=X), "must be a bool tensor .* got torch.float32"),
+    ("a mask in a list", lambda: Sparse(X, R, IN_UNIT, free=[True, False, True]), "must be a bool tensor .* got list"),  # type: ignore[arg-type]
+    ("one level", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, 0.5])), r"at least two values .* got \[0.5, 0.5\]"),
+    ("no level", lambda: Sparse(X, R, IN_UNIT, levels=torch.zeros(0)), "at least two values"),
+    ("levels outside", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, 2.0])), r"levels run from 0.5 to 2, .* is \[0, 1\]"),
+    ("levels of NaN", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, math.nan])), "levels run from 0.5 to nan"),
+    ("a table of levels", lambda: Sparse(X, R, IN_UNIT, levels=torch.eye(2)), r"one axis, .* got shape \(2, 2\)"),
+    ("levels in a list", lambda: Sparse(X, R, IN_UNIT, levels=[0, 1]), "one axis, .* got list"),  # type: ignore[arg-type]
     ("axes that do not exist", lambda: Sparse(X, R, IN_UNIT, axes=(1,)), r"axes \(1,\)"),
     ("box upside down", lambda: Box.between(X + 1, X), r"at \(0, 0\) the lower end 1.5 is above the upper end 0.5"),
     ("box of two shapes", lambda: Box.between(X, X[:, :2]), "different shapes"),

@@ -1,5 +1,6 @@
 """A few changed units: pixels, channels, frames or table features (the L0 'norm')."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +13,20 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Sparse(Family):
-    """All x that differ from the centre in at most `radius` units, each changed unit anywhere in the domain.
+    """All x that differ from the centre in at most `radius` units, each changed number anywhere in the domain.
 
     A unit is everything that shares a position on the axes not named: axes=(0,) makes the channels of an image (channels,
     height, width) one pixel, axes=(1,) the features of a sequence (frames, features) one frame, axes=() every number its own unit.
+
+    free    bool, broadcast over (batch, *unit_shape): the units that may change; None: all.
+    levels  the values a changed number may take: bytes, or the two ends of the domain; None: any value of the domain. The centre need
+            not be made of them: what does not change stays as it is.
     """
 
     domain: Domain
     axes: tuple[int, ...] = ()
+    free: Tensor | None = None
+    levels: "Levels | Tensor | None" = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,23 +36,69 @@ class Sparse(Family):
             raise BadInput("norm 0 needs a bounded domain (domain=, --domain): a changed unit may take any value of it.")
         if any(not 0 <= axis < len(self.shape) for axis in self.axes) or len(self.axes) == len(self.shape) > 0:
             raise BadInput(f"unit axes {self.axes} do not fit inputs of shape {self.shape}.")
+        if self.free is not None:
+            object.__setattr__(self, "free", self._checked_mask(self.free))
+        if self.levels is not None:
+            object.__setattr__(self, "levels", Levels.of(self.levels, self.centre.dtype, self.domain))
+
+    def _checked_mask(self, free: object) -> Tensor:
+        """The mask, whole: (batch, *unit_shape)."""
+        want = (len(self), *self.unit_shape)
+        if not isinstance(free, Tensor) or free.dtype != torch.bool:
+            shown = free.dtype if isinstance(free, Tensor) else type(free).__name__
+            raise BadInput(f"the mask of units that may change must be a bool tensor of shape {want}, got {shown}.")
+        try:
+            return free.to(self.centre.device).broadcast_to(want)
+        except RuntimeError:
+            raise BadInput(
+                f"the mask of units that may change has shape {tuple(free.shape)}, expected {want}: a flag for each unit of each input."
+            ) from None
+
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """The shape of the inputs with one place for each unit: the unit's own axes are 1."""
+        return tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
+
+    @property
+    def units(self) -> int:
+        return math.prod(self.unit_shape)
+
+    def free_units(self) -> Tensor:
+        """-> (batch, *unit_shape) bool: what may change."""
+        if self.free is not None:
+            return self.free
+        return torch.ones((len(self), *self.unit_shape), dtype=torch.bool, device=self.centre.device)
+
+    def values(self) -> Tensor | None:
+        """-> (levels,) float64, rising: what a changed number may be; None where it may be anything in the domain."""
+        return self.levels.values if isinstance(self.levels, Levels) else None
+
+    def ends(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest value that a changed number may take, each broadcast over the inputs' shape."""
+        values = self.values()
+        ends = (self.domain.lower, self.domain.upper) if values is None else (values[0], values[-1])
+        return ends[0].to(like), ends[1].to(like)
 
     def _batch_axes(self) -> tuple[int, ...]:
         """The unit's axes counted from the end, so that leading axes do not matter."""
         return tuple(axis - len(self.shape) for axis in self.axes)
 
     def _any(self, changed: Tensor) -> Tensor:
-        """(..., *shape) bool -> the same with the unit's axes reduced to one: does any part of the unit change?"""
+        """(..., *shape) bool -> (..., *unit_shape): does any part of the unit change?"""
         return changed.any(self._batch_axes(), keepdim=True) if self.axes else changed
 
-    @property
-    def units(self) -> int:
-        return int(self._any(torch.ones(1, *self.shape, dtype=torch.bool)).sum())
+    def _sum(self, parts: Tensor) -> Tensor:
+        """(..., *shape) -> (..., *unit_shape)."""
+        return parts.sum(self._batch_axes(), keepdim=True) if self.axes else parts
 
     def distance(self, x: Tensor) -> Tensor:
-        count = self.flatten_units(self._any(x != self.centre)).sum(-1).double()
-        inside = self.flatten(self.domain.contains(x)).all(-1)
-        return torch.where(inside, count, torch.inf)
+        changed = x != self.centre
+        count = self.flatten_units(self._any(changed)).sum(-1).double()
+        allowed = self.domain.contains(x) & self.free_units()
+        values = self.values()
+        if values is not None:
+            allowed = allowed & (_nearest(values, x) == x)
+        return torch.where(self.flatten(allowed | ~changed).all(-1), count, torch.inf)
 
     def flatten_units(self, per_unit: Tensor) -> Tensor:
         return self.flatten(per_unit)
@@ -54,31 +107,38 @@ class Sparse(Family):
         return self.distance(x) <= self.radius
 
     def limit(self) -> Tensor:
-        return torch.full_like(self.radius, self.units, dtype=torch.float64)
+        return self.flatten_units(self.free_units()).sum(-1).double()
 
     def below(self, distance: Tensor) -> Tensor:
         return distance - 1
 
     def _keep(self, weight: Tensor) -> Tensor:
-        """(..., batch, *unit shape) -> bool: the `radius` units of the largest weight, none of weight zero."""
-        flat = self.flatten_units(weight)
+        """(..., batch, *unit_shape) -> bool: of the free units the `radius` with the largest weight, none of weight zero."""
+        flat = self.flatten_units(torch.where(self.free_units(), weight, 0))
         rank = flat.argsort(-1, descending=True).argsort(-1)
         return ((rank < self.radius.floor()[:, None]) & (flat > 0)).reshape(weight.shape)
 
+    def _snapped(self, x: Tensor) -> Tensor:
+        """Every number to the nearest that it may be: itself in the domain, a level, or what it is at the centre."""
+        x, centre, values = self.domain.clamp(x), self.centre.to(x), self.values()
+        if values is None:
+            return x
+        level = _nearest(values, x).to(x)
+        return torch.where((x - centre).abs() < (x - level).abs(), centre, level)
+
     def project(self, x: Tensor) -> Tensor:
-        x = self.domain.clamp(x)
+        x = self._snapped(x)
         change = (x - self.centre).abs()
         weight = change.amax(self._batch_axes(), keepdim=True) if self.axes else change
         return torch.where(self._keep(weight), x, self.centre.to(x))
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
-        lower, upper = self.domain.lower.to(share), self.domain.upper.to(share)
+        lower, upper = self.ends(share)
         extreme = torch.rand((count, *self.centre.shape), generator=generator).to(share) < 0.7
         values = lower + torch.where(extreme, share.round(), share) * (upper - lower)
-        unit = self._any(torch.ones((count, *self.centre.shape), dtype=torch.bool))
-        weight = torch.rand(unit.shape, generator=generator).to(share) + 1e-9
-        return torch.where(self._keep(weight), self.domain.clamp(values), self.centre)
+        weight = torch.rand((count, len(self), *self.unit_shape), generator=generator).to(share) + 1e-9
+        return torch.where(self._keep(weight), self._snapped(values), self.centre)
 
     def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:
         return super().between(low.clamp_min(0.5), high, count).round().clamp_min(1)
@@ -87,24 +147,55 @@ class Sparse(Family):
         return super().evenly(low, high, count).round().clamp_min(1)
 
     def vertex(self, a: Tensor) -> Tensor:
-        ends = torch.where(a > 0, self.domain.lower.to(a), self.domain.upper.to(a)).expand(a.shape)
-        gain = (a * (self.centre.to(a) - ends)).clamp_min(0)
-        per_unit = gain.sum(self._batch_axes(), keepdim=True) if self.axes else gain
-        return torch.where(self._keep(per_unit), ends, self.centre.to(a))
+        """The units that lower a.x the most, each number at the end it gains by, which is exact."""
+        lower, upper = self.ends(a)
+        centre = self.centre.to(a)
+        ends = torch.where(a > 0, lower, upper).expand(a.shape)
+        gain = (a * (centre - ends)).clamp_min(0)  # the centre may lie beyond the levels; then it is best left alone
+        return torch.where(self._keep(self._sum(gain)) & (gain > 0), ends, centre)
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre = self.centre.double()
-        free = self.per_row(self.radius >= 1).expand_as(centre)
-        lower, upper = self.domain.lower.to(centre), self.domain.upper.to(centre)
-        return torch.where(free, lower, centre), torch.where(free, upper, centre)
+        moves = self.free_units() & self.per_row(self.radius >= 1)
+        lower, upper = self.ends(centre)
+        return torch.where(moves, torch.minimum(centre, lower), centre), torch.where(moves, torch.maximum(centre, upper), centre)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """a.centre plus the `radius` best gains, which is exact for a linear function over this region."""
         a, centre = a.double(), self.centre.double()[:, None]
-        at_ends = torch.minimum(a * self.domain.lower.to(a), a * self.domain.upper.to(a))
+        lower, upper = self.ends(a)
+        at_ends = torch.where(self.free_units()[:, None], torch.minimum(a * lower, a * upper), a * centre)
         gain = (at_ends - a * centre).clamp_max(0)
-        per_unit = gain.sum(self._batch_axes(), keepdim=True) if self.axes else gain
-        ordered = self.flatten_units(per_unit).sort(-1).values
+        ordered = self.flatten_units(self._sum(gain)).sort(-1).values
         taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None, None]
         slack = gamma(a[0, 0].numel()) * self.flatten((a * centre).abs() + (at_ends - a * centre).abs()).sum(-1)
         return self.flatten(a * centre).sum(-1) + (ordered * taken).sum(-1) - 3 * slack - TINY
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """The values a changed number may take, held by reference: they belong to the whole batch, not to a row of it."""
+
+    values: Tensor  # (levels,) float64, rising
+
+    @staticmethod
+    def of(levels: "Levels | Tensor", dtype: torch.dtype, domain: Domain) -> "Levels":
+        """Rounded to the arithmetic of the inputs, so that data, attacks and proofs all mean the same values."""
+        given = levels.values if isinstance(levels, Levels) else levels
+        if not isinstance(given, Tensor) or given.dim() != 1:
+            shown = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+            raise BadInput(f"levels: give a tensor of one axis, the values that a changed number may take; got {shown}.")
+        values = given.detach().to(dtype).double().unique()
+        if len(values) < 2:
+            raise BadInput(f"levels: a changed number needs at least two values to choose from, got {given.tolist()}.")
+        if not bool(domain.contains(values[0]).all() and domain.contains(values[-1]).all()):
+            raise BadInput(f"levels run from {float(values[0]):g} to {float(values[-1]):g}, but the domain is {domain}.")
+        return levels if isinstance(levels, Levels) and torch.equal(values, levels.values) else Levels(values)
+
+
+def _nearest(values: Tensor, x: Tensor) -> Tensor:
+    """(levels,) rising, any shape -> the same shape, float64: the level nearest to each number."""
+    values, exact = values.to(x.device), x.double().contiguous()
+    above = torch.bucketize(exact, values).clamp_max(len(values) - 1)
+    high, low = values[above], values[(above - 1).clamp_min(0)]
+    return torch.where(exact - low < high - exact, low, high)

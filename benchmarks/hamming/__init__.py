@@ -1,0 +1,1 @@
+"""Benchmarks of room 2: changed pixels, features and words."""

@@ -1,0 +1,74 @@
+"""The digits CNN of the package: changed pixels by every search, brackets image by image, and the paper's single-subspace rule.
+
+python -m benchmarks.hamming digits --count 100 --seconds 60
+
+Searches take all images in one call, brackets one image after the other. `changed` is what a search needs to change the class, so d_m, the
+number that may change safely, is at most one less. What a peer finds is replayed through our network and counted anew.
+"""
+
+import argparse
+import statistics
+
+import torch
+from torch import Tensor
+
+from benchmarks.certify.table import Table
+from benchmarks.hamming.measure import FOUND, beside, listed, options, peer_options, prove, search, wake
+from benchmarks.hamming.nets import Case, case
+from holdfast.hamming.greedy import Greedy
+from holdfast.hamming.grid import Grid
+
+
+def single_subspace(asked: Case, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The paper's lower bound at t = 1 over the ends of the domain: (images, 2) bool, does the pixel value with the largest fall of the
+    confidence, or of the output itself, keep the class; and (images,) bool, is there one that does not?"""
+    safe, broken = [], []
+    for image, label in zip(x.to(asked.net.device), y, strict=True):
+        pixels = image[0].numel()
+        every = torch.eye(pixels, device=image.device, dtype=torch.bool).reshape(pixels, 1, *image.shape[1:])
+        changed = torch.cat([torch.where(every, value, image) for value in (0.0, 1.0)])
+        outputs = asked.net(changed)
+        keeps = outputs.argmax(1) == label
+        safe.append([bool(keeps[score[:, label].argmin()]) for score in (outputs.softmax(1), outputs)])
+        broken.append(not bool(keeps.all()))
+    return torch.tensor(safe), torch.tensor(broken)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    options(parser, count=100, seconds=60)
+    peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise", "salt and pepper", "JSMA", "OnePixel", "Pixle"])
+
+
+def main(chosen: argparse.Namespace) -> None:
+    asked = case("digits", chosen.data, chosen.device)
+    x, y = asked.right(chosen.count)
+    table = Table(["changed pixels by", *FOUND], chosen.out, "hamming-digits")
+    wake(asked)
+    table.add("Greedy", *search(asked, x, y, Greedy()).cells())
+    table.add("Greedy, beam 1", *search(asked, x, y, Greedy(beam=1, lanes=1)).cells())
+    for rule in ("margin", "confidence"):
+        table.add(f"Grid, t = 1, {rule}", *search(asked, x, y, Grid(t=1, rule=rule)).cells())  # type: ignore[arg-type]
+    beside(table, asked, x, y, chosen.peers)
+
+    proofs = [prove(asked, image, label, chosen.seconds) for image, label in zip(x, y, strict=True)]
+    listed(proofs, chosen.out, "hamming-digits-brackets")
+    closed = [p for p in proofs if p.bracket.closed]
+    lower, upper = (
+        statistics.mean(values) for values in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs])
+    )
+    spent = [p.seconds for p in proofs]
+    table.say(
+        f"Brackets: {len(closed)} of {len(proofs)} closed, {statistics.mean(spent):.2f} s an image (median {statistics.median(spent):.2f}, "
+        f"most {max(spent):.1f}); mean d_m between {lower:.2f} and {upper:.2f}."
+    )
+    if closed:
+        exact = statistics.mean(p.bracket.upper.value + 1 for p in closed)
+        table.say(f"Fewest pixels that change the class, over closed brackets: mean {exact:.3f}, exact.")
+    safe, broken = single_subspace(asked, x, y)
+    witnessed = broken | torch.tensor([p.bracket.upper.value == 0 for p in proofs])
+    for place, what in enumerate(("confidences", "outputs before the softmax")):
+        wrong = int((safe[:, place] & witnessed).sum())
+        table.say(
+            f"The paper's rule on {what} declares {int(safe[:, place].sum())} of {len(x)} images safe at t = 1; for {wrong} of these one "
+            f"pixel changes the class, as it does for {int(witnessed.sum())} images in all."
+        )

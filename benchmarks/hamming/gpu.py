@@ -1,0 +1,88 @@
+"""ConvSmall on MNIST, several images in one call: domains a second, how many pixels are proved, and 1,000 upper ends.
+
+python -m benchmarks.hamming gpu --device cuda --data DATA
+python -m benchmarks.hamming gpu --device cpu --count 2 --searches 4 --seconds 5
+
+`--seconds` is for each image, so that a batch of 8 has eight times as much.
+"""
+
+import argparse
+from itertools import pairwise
+
+import torch
+
+import holdfast as hf
+from benchmarks.certify.table import Table
+from benchmarks.hamming.measure import Counted, Known, Spent, options, question, search, wake
+from benchmarks.hamming.nets import Case, case
+from holdfast.hamming.greedy import Greedy
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    options(parser, count=16, seconds=60, device="cuda")
+    parser.add_argument("--network", choices=("digits", "mnist"), default="mnist")
+    parser.add_argument("--searches", type=int, default=1000, help="images for the upper ends")
+    parser.add_argument("--together", type=int, nargs="+", default=[1, 8], help="images proved in one call")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[256, 1024, 4096], help="domains in one step")
+
+
+def main(chosen: argparse.Namespace) -> None:
+    asked = case(chosen.network, chosen.data, chosen.device)
+    wake(asked)
+    upper_ends(asked, chosen)
+    proofs(asked, chosen)
+
+
+def upper_ends(asked: Case, chosen: argparse.Namespace) -> None:
+    found = search(asked, *asked.right(chosen.searches), Greedy())
+    table = Table(["images", "found", "mean changed", "median", "s an image", "s in all"], chosen.out, "hamming-gpu-search")
+    table.add(len(found.changed), *found.cells(), found.seconds)
+
+
+def proofs(asked: Case, chosen: argparse.Namespace) -> None:
+    """Which settings look at most domains a second, for a short while; then the best of them for the whole time."""
+    table = Table(["images at once", "domains a step", "s", "domains", "domains a s", "GiB"], chosen.out, "hamming-gpu-speed")
+    x, y = asked.right(chosen.count)
+    known = hf.solve([question(asked, x, y)], [Greedy()])
+    best = (0.0, 1, chosen.nodes[0])
+    for together in chosen.together:
+        for nodes in chosen.nodes:
+            together = min(together, len(x))
+            _, spent, looked = _proved(asked, x[:together], y[:together], known[:together], nodes, min(10.0, chosen.seconds))
+            memory = torch.cuda.max_memory_allocated() / 2**30 if asked.net.device.type == "cuda" else None
+            table.add(together, nodes, spent, looked, looked / max(spent, 1e-9), memory)
+            best = max(best, (looked / max(spent, 1e-9), together, nodes))
+    _, together, nodes = best
+    reached(asked, chosen, known, together, nodes)
+
+
+def reached(asked: Case, chosen: argparse.Namespace, known: list[hf.Record], together: int, nodes: int) -> None:
+    x, y = asked.right(chosen.count)
+    table = Table(["images", "lower ends", "upper ends", "closed", "s", "domains a s"], chosen.out, "hamming-gpu-proofs")
+    brackets: list[hf.Bracket] = []
+    edges = [*range(0, len(x), together), len(x)]
+    for first, last in pairwise(edges):
+        seconds = chosen.seconds * (last - first)
+        records, spent, looked = _proved(asked, x[first:last], y[first:last], known[first:last], nodes, seconds)
+        some = [r.bracket for r in records]
+        brackets += some
+        lower, upper = (" ".join(f"{v:g}" for v in values) for values in ([b.lower.value for b in some], [b.upper.value for b in some]))
+        table.add(f"{first} to {last - 1}", lower, upper, sum(b.closed for b in some), spent, looked / max(spent, 1e-9))
+    counts = ", ".join(f"t >= {t}: {sum(b.lower.value >= t for b in brackets)}" for t in range(1, 9))
+    whole = hf.overall(brackets)
+    table.say(
+        f"{len(brackets)} images, {chosen.seconds:g} s for each, {together} at once, {nodes} domains a step. Proved {counts}. "
+        f"{whole.closed} closed; mean d_m between {whole.lower:.2f} and {whole.upper:.2f}."
+    )
+
+
+def _proved(
+    asked: Case, x: torch.Tensor, y: torch.Tensor, known: list[hf.Record], nodes: int, seconds: float
+) -> tuple[list[hf.Record], float, int]:  # fmt: skip
+    """-> records, seconds of the steps and domains, going on from what a search found."""
+    before = Spent(Counted.spent.nodes, Counted.spent.seconds)
+    problem = question(asked, x, y)
+    first = known[0].key.index
+    shifted = [hf.Record(hf.Key(r.key.index - first), r.bracket, r.status, r.seconds, r.queries) for r in known]
+    records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=Known(shifted))
+    return records, Counted.spent.seconds - before.seconds, Counted.spent.nodes - before.nodes

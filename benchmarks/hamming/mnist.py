@@ -1,0 +1,80 @@
+"""ConvSmall on MNIST: changed pixels by every search, then how many pixels are proved harmless within the time for an image.
+
+python -m benchmarks.hamming mnist --count 50 --seconds 60
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import statistics
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.certify.table import Table
+from benchmarks.hamming.measure import FOUND, Proof, beside, listed, options, peer_options, prove, search, wake
+from benchmarks.hamming.nets import Case, case
+from holdfast.hamming.greedy import Greedy
+from holdfast.hamming.grid import Grid
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    options(parser, count=50, seconds=60)
+    parser.add_argument("--proofs", type=int, help="images to prove something of; default: all")
+    parser.add_argument("--processes", type=int, default=1, help="images proved beside each other, on a processor with as many cores")
+    peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
+
+
+def main(chosen: argparse.Namespace) -> None:
+    asked = case("mnist", chosen.data, chosen.device)
+    x, y = asked.right(chosen.count)
+    table = Table(["changed pixels by", *FOUND], chosen.out, "hamming-mnist")
+    wake(asked)
+    table.add("Greedy", *search(asked, x, y, Greedy()).cells())
+    for rule in ("margin", "confidence"):
+        table.add(f"Grid, t = 1, {rule}", *search(asked, x, y, Grid(t=1, rule=rule)).cells())  # type: ignore[arg-type]
+    beside(table, asked, x, y, chosen.peers)
+    table.say(f"Accuracy {asked.accuracy:.2%}.")
+    proved(asked, x[: chosen.proofs], y[: chosen.proofs], chosen)
+
+
+def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Namespace) -> None:
+    """How many images are proved at each t, and how long that took."""
+    proofs: list[Proof] = []
+    for proof in _each(asked, x, y, chosen):
+        proofs.append(proof)
+        listed(proofs, chosen.out, "hamming-mnist-brackets")
+    columns = ["t", "proved", "known to fail", "median s to prove", "most", "median nodes"]
+    table = Table(columns, chosen.out, "hamming-mnist-proved")
+    for t in range(1, max([rise[0] for p in proofs for rise in p.rises], default=0) + 2):
+        rises = [rise for p in proofs for rise in p.rises if rise[0] == t]
+        times, nodes = [r[1] for r in rises], [r[2] for r in rises]
+        table.add(
+            t, f"{len(rises)} of {len(proofs)}", sum(p.bracket.upper.value < t for p in proofs), *(
+                [statistics.median(times), max(times), int(statistics.median(nodes))] if rises else [None, None, None]
+            )
+        )  # fmt: skip
+    nodes, seconds = sum(p.nodes for p in proofs), sum(p.proofs for p in proofs)
+    closed = sum(p.bracket.closed for p in proofs)
+    lower, upper = (statistics.mean(v) for v in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs]))
+    table.say(
+        f"{closed} of {len(proofs)} brackets closed within {chosen.seconds:g} s; mean d_m between {lower:.2f} and {upper:.2f}. "
+        f"{nodes} domains, {nodes / max(seconds, 1e-9):.0f} a second."
+    )
+
+
+def _each(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Namespace) -> Iterator[Proof]:
+    jobs = [(asked, image, label, chosen.seconds) for image, label in zip(x, y, strict=True)]
+    if chosen.processes == 1:
+        yield from itertools.starmap(prove, jobs)
+        return
+    _jobs.extend(jobs)  # a forked process finds them here
+    with multiprocessing.get_context("fork").Pool(chosen.processes) as pool:
+        yield from pool.imap(_job, range(len(jobs)))
+
+
+_jobs: list[tuple[Case, torch.Tensor, torch.Tensor, float]] = []
+
+
+def _job(place: int) -> Proof:
+    return prove(*_jobs[place])

@@ -1,0 +1,295 @@
+"""DeepTRE (Ruan et al. 2018): the sensitivity of every set of t units over a grid of values, streamed.
+
+For a set of t units the solution is its grid point with the lowest score, its sensitivity how far the score falls there. Where no solution
+breaks the property, t changed units are taken to be safe: an estimate, since between the grid points nothing is known. The upper end
+lays the solutions over each other, most sensitive first, until the property breaks, then puts back the units that are not needed.
+
+Two corrections to the paper. It looks at the most sensitive solution only, yet another may break the property: here every grid point
+asked about counts. It ranks by the confidence in the class; here by the margin to the next class, unless rule="confidence".
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.hamming.choices import Choices, choices, judged, product
+from holdfast.hamming.select import lowest, occur
+from holdfast.method import Claims, Method
+from holdfast.problem import Problem
+from holdfast.property import Robustness, Targeted
+from holdfast.region import Sparse, Words
+
+Rule = Literal["margin", "confidence"]
+BYTES = 128  # held of each grid point
+OVERLAYS = 16  # of each row looked at together
+
+
+@dataclass(frozen=True)
+class Top:
+    """The most sensitive sets of each row so far, the most sensitive first; minus infinity where there are fewer."""
+
+    sensitivity: Tensor  # (batch, kept)
+    place: Tensor  # (batch, kept): which set
+    value: Tensor  # (batch, kept): which values it takes
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How far the sets were gone through, and what they gave."""
+
+    choices: Choices
+    at_centre: Tensor  # (batch,) what the rule measures there
+    size: int  # units in the sets now asked about
+    next: int  # the first set not asked about
+    order: Tensor  # (batch, units): units in the order in which sets are made of them
+    single: Tensor  # (batch, units): sensitivities of single units
+    top: Top
+    open: Tensor  # (batch,) bool: no set was found yet, and there may be one
+    witness: Tensor  # (batch, units, parts)
+    changed: Tensor  # (batch,) float64: the witness's changed units
+
+
+@dataclass(frozen=True)
+class Grid(Method[Stream]):
+    """All sets of one unit, then of two, ... up to `t`.
+
+    levels  values for each number, evenly over the domain with both ends; a region with levels has its own, and all are tried.
+    rule    what makes a set sensitive: the fall of the margin, or of the confidence in the class as in the paper.
+    keep    sets of each row that are remembered for the upper end.
+    memory  MiB for what is held of a step; the network's own activations come on top.
+    """
+
+    t: int = 2
+    levels: int = 2
+    rule: Rule = "margin"
+    keep: int = 4096
+    memory: int = 256
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("t", self.t, 1), ("levels", self.levels, 2), ("keep", self.keep, 1), ("memory", self.memory, 1)):
+            if value < least:
+                raise BadInput(f"Grid: {name} must be at least {least}, got {value}.")
+        if self.rule not in ("margin", "confidence"):
+            raise BadInput(f"Grid: rule {self.rule!r} is unknown; there are margin, confidence.")
+
+    def obstacle(self, problem: Problem) -> str | None:
+        if problem.goal != "radius" or not isinstance(problem.region, Sparse | Words):
+            return "counts changed units, which this question does not ask for"
+        if self.rule == "confidence" and not isinstance(problem.property, Robustness | Targeted):
+            return "rule 'confidence' needs a property of a class"
+        return None
+
+    def start(self, problem: Problem, seed: int) -> Stream:
+        region, rows = problem.region, len(problem)
+        assert isinstance(region, Sparse | Words)
+        table = choices(region, self.levels, torch.Generator().manual_seed(seed), every_level=True)
+        if self.t > table.units:
+            raise BadInput(f"Grid: sets of t={self.t} units, but the inputs have only {table.units}; choose a smaller t.")
+        if self._pairs(table, self.t) < 1:
+            raise BadInput(
+                f"Grid: {table.values} values for each of {self.t} units are {table.values**self.t} inputs for every set, more than "
+                f"{self.memory} MiB hold. Choose a smaller t, fewer values, or more memory."
+            )
+        row = torch.arange(rows, device=table.centre.device)
+        outputs = problem.network(region.centre)
+        return Stream(
+            choices=table,
+            at_centre=self._measured(problem, row, outputs, judged(problem, row, outputs)[0]),
+            size=1,
+            next=0,
+            order=torch.arange(table.units, device=row.device).expand(rows, -1),
+            single=table.centre.new_full((rows, table.units), -torch.inf),
+            top=_nothing(table, row[:0]),
+            open=table.open.flatten(1).any(1),
+            witness=table.centre,
+            changed=torch.full((rows,), torch.inf, dtype=torch.float64, device=row.device),
+        )
+
+    def step(self, problem: Problem, state: Stream) -> tuple[Stream | None, Claims]:
+        table, total = state.choices, math.comb(state.choices.units, state.size)
+        row = state.open.nonzero().flatten()
+        count = min(total - state.next, max(1, table.per_step // (len(row) * table.values**state.size)))
+        place = torch.arange(state.next, state.next + count, device=row.device)
+        found = _nothing(table, place)
+        pairs = torch.cartesian_prod(row, torch.arange(count, device=row.device)).reshape(-1, 2)
+        for part in pairs.split(self._pairs(table, state.size)):
+            state, found = self._asked(problem, state, found, part[:, 0], part[:, 1])
+        if state.size == 1:
+            state = replace(state, single=state.single.index_copy(1, place, found.sensitivity))
+        state = replace(state, next=state.next + count, top=_merged(state.top, found, self.keep))
+        if state.next == total:
+            return self._level_done(problem, state)
+        return state if bool(state.open.any()) else None, _claims(state)
+
+    def _pairs(self, table: Choices, size: int) -> int:
+        """How many sets of this size to hold at once."""
+        return self.memory * 2**20 // (BYTES * int(table.values**size))
+
+    def _asked(self, problem: Problem, state: Stream, found: Top, row: Tensor, index: Tensor) -> tuple[Stream, Top]:
+        """The sets found.place[row, index], each over all its grid points; a row in which one breaks the property is done."""
+        table = state.choices
+        unit = state.order[row[:, None], subsets(found.place[row, index], state.size, table.units)]
+        whole = table.open.any(-1)[row[:, None], unit].all(-1)  # no unit is locked
+        row, index, unit = row[whole], index[whole], unit[whole]
+        digit = product(table.values, state.size).to(row.device)
+        allowed = _distinct(table)[row[:, None, None], unit[:, None], digit].all(-1)  # (pairs, points)
+        pair, point = allowed.nonzero(as_tuple=True)
+        measure = state.single.new_full(allowed.shape, torch.inf)
+        for some, values in zip(pair.split(table.at_once), point.split(table.at_once), strict=True):
+            if not len(some):
+                continue
+            x = _laid(table, row[some], unit[some], digit[values])
+            outputs = table.ask(problem, x)
+            margin, fails = judged(problem, row[some], outputs)
+            measure[some, values] = self._measured(problem, row[some], outputs, margin)
+            broken = row[some[fails]]
+            state = replace(_witnessed(state, broken, x[fails]), open=state.open & ~occur(broken, len(problem)))
+        least, value = measure.min(1) if len(row) else (measure.sum(1), index)
+        fall = (state.at_centre[row] - least).nan_to_num(nan=-torch.inf)
+        return state, replace(
+            found, sensitivity=found.sensitivity.index_put((row, index), fall), value=found.value.index_put((row, index), value)
+        )  # fmt: skip
+
+    def _measured(self, problem: Problem, row: Tensor, outputs: Tensor, margin: Tensor) -> Tensor:
+        """(n,), (n, outputs), (n,) -> (n,): what sensitive sets make small."""
+        if self.rule == "margin":
+            return margin
+        assert isinstance(problem.property, Robustness | Targeted)
+        shares = (outputs >= 0).all(-1, keepdim=True) & ((outputs.sum(-1, keepdim=True) - 1).abs() < 1e-3)  # the network ends in a softmax
+        confidence = torch.where(shares, outputs, outputs.softmax(-1))
+        return confidence.gather(1, problem.property.label[row][:, None]).squeeze(1)
+
+    def _level_done(self, problem: Problem, state: Stream) -> tuple[Stream | None, Claims]:
+        """Every set of this size was asked about: rows that held are taken to be safe so far, and get an upper end."""
+        table = state.choices
+        units = table.open.any(-1).sum(1)
+        held = state.open
+        state = self._overlaid(problem, state)
+        open = held & (state.changed > state.size + 1) & (units > state.size)
+        claims = replace(
+            _claims(state),
+            estimate=torch.where(held, units.clamp_max(state.size).double(), torch.nan),
+            assumptions=(
+                f"every set of up to {state.size} units was asked about at {table.values} values for each, and nothing between them",
+            ),
+        )
+        if state.size == self.t or not bool(open.any()):
+            return None, claims
+        order = state.single.argsort(dim=1, descending=True) if state.size == 1 else state.order
+        none = _nothing(table, torch.zeros(0, dtype=torch.int64, device=order.device))
+        return replace(state, open=open, size=state.size + 1, next=0, order=order, top=none), claims
+
+    def _overlaid(self, problem: Problem, state: Stream) -> Stream:
+        """The solutions over each other until the property breaks, then without the units that are not needed."""
+        table = state.choices
+        for row in state.open.nonzero().flatten().split(max(1, 8 * table.at_once // OVERLAYS)):
+            stage, target = _stages(state, row)
+            for first in range(0, table.units, OVERLAYS):
+                later = stage[..., None] > torch.arange(first, first + OVERLAYS, device=row.device)  # (rows, units, overlays)
+                x = torch.where(later.mT[..., None], table.centre[row][:, None], target[:, None])
+                every = row.repeat_interleave(OVERLAYS)
+                _, fails = judged(problem, every, table.ask(problem, x.flatten(0, 1)))
+                fails = fails.reshape(len(row), OVERLAYS)
+                broken = fails.any(1)
+                which = broken.nonzero().flatten()
+                earliest = x[which, fails.int().argmax(1)[which]]
+                state = _witnessed(state, row[which], tightened(problem, table, row[which], earliest))
+                go_on = ~broken & ((stage > first + OVERLAYS) & (stage < table.units)).any(1)
+                row, stage, target = row[go_on], stage[go_on], target[go_on]
+                if not len(row):
+                    break
+        return state
+
+
+def _claims(state: Stream) -> Claims:
+    return Claims(witness=state.choices.as_inputs(state.witness), found=state.changed.isfinite())
+
+
+def _nothing(table: Choices, place: Tensor) -> Top:
+    """No sensitivity known yet of these sets (sets,)."""
+    rows = len(table.centre)
+    fall = table.centre.new_full((rows, len(place)), -torch.inf)
+    return Top(fall, place.expand(rows, -1), place.new_zeros(rows, len(place)))
+
+
+def _merged(top: Top, found: Top, keep: int) -> Top:
+    """The most sensitive of both."""
+    both = Top(*(torch.cat([getattr(top, name), getattr(found, name)], 1) for name in ("sensitivity", "place", "value")))
+    best = both.sensitivity.topk(min(keep, both.place.shape[1]), dim=1).indices
+    return Top(both.sensitivity.gather(1, best), both.place.gather(1, best), both.value.gather(1, best))
+
+
+def _distinct(table: Choices) -> Tensor:
+    """-> (batch, units, values) bool: the values that change the unit, and once the value that it has."""
+    same = ~table.open
+    return table.open | (same & (same.cumsum(-1) == 1))
+
+
+def _laid(table: Choices, row: Tensor, unit: Tensor, digit: Tensor) -> Tensor:
+    """(n,), (n, size) units and their values -> (n, units, parts)."""
+    here = torch.arange(len(row), device=row.device)[:, None]
+    return table.centre[row].index_put((here, unit), table.table[row[:, None], unit, digit])
+
+
+def _stages(state: Stream, row: Tensor) -> tuple[Tensor, Tensor]:
+    """For rows (n,): after how many overlays each unit changes (n, units), `units` if never; and what it becomes (n, units, parts)."""
+    table, top = state.choices, state.top
+    unit = state.order[row[:, None, None], subsets(top.place[row], state.size, table.units)]  # (n, kept, size)
+    digit = product(table.values, state.size).to(row.device)[top.value[row]]
+    kept = unit.shape[1]
+    moves = table.open[row[:, None, None], unit, digit] & (top.sensitivity[row] > -torch.inf)[..., None]
+    rank = torch.where(moves, torch.arange(kept, device=row.device)[:, None], kept).flatten(1)
+    unit, digit = unit.flatten(1), digit.flatten(1)
+    first = torch.full((len(row), table.units), kept, device=row.device).scatter_reduce(1, unit, rank, "amin")
+    which, entry = ((rank == first.gather(1, unit)) & (rank < kept)).nonzero(as_tuple=True)
+    value = torch.zeros_like(first).index_put((which, unit[which, entry]), digit[which, entry])
+    target = table.table[row[:, None], torch.arange(table.units, device=row.device), value]
+    # Overlays that change no further unit are left out.
+    ordered, place = first.sort(1)
+    dense = torch.nn.functional.pad((ordered.diff(dim=1) != 0).cumsum(1), (1, 0))
+    return torch.where(first < kept, torch.zeros_like(first).scatter(1, place, dense), table.units), target
+
+
+def _witnessed(state: Stream, row: Tensor, x: Tensor) -> Stream:
+    """With the failing inputs x (n, units, parts) that change fewer units than what was known."""
+    changed = state.choices.changed(row, x).sum(1).double()
+    best = lowest(row, torch.arange(len(row), device=row.device), changed, torch.ones_like(row, dtype=torch.bool), 1)
+    best = best[changed[best] < state.changed[row[best]]]
+    return replace(
+        state, witness=state.witness.index_put((row[best],), x[best]), changed=state.changed.index_put((row[best],), changed[best])
+    )  # fmt: skip
+
+
+def tightened(problem: Problem, table: Choices, row: Tensor, x: Tensor) -> Tensor:
+    """Failing inputs (n, units, parts) -> the same without needless changes: of each the unit whose return leaves the lowest
+    score is put back, while it still fails."""
+    x, live = x.clone(), torch.arange(len(row), device=row.device)
+    while len(live):
+        pieces = []
+        for which, back in table.one_put_back(row[live], x[live]):
+            margin, fails = judged(problem, row[live[which]], table.ask(problem, back))
+            pieces.append((live[which[fails]], margin[fails], back[fails]))
+        member, margin, back = (torch.cat(part) for part in zip(*pieces, strict=True))
+        best = lowest(member, torch.arange(len(member), device=row.device), margin, torch.ones_like(member, dtype=torch.bool), 1)
+        live = member[best]
+        x[live] = back[best]
+    return x
+
+
+def subsets(place: Tensor, size: int, units: int) -> Tensor:
+    """(...,) -> (..., size): the set at each place of the list of all sets of `size` units; those of the first units come first."""
+    below = torch.arange(units + 1, device=place.device)  # how many sets of one unit lie below each unit, then of two, ...
+    tables = [below]
+    for _ in range(1, size):
+        below = torch.nn.functional.pad(below.cumsum(0)[:-1], (1, 0))
+        tables.append(below)
+    members = []
+    for table in reversed(tables):
+        member = torch.searchsorted(table, place.contiguous(), right=True) - 1
+        place = place - table[member]
+        members.append(member)
+    return torch.stack(members, -1)

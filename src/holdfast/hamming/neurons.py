@@ -1,0 +1,287 @@
+"""The hidden neurons of a network, read from its traced graph: torch modules, exported programs and ONNX files alike.
+
+A layer is an activation function or a recurrent layer, a neuron one number of its output. A ReLU that rests says 0 however far it is
+from firing, and a search needs to know how far. So every neuron has a *value*, which is what criteria speak of, and a *drive*: the value
+where the layer does not clip it, and what goes on falling or rising behind it where the layer does.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.network import Network
+from holdfast.network.trace import as_plain_module, where
+
+Per = Literal["element", "channel"]
+Watch = Callable[[Tensor, int], None]  # values (part, neurons), and the place of the first of these rows among all
+CLIPS = frozenset({"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"})
+ACTIVATIONS = CLIPS | {
+    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid", "mish", "prelu", "selu", "sigmoid", "silu",
+    "softplus", "tanh", "threshold",
+}  # fmt: skip
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+RESHAPES = frozenset({"flatten", "view", "reshape", "unsqueeze", "squeeze", "contiguous", "clone", "dropout"})
+ELEMENTS_PER_CALL = 2**23  # activations of one forward pass that are alive at once
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as a person would name it, and the neurons of one input that stand in it."""
+
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+
+    @property
+    def neurons(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class _Tap:
+    """How to take a layer's output apart: its batch axis, the shape of one input's share, and the axis of its channels there (None:
+    every element is a neuron)."""
+
+    layer: Layer
+    axis: int
+    item: tuple[int, ...]
+    channels: int | None
+
+    def read(self, pair: tuple[Tensor, Tensor], batch: int) -> tuple[Tensor, Tensor]:
+        """A layer's output and its input where it clips, else its output again -> values, drives (batch, neurons).
+
+        A channel is worth its mean; where all of it is clipped, its drive is that of the element clipped least.
+        """
+        after, before = (part.movedim(self.axis, 0).reshape(batch, *self.item) for part in pair)
+        if self.channels is None:
+            return after.flatten(1), before.flatten(1)
+        after, before = (part.movedim(1 + self.channels, 1).flatten(2) for part in (after, before))
+        cut = before - after
+        value = after.mean(-1)
+        return value, value + cut.clamp_max(0).amax(-1) + cut.clamp_min(0).amin(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """All neurons of some layers, in one row of numbers: those of the first layer, then those of the second, and so on."""
+
+    net: Network
+    layers: tuple[Layer, ...]
+    notes: tuple[str, ...]
+    guided: bool  # gradients lead to a neuron
+    _read: Callable[[Tensor], tuple[Tensor, Tensor]]  # (n, *shape) -> values, drives, each (n, neurons)
+    _weight: int  # numbers that one input brings about
+    _cudnn: bool = True  # may run; it wants the weights of recurrent layers in one piece, which a traced graph does not keep
+
+    @staticmethod
+    def of(net: Network, x: Tensor, layers: Sequence[str] | None = None, per: Per = "element") -> "Neurons":
+        """The neurons that inputs like x pass; `layers` by their names in `holdfast inspect`, default: every hidden layer that bends.
+
+        Where a network shows no graph its outputs are all there is to see, and the notes say so.
+        """
+        x = x[:2].to(net.device, net.dtype)
+        try:
+            graph = as_plain_module(net.program(x))
+        except UnsupportedLayer as error:
+            if layers is not None:
+                raise BadInput(f"layers: {net.name} shows no layers, only its outputs. {error}") from error
+            why = "is a black box" if not net.differentiable else "cannot be traced"
+            return _outputs(net, x, f"{net.name} {why}: its hidden neurons cannot be seen, so its outputs are taken for the neurons")
+        chosen = _chosen(graph, layers, net.name)
+        if not chosen:
+            return _outputs(net, x, f"{net.name} has no hidden layer that bends, so its outputs are taken for the neurons")
+        module = _tapped(graph, [node for node, _ in chosen]).to(net.device)
+        taps, notes = _apart(module, chosen, per, x if len(x) > 1 else torch.cat([x, x / 2]))
+        if not taps or (layers is not None and notes):
+            raise BadInput(f"layers: {notes[0]}.")
+        weight = x[0].numel() + sum(4 * math.prod(tap.item) for tap in taps.values())
+        found = tuple(tap.layer for tap in taps.values())
+        cudnn = not any(_operator(node) in RECURRENT for node in graph.graph.nodes)
+        return Neurons(net, found, notes, True, _reader(module, taps), weight, cudnn)
+
+    def read(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(n, *shape) -> values and drives of all neurons, (part of n, neurons) each; every row counts as one query."""
+        for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
+            with torch.no_grad(), torch.backends.cudnn.flags(enabled=self._cudnn, allow_tf32=False):
+                values, drives = self._read(part.to(self.net.device, self.net.dtype))
+            self.net.queries += len(part)
+            yield values, drives
+
+    def at(self, x: Tensor, neuron: Tensor, watch: Watch | None = None) -> tuple[Tensor, Tensor]:
+        """(n, *shape), (n,) -> the value and the drive of one neuron of each row, (n,) each. `watch` sees the values of all neurons."""
+        found, done = [], 0
+        for values, drives in self.read(x):
+            asked = neuron[done : done + len(values), None]
+            found.append(torch.stack([values.gather(1, asked), drives.gather(1, asked)]).squeeze(-1))
+            if watch is not None:
+                watch(values, done)
+            done += len(values)
+        both = torch.cat(found, dim=1)
+        return both[0], both[1]
+
+    def gradient(self, x: Tensor, neuron: Tensor) -> Tensor:
+        """(n, *shape), (n,) -> the gradient (n, *shape) of the drive of one neuron of each row."""
+        assert self.guided
+        found, done = [], 0
+        for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
+            free = part.detach().to(self.net.device, self.net.dtype).requires_grad_(True)
+            with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # see Network.score_and_gradient
+                drives = self._read(free)[1].gather(1, neuron[done : done + len(part), None])
+                gradient = torch.autograd.grad(drives.sum(), free, allow_unused=True)[0] if drives.requires_grad else None
+            self.net.queries += len(part)
+            done += len(part)
+            found.append(torch.zeros_like(part) if gradient is None else torch.nan_to_num(gradient))
+        return torch.cat(found)
+
+
+def _outputs(net: Network, x: Tensor, note: str) -> Neurons:
+    count = net.outputs_for(x)
+
+    def read(rows: Tensor) -> tuple[Tensor, Tensor]:
+        outputs: Tensor = net.module(rows)
+        return outputs, outputs
+
+    return Neurons(net, (Layer("outputs", "outputs", (count,)),), (note,), net.differentiable, read, count + x[0].numel())
+
+
+def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def read(x: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = module(x)
+        values, drives = zip(*(tap.read(pairs[place], len(x)) for place, tap in taps.items()), strict=True)
+        return torch.cat(values, dim=1), torch.cat(drives, dim=1)
+
+    return read
+
+
+# ---- the graph
+
+
+def _operator(node: fx.Node) -> str:
+    """relu for aten.relu.default and for aten.relu_.default."""
+    return str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_") if node.op == "call_function" else ""
+
+
+def _chosen(graph: fx.GraphModule, names: Sequence[str] | None, model: str) -> list[tuple[fx.Node, str]]:
+    """The nodes to read and what to call them. A name that several nodes share is followed by the node's own."""
+    nodes = [node for node in graph.graph.nodes if _readable(node)]
+    shared = [where(node) for node in nodes]
+    called = {node: f"{at}/{node.name}" if shared.count(at) > 1 and at != node.name else at for node, at in zip(nodes, shared, strict=True)}
+    if names is None:
+        last = _last(graph)
+        usual = [node for node in nodes if _operator(node) in ACTIVATIONS or _recurrent(node)]
+        return [(node, _short(node, usual, called)) for node in usual if node not in last]
+    wanted = []
+    for name in names:
+        found = [node for node in nodes if name in (called[node], where(node), node.name)]
+        if not found:
+            known = ", ".join(dict.fromkeys(called.values()))
+            raise BadInput(f"layers: {model} has no layer {name!r}; it has {known}.")
+        wanted += [node for node in found if node not in wanted]
+    return [(node, _short(node, wanted, called)) for node in nodes if node in wanted]
+
+
+def _short(node: fx.Node, among: list[fx.Node], called: dict[fx.Node, str]) -> str:
+    """The user's own name where it says enough."""
+    return where(node) if sum(where(other) == where(node) for other in among) == 1 else called[node]
+
+
+def _readable(node: fx.Node) -> bool:
+    """Does it hold numbers that depend on the batch?"""
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    return _batch_axis(value) is not None and len(node.all_input_nodes) > 0
+
+
+def _batch_axis(value: Any) -> int | None:
+    free = [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
+    return free[0] if len(free) == 1 else None
+
+
+def _recurrent(node: fx.Node) -> bool:
+    """The first part of what a recurrent layer answers: its state after every step."""
+    source = node.all_input_nodes[0]
+    return "getitem" in str(node.target) and _operator(source) in RECURRENT and node.args[1:] == (0,)
+
+
+def _last(graph: fx.GraphModule) -> set[fx.Node]:
+    """The network's outputs, and what they are but for their shape: not hidden."""
+    (end,) = (node for node in graph.graph.nodes if node.op == "output")
+    found, ahead = set[fx.Node](), list(end.all_input_nodes)
+    while ahead:
+        node = ahead.pop()
+        found.add(node)
+        if _operator(node) in RESHAPES:
+            ahead.append(node.all_input_nodes[0])
+    return found
+
+
+def _tap(node: fx.Node, name: str, per: Per, output: Tensor, batch: int) -> _Tap:
+    axis = _batch_axis(node.meta["val"])
+    assert axis is not None
+    sizes = tuple(output.movedim(axis, 0).shape)
+    item = sizes[1:] if sizes[0] == batch else (sizes[0] // batch, *sizes[1:])  # batch and time may share an axis
+    channels = None
+    if per == "channel" and len(item) > 1:
+        channels = 0 if _convolved(node) else len(item) - 1
+    operator = _operator(node.all_input_nodes[0] if _recurrent(node) else node)
+    layer = Layer(name, operator, item if channels is None else (item[channels],))
+    return _Tap(layer, axis, item, channels)
+
+
+def _convolved(node: fx.Node) -> bool:
+    """Do its channels stand first, as behind a convolution, or last, as behind a linear or recurrent layer?"""
+    while node.all_input_nodes:
+        operator = _operator(node)
+        if "conv" in operator:
+            return True
+        if operator in RECURRENT or operator in ("linear", "addmm", "matmul", "mm", "bmm"):
+            return False
+        node = node.all_input_nodes[0]
+    return True
+
+
+def _tapped(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
+    """The graph up to the last layer that is read; it answers pairs: a layer's output, and what went into it where it clips."""
+    module = copy.deepcopy(graph)
+    twin = {node.name: node for node in module.graph.nodes}
+    pairs = []
+    for node in (twin[node.name] for node in nodes):
+        with module.graph.inserting_before(node):  # copies, because layers may work in place
+            before = module.graph.call_function(torch.ops.aten.clone.default, (node.args[0],)) if _operator(node) in CLIPS else None
+        with module.graph.inserting_after(node):
+            after = module.graph.call_function(torch.ops.aten.clone.default, (node,))
+        pairs.append((after, after if before is None else before))
+    (end,) = (node for node in module.graph.nodes if node.op == "output")
+    end.args = (tuple(pairs),)
+    module.graph.eliminate_dead_code(_needed)
+    module.recompile()
+    return module
+
+
+def _needed(node: fx.Node) -> bool:
+    """Does it act otherwise than by its result?"""
+    schema = getattr(node.target, "_schema", None)
+    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
+
+
+def _apart(module: nn.Module, chosen: list[tuple[fx.Node, str]], per: Per, x: Tensor) -> tuple[dict[int, _Tap], tuple[str, ...]]:
+    """The taps by their place, and notes on layers that do not treat the inputs of a batch apart."""
+    with torch.no_grad():
+        together, alone = module(x), [module(row[None]) for row in x]
+    kept, notes = {}, []
+    for place, (node, name) in enumerate(chosen):
+        tap = _tap(node, name, per, together[place][0], len(x))
+        drives = tap.read(together[place], len(x))[1]
+        each = torch.cat([tap.read(pairs[place], 1)[1] for pairs in alone])
+        if torch.allclose(drives, each, rtol=1e-3, atol=1e-4):
+            kept[place] = tap
+        else:
+            notes.append(f"{name} mixes the inputs of a batch, so no neuron of it belongs to one input")
+    return kept, tuple(notes)
