@@ -10,7 +10,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 ROOMS = ("certify", "hamming", "lipschitz", "monitor")
 FLOORS = [
     ("errors", "memory", "result", "batch", "rounding"),
-    ("network", "region", "property"),
+    ("network", "region", "property", "vnnlib"),
     ("problem", "method", "solver", "store", "execute"),
     ("bounding", "attacks", "datasets"),
     ROOMS,

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
         UnreadableFile,
         UnsupportedLayer,
     )
+    from holdfast.hamming import Branch, Greedy, Grid
+    from holdfast.hamming.saliency import saliency
+    from holdfast.hamming.testgen import Tests, testgen
+    from holdfast.lipschitz.verify import Verdict, verify
     from holdfast.method import Claims, Method
     from holdfast.network import Network
     from holdfast.problem import Problem
     from holdfast.property import Custom, Linear, Property, Robustness, Targeted
     from holdfast.region import Ball, Box, Domain, Frames, Patch, Region, Sparse, Words
-    from holdfast.result import Bound, Bracket, Evidence, Key, Record
+    from holdfast.result import Bound, Bracket, Evidence, Key, Overall, Record, overall
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
 
@@ -41,12 +45,14 @@ _HOME = {
     "holdfast.errors": (
         "BadInput", "Contradiction", "HoldfastError", "MissingExtra", "StoreError", "UnreadableFile", "UnsupportedLayer",
     ),
+    "holdfast.hamming": ("Branch", "Greedy", "Grid", "Tests", "saliency", "testgen"),
+    "holdfast.lipschitz": ("Verdict", "verify"),
     "holdfast.method": ("Claims", "Method"),
     "holdfast.network": ("Network",),
     "holdfast.problem": ("Problem",),
     "holdfast.property": ("Custom", "Linear", "Property", "Robustness", "Targeted"),
     "holdfast.region": ("Ball", "Box", "Domain", "Frames", "Patch", "Region", "Sparse", "Words"),
-    "holdfast.result": ("Bound", "Bracket", "Evidence", "Key", "Record"),
+    "holdfast.result": ("Bound", "Bracket", "Evidence", "Key", "Overall", "Record", "overall"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
 }  # fmt: skip
@@ -61,6 +67,7 @@ __all__ = [
     "Bounds",
     "Box",
     "Bracket",
+    "Branch",
     "CarliniWagner",
     "Certify",
     "Claims",
@@ -71,12 +78,15 @@ __all__ = [
     "Enumerate",
     "Evidence",
     "Frames",
+    "Greedy",
+    "Grid",
     "HoldfastError",
     "Key",
     "Linear",
     "Method",
     "MissingExtra",
     "Network",
+    "Overall",
     "Patch",
     "Problem",
     "Property",
@@ -89,14 +99,20 @@ __all__ = [
     "Store",
     "StoreError",
     "Targeted",
+    "Tests",
     "Tighten",
     "UnreadableFile",
     "UnsupportedLayer",
+    "Verdict",
     "Words",
     "__version__",
     "bounds",
+    "overall",
     "radius",
+    "saliency",
     "solve",
+    "testgen",
+    "verify",
     "worst",
 ]
 

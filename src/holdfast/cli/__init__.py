@@ -110,6 +110,20 @@ def radius(
             "replaced words.",
         ),
     ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="With --norm 0, what counts as one change: pixel, frame or number. Default: pixel for images."),
+    ] = None,
+    free: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --norm 0: .npy, true for the units that may change, for all inputs or each.")
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.")
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid."),
+    ] = "prove",
     scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
     tier: Annotated[
@@ -126,7 +140,8 @@ def radius(
     methods: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="Only these of certify, tighten, split, enumerate, pgd, carlini, corners, clever; as in certify,pgd."
+            metavar="NAMES",
+            help="Only these of certify, tighten, split, enumerate, greedy, branch, grid, pgd, carlini, corners, clever; so pgd,certify.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
@@ -150,7 +165,15 @@ def radius(
     constant: Constant = None,
 ) -> None:
     """How far can each input move before the class changes?"""
-    from holdfast.cli.question import ModelQuestion, RadiusQuestion, arithmetic_option, norm_option, tier_option
+    from holdfast.cli.question import (
+        ModelQuestion,
+        RadiusQuestion,
+        arithmetic_option,
+        mode_option,
+        norm_option,
+        tier_option,
+        unit_option,
+    )
     from holdfast.cli.run import begin
 
     network = ModelQuestion(
@@ -158,10 +181,136 @@ def radius(
     )
     question = RadiusQuestion(
         network, data, scale=scale, limit=limit, norm=norm_option(norm), frames=frames, frame_scale=frame_scale, targets=targets,
-        substitutes=substitutes, tier=tier_option(tier),
+        substitutes=substitutes, unit=unit_option(unit), free=free, values=values, mode=mode_option(mode), tier=tier_option(tier),
         arithmetic=arithmetic_option(arithmetic), methods=methods, seconds=seconds, queries=queries, gap=gap, seed=seed, batch=batch,
     )  # fmt: skip
     begin(question, out, Console())
+
+
+@app.command("saliency")
+def maps(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the maps go: saliency.npz, and pictures.")],
+    unit: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="What changes as one: pixel, frame or number. Default: pixel for images.")
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.")
+    ] = None,
+    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
+    pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")] = 20,
+    trust: Trust = False,
+    domain: Domain = None,
+    mean: Mean = None,
+    std: Std = None,
+    shape: Shape = None,
+    time_first: TimeFirst = False,
+    pool: Pool = None,
+    device: Device = "cpu",
+    black_box: BlackBox = False,
+    unbatched: Unbatched = False,
+    constant: Constant = None,
+) -> None:
+    """How far can the margin fall when a single pixel, frame or feature changes?"""
+    from holdfast.cli.question import ModelQuestion
+    from holdfast.cli.saliency import SaliencyQuestion, show
+
+    network = ModelQuestion(
+        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
+    )
+    show(SaliencyQuestion(network, data, unit=unit, values=values, scale=scale, limit=limit, pictures=pictures), out, Console())
+
+
+@app.command("testgen")
+def new_tests(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the tests go: tests.npz, and pictures.")],
+    criterion: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="neuron: every neuron fires. multisection: it is seen in all parts of its range. boundary: below and above that range.",
+        ),
+    ] = "neuron",
+    train: Annotated[
+        str | None, typer.Option(metavar="DATA", help="The training data, for the neurons' ranges. Default: those of --data.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these layers, as inspect names them.")] = None,
+    per: Annotated[str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")] = "element",
+    threshold: Annotated[float, typer.Option(metavar="NUMBER", help="A neuron fires above this.")] = 0.0,
+    sections: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")] = 10,
+    unit: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="What counts as one change: pixel, frame or number. Default: pixel for images.")
+    ] = None,
+    changes: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")] = None,
+    tests: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many tests.")] = None,
+    pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")] = 20,
+    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
+    batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")] = 32,
+    seconds: Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")] = None,
+    queries: Annotated[
+        int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")
+    ] = None,
+    trust: Trust = False,
+    domain: Domain = None,
+    mean: Mean = None,
+    std: Std = None,
+    shape: Shape = None,
+    time_first: TimeFirst = False,
+    pool: Pool = None,
+    device: Device = "cpu",
+    black_box: BlackBox = False,
+    unbatched: Unbatched = False,
+    constant: Constant = None,
+) -> None:
+    """New inputs near yours that make neurons do what none of yours did."""
+    from holdfast.cli.question import ModelQuestion
+    from holdfast.cli.testgen import TestsQuestion, generate
+
+    network = ModelQuestion(
+        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
+    )
+    question = TestsQuestion(
+        network, data, train=train, criterion=criterion, layers=layers, per=per, threshold=threshold, sections=sections, unit=unit,
+        changes=changes, tests=tests, pictures=pictures, scale=scale, limit=limit, seed=seed, batch=batch, seconds=seconds, queries=queries,
+    )  # fmt: skip
+    generate(question, out, Console())
+
+
+@app.command("verify")
+def can_it_happen(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
+    ],
+    spec: Annotated[str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="NUMBER", help="Give up after so many seconds; default: what the list of instances says, else 120."),
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="With a list: a .csv file for the answers.")] = None,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
+    trust: Trust = False,
+    shape: Shape = None,
+    device: Device = "cpu",
+    unbatched: Unbatched = False,
+    constant: Constant = None,
+) -> None:
+    """Can what a VNN-LIB property describes happen? sat with a counterexample, unsat with a proof, timeout or unknown."""
+    from holdfast.cli.question import ModelQuestion
+    from holdfast.cli.verify import answer_many, answer_one, check
+
+    check(model, spec)
+    if spec is None:
+        answer_many(Path(model), seconds, key, out, seed, Console())
+        return
+    network = ModelQuestion(model, trust, shape=shape, device=device, unbatched=unbatched, constants=tuple(constant or ()))
+    answer_one(network, spec, 120.0 if seconds is None else seconds, seed)
 
 
 @app.command()

@@ -37,6 +37,14 @@ class Data:
         lengths = None if self.lengths is None else self.lengths[:count]
         return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint)
 
+    def stacked(self, source: str) -> Tensor:
+        """All inputs in one tensor."""
+        rows = self.x if self.lengths is None else [row[:length] for row, length in zip(self.x, self.lengths, strict=True)]
+        shapes = sorted({tuple(row.shape) for row in rows})
+        if len(shapes) > 1:
+            raise BadInput(f"{source}: inputs of shapes {shapes[0]} and {shapes[1]}; here all must be of one, so ask about some of them.")
+        return torch.stack(rows)
+
 
 def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
     """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
@@ -130,6 +138,20 @@ def _text(path: Path, net: Network) -> dict[str, Any]:
         y.append(int(label))
         names.append(text.strip())
     return {"x": x, "y": y, "names": names}
+
+
+def load_mask(path: str, x: Sequence[Tensor]) -> Tensor:
+    """.npy with true for the units that may change: one mask for all inputs, or one for each. Those beyond a limit are cut."""
+    readable(Path(path))
+    try:
+        mask = torch.from_numpy(np.load(path, allow_pickle=False))
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file fails in any layer
+        raise UnreadableFile(f"{path}: cannot be read as .npy ({error}). Write it by numpy.save, with plain truth values.") from error
+    if mask.dtype != torch.bool:
+        raise BadInput(f"{path}: holds {mask.dtype}, expected truth values: true for the units that may change.")
+    return mask[: len(x)] if mask.numel() > x[0].numel() else mask
 
 
 def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[list[list[int]]]:

@@ -11,11 +11,12 @@ from holdfast.cli.model import load_network
 from holdfast.cli.question import ModelQuestion, sizes
 from holdfast.cli.run import METHODS
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Problem
 from holdfast.property import Linear
-from holdfast.region import Ball
+from holdfast.region import Ball, Region, Sparse
 from holdfast.result import Key
 
 FINDS = {
@@ -23,6 +24,9 @@ FINDS = {
     "tighten": "larger proved lower ends",
     "split": "still larger ones",
     "enumerate": "exact counts of replaced words",
+    "greedy": "witnesses with few changed units or words",
+    "branch": "proved counts of changed units",
+    "grid": "DeepTRE's estimates and witnesses",
     "pgd": "witnesses",
     "carlini": "witnesses",
     "corners": "witnesses, also in a black box",
@@ -73,21 +77,24 @@ def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
 
 
 def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
-    centre = x[:1]
-    region = Ball(centre, torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
-    problem = Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), "radius", (Key(0),))
     table = Table("method", "finds", "works here", title="methods", title_justify="left")
+    zero = torch.zeros(1, dtype=torch.float64)
+    ball = _problem(net, Ball(x[:1], zero, torch.inf, net.domain), outputs)
+    counts = _problem(net, Sparse(x[:1], zero, net.domain), outputs) if net.domain.bounded else None
     for name, method in METHODS.items():
-        reason = (
-            method().obstacle(problem)
-            if method is not Enumerate
-            else None
-            if net.vectors is not None
-            else "needs a model that reads tokens"
-        )
-        yes = "[green]yes[/]" + (", with --substitutes" if method is Enumerate else "")
-        table.add_row(name, FINDS[name], yes if reason is None else f"[red]no:[/] {escape(reason)}")
+        asked = ""
+        if method is Enumerate:
+            reason, asked = None if net.vectors is not None else "needs a model that reads tokens", ", with --substitutes"
+        elif method in (Greedy, Branch, Grid):
+            reason, asked = "norm 0 needs a bounded domain (--domain)" if counts is None else method().obstacle(counts), ", with --norm 0"
+        else:
+            reason = method().obstacle(ball)
+        table.add_row(name, FINDS[name], f"[green]yes[/]{asked}" if reason is None else f"[red]no:[/] {escape(reason)}")
     console.print(table)
+
+
+def _problem(net: Network, region: Region, outputs: int) -> Problem:
+    return Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), "radius", (Key(0),))
 
 
 def _example(net: Network, shape: list[int] | None) -> torch.Tensor:

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from holdfast.errors import BadInput, StoreError
 
 if TYPE_CHECKING:
-    from holdfast.api import Tier
+    from holdfast.api import Mode, Tier
     from holdfast.certify import Arithmetic
+    from holdfast.region.units import Unit
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class RadiusQuestion:
     frame_scale: str | None = None
     targets: str | None = None
     substitutes: str | None = None
+    unit: "Unit | None" = None
+    free: str | None = None
+    values: str | None = None
+    mode: "Mode" = "prove"
     tier: "Tier" = "fast"
     arithmetic: "Arithmetic" = "real"
     methods: str | None = None
@@ -136,19 +141,42 @@ def targets_option(text: str | None, count: int) -> Literal["runner-up"] | list[
     return found * count if found is not None and len(found) == 1 else found
 
 
+def values_option(text: str | None) -> list[float] | None:
+    """'0,0.5,1' or '0:255', all whole numbers from one to the other -> the values that a changed number may take."""
+    if text is not None and text.count(":") == 1:
+        try:
+            low, high = (int(part) for part in text.split(":"))
+        except ValueError:
+            raise BadInput(f"values {text!r}: use whole numbers as in 0:255, or a list as in 0,0.5,1.") from None
+        return [float(value) for value in range(low, high + 1)]
+    return numbers(text, "values")
+
+
+def one_of(text: str, what: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        raise BadInput(f"{what} {text!r} is unknown; there are {', '.join(known)}.")
+    return text
+
+
+def unit_option(text: str | None) -> "Unit | None":
+    from holdfast.region.units import Unit
+
+    return None if text is None else cast("Unit", one_of(text, "unit", get_args(Unit)))
+
+
+def mode_option(text: str) -> "Mode":
+    from holdfast.api import Mode
+
+    return cast("Mode", one_of(text, "mode", get_args(Mode)))
+
+
 def tier_option(text: str) -> "Tier":
     from holdfast.api import Tier  # here: torch takes its time
 
-    tiers: dict[str, Tier] = {tier: tier for tier in get_args(Tier)}
-    if text not in tiers:
-        raise BadInput(f"tier {text!r} is unknown; there are {', '.join(tiers)}.")
-    return tiers[text]
+    return cast("Tier", one_of(text, "tier", get_args(Tier)))
 
 
 def arithmetic_option(text: str) -> "Arithmetic":
     from holdfast.certify import Arithmetic
 
-    kinds: dict[str, Arithmetic] = {kind: kind for kind in get_args(Arithmetic)}
-    if text not in kinds:
-        raise BadInput(f"arithmetic {text!r} is unknown; there are {', '.join(kinds)}.")
-    return kinds[text]
+    return cast("Arithmetic", one_of(text, "arithmetic", get_args(Arithmetic)))

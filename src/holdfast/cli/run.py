@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.text import Text
 
-from holdfast.api import default_methods, radius_problems
+from holdfast.api import default_methods, measured, radius_problems
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.certify import Certify, Enumerate, Split, Tighten
-from holdfast.cli.data import Data, load_data, load_substitutes
+from holdfast.cli.data import Data, load_data, load_mask, load_substitutes
 from holdfast.cli.live import Live
 from holdfast.cli.model import load_network
-from holdfast.cli.question import RadiusQuestion, frames_option, numbers, targets_option
+from holdfast.cli.output import line
+from holdfast.cli.question import RadiusQuestion, frames_option, numbers, targets_option, values_option
 from holdfast.errors import BadInput, HoldfastError, StoreError
+from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_text
@@ -32,7 +33,7 @@ from holdfast.store import Store
 
 METHODS: dict[str, type[Method[Any]]] = {
     "certify": Certify, "tighten": Tighten, "split": Split, "enumerate": Enumerate,
-    "pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER,
+    "greedy": Greedy, "branch": Branch, "grid": Grid, "pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER,
 }  # fmt: skip
 
 
@@ -82,6 +83,7 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     stop = Stop(q.seconds, q.queries, q.gap)
     frames, scale = frames_option(q.frames), numbers(q.frame_scale, "frame-scale")
     targets_option(q.targets, 1)  # a word that is none is told before the model is read
+    values = values_option(q.values)
     net = load_network(q.network)
     methods = _methods(q, net)
     words = None if net.vocabulary is None else list(net.vocabulary)
@@ -102,7 +104,8 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     _same(about, begun, "substitutes")
     problems = radius_problems(
         net, data.x, data.y, norm=q.norm, frames=frames, scale=scale, targets=targets_option(q.targets, len(data.x)),
-        substitutes=sets[: q.limit] if isinstance(sets, list) else sets, lengths=data.lengths,
+        substitutes=sets[: q.limit] if isinstance(sets, list) else sets, unit=q.unit,
+        free=None if q.free is None else load_mask(q.free, data.x), values=values, lengths=data.lengths,
     )  # fmt: skip
     if q.methods is not None:
         _check_methods(methods, problems)
@@ -110,6 +113,7 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
         "norm": "words" if q.substitutes else f"{q.norm:g}",
         "frames": q.frames,
         "frame_scale": q.frame_scale,
+        "unit": q.unit,
         "targets": q.targets,
         "tier": q.tier,
         "seed": q.seed,
@@ -138,7 +142,7 @@ def _same(about: Mapping[str, Any], begun: Mapping[str, Any] | None, what: str) 
 
 def _methods(q: RadiusQuestion, net: Network) -> list[Method[Any]]:
     if q.methods is None:
-        return default_methods(net, "radius", q.tier, words=q.substitutes is not None, arithmetic=q.arithmetic)
+        return default_methods(net, "radius", q.tier, what=measured(q.norm, q.substitutes), mode=q.mode, arithmetic=q.arithmetic)
     names = [name.strip().lower() for name in q.methods.split(",")]
     unknown = [name for name in names if name not in METHODS]
     if unknown:
@@ -176,7 +180,7 @@ def _keep_inputs(store: Store, built: Built) -> None:
 
 def _solve(store: Store, built: Built, console: Console) -> None:
     for note in built.net.notes:
-        _line(console, "note", note)
+        line(console, "note", note, warns=True)
     total = sum(len(p) for p in built.problems)
     q, interrupted = built.question, False
     try:
@@ -187,14 +191,14 @@ def _solve(store: Store, built: Built, console: Console) -> None:
         records, interrupted = store.records(), True
     console.print(table(store), highlight=False)
     for reason in sorted({reason for r in records for reason in r.skipped}):
-        _line(console, "not used", reason)
+        line(console, "not used", reason, warns=True)
     if interrupted or any(r.status == "interrupted" for r in records):
-        _line(console, "interrupted", f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}")
+        line(
+            console,
+            "interrupted",
+            f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}",
+            warns=True,
+        )
         sys.exit(130)
-    _line(console, "run", str(store.folder))
-    _line(console, "next", f"holdfast report {shlex.quote(str(store.folder))}")
-
-
-def _line(console: Console, kind: str, text: str) -> None:
-    style = "yellow" if kind in ("note", "not used", "interrupted") else "bold"
-    console.print(Text.assemble((f"{kind}:", style), " ", text), soft_wrap=True)
+    line(console, "run", str(store.folder))
+    line(console, "next", f"holdfast report {shlex.quote(str(store.folder))}")

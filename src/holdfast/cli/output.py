@@ -1,0 +1,37 @@
+"""What commands write: arrays into folders, lines to the terminal."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.errors import StoreError
+
+
+def check_folder(folder: Path, file: str) -> None:
+    """Raise, before any work, where the file could not be written or would overwrite an older one."""
+    if (folder / file).exists():
+        raise StoreError(f"{folder} already holds {file}. Choose another folder with --out.")
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise StoreError(f"{folder}: {there} is not a folder that can be written to. Choose another one with --out.")
+
+
+def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
+    """An .npz file that is there as a whole or not at all."""
+    half = folder / f"half-{file}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(half, **arrays)
+        half.replace(folder / file)
+    except OSError as error:
+        raise StoreError(f"{folder / file}: cannot be written ({error}). Is the disk full?") from error
+
+
+def line(console: Console, kind: str, text: str, *, warns: bool = False) -> None:
+    """kind: text, on one line however long it is."""
+    console.print(Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", text), soft_wrap=True)

@@ -1,0 +1,41 @@
+"""Inputs drawn with matplotlib, for files that commands write."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from holdfast.network import Network
+
+Array = NDArray[Any]
+
+
+def drawable(shape: tuple[int, ...]) -> bool:
+    """Grey or colour images (1 or 3, height, width), and sequences (time, features)."""
+    return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
+
+
+def ends_of(net: Network) -> tuple[float, float]:
+    """What is black and what is white."""
+    return float(net.domain.lower.min()), float(net.domain.upper.max())
+
+
+def draw_input(axes: Axes, x: Array, ends: tuple[float, float], title: str) -> None:
+    if x.ndim == 3 and len(x) == 3:
+        axes.imshow(((np.moveaxis(x, 0, -1) - ends[0]) / (ends[1] - ends[0])).clip(0, 1), interpolation="nearest")
+    else:
+        axes.imshow(x.reshape(x.shape[-2:]), cmap="gray", vmin=ends[0], vmax=ends[1], interpolation="nearest")
+    _label(axes, title)
+
+
+def draw_map(axes: Axes, values: Array, cmap: str, ends: tuple[float, float], title: str) -> None:
+    """(height, width); NaN is left blank."""
+    axes.imshow(values, cmap=cmap, vmin=ends[0], vmax=ends[1], interpolation="nearest")
+    _label(axes, title)
+
+
+def _label(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=9)
+    axes.set_xticks([])
+    axes.set_yticks([])

@@ -1,0 +1,79 @@
+"""Lists of verification problems as competitions publish them: instances.csv, and a key with the known answers."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import BadInput, UnreadableFile
+
+KNOWN = ("sat", "unsat")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One line: a network, a property, and the seconds that it may take."""
+
+    model: Path
+    spec: Path
+    seconds: float | None
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """What the key knows it by: the plain names of both files."""
+        return plain(self.model), plain(self.spec)
+
+
+def plain(file: str | Path) -> str:
+    """The name without folders and without endings that only say how it is packed."""
+    return Path(file).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".vnnlib")
+
+
+def read_instances(source: str | Path) -> list[Instance]:
+    """The lines `model,property[,seconds]` of a file, or of instances.csv in a folder; paths are relative to it, .gz may be left out."""
+    path = Path(source)
+    path = path / "instances.csv" if path.is_dir() else path
+    found = []
+    for number, row in _rows(path):
+        if len(row) not in (2, 3):
+            raise BadInput(f"{path}:{number}: expected model,property,seconds, found {len(row)} columns.")
+        try:
+            seconds = float(row[2]) if len(row) == 3 and row[2].strip() else None
+        except ValueError:
+            raise BadInput(f"{path}:{number}: {row[2]!r} is no number of seconds.") from None
+        model, spec = (_beside(path, text.strip(), number) for text in row[:2])
+        found.append(Instance(model, spec, seconds))
+    if not found:
+        raise BadInput(f"{path}: holds no line model,property,seconds.")
+    return found
+
+
+def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
+    """(network, property) -> sat, unsat, or something else where nobody is sure; a file with the columns network, property, expected."""
+    path = Path(source)
+    rows = [row for _, row in _rows(path)]
+    if not rows or not {"network", "property", "expected"} <= set(rows[0]):
+        raise BadInput(f"{path}: expected a first line that names the columns network, property and expected.")
+    places = [rows[0].index(name) for name in ("network", "property", "expected")]
+    if any(len(row) <= max(places) for row in rows):
+        raise BadInput(f"{path}: a line has fewer columns than the first.")
+    named = ([row[place] for place in places] for row in rows[1:])
+    return {(plain(network), plain(spec)): expected for network, spec, expected in named}
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines that are not empty, each with its number."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(cell.strip() for cell in row)]
+    except FileNotFoundError as error:
+        raise UnreadableFile(f"{path}: no such file. Give a folder with instances.csv, or such a file.") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UnreadableFile(f"{path}: cannot be read as lines of text ({error}).") from error
+
+
+def _beside(path: Path, name: str, number: int) -> Path:
+    for candidate in (path.parent / name, path.parent / f"{name}.gz"):
+        if candidate.is_file():
+            return candidate
+    raise UnreadableFile(f"{path}:{number}: {name} does not exist beside it, nor {name}.gz.")

@@ -1,0 +1,76 @@
+"""`holdfast radius --norm 0` and `holdfast saliency`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_workshop import Ask
+
+BASE = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
+
+
+@pytest.fixture(autouse=True)
+def masks(ask: Ask) -> None:
+    half = np.zeros((8, 8), dtype=bool)
+    half[:, :4] = True
+    np.save("half.npy", half)
+    np.save("each.npy", np.stack([half] * 5))
+    np.save("none.npy", np.zeros((8, 8), dtype=bool))
+    np.save("numbers.npy", np.zeros((8, 8)))
+    np.savez("archive.npz", half)
+
+
+def ends(ask: Ask, run: str, *options: str) -> list[tuple[float, float]]:
+    said = ask("radius", *BASE, "--norm", "0", "--limit", "2", "--seconds", "20", "-o", run, *options)
+    assert said.code == 0, said.err
+    assert ask("export", run, f"{run}.json").code == 0
+    records = json.loads(Path(f"{run}.json").read_text())["records"]
+    found = [(float(r["lower"]["value"]), float(r["upper"]["value"])) for r in records]
+    assert all(lower <= upper for lower, upper in found)
+    return found
+
+
+def test_changed_pixels_are_counted_and_fewer_may_change_under_a_mask(ask: Ask) -> None:
+    whole = ends(ask, "whole")
+    assert all(0 <= lower <= upper < 10 for lower, upper in whole)
+    for mask in ("half.npy", "each.npy"):
+        for (_, upper), (_, masked) in zip(whole, ends(ask, f"with-{mask}", "--free", mask), strict=True):
+            assert masked >= upper
+    assert ends(ask, "none", "--free", "none.npy") == [(np.inf, np.inf)] * 2
+
+
+def test_a_grid_is_an_estimate(ask: Ask) -> None:
+    assert all(lower == 0 for lower, _ in ends(ask, "grid", "--mode", "grid", "--values", "0,0.5,1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--free", "missing.npy"), "missing.npy"),
+        (("--free", "numbers.npy"), "expected truth values"),
+        (("--free", "archive.npz"), "cannot be read as .npy"),
+        (("--values", "0:x"), "use whole numbers as in 0:255"),
+        (("--values", "0,2"), "but the domain is [0, 1]"),
+        (("--unit", "voxel"), "unit 'voxel' is unknown"),
+        (("--mode", "guess"), "mode 'guess' is unknown"),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_any_work(ask: Ask, options: tuple[str, ...], words: str) -> None:
+    said = ask("radius", *BASE, "--norm", "0", "-o", "run", *options)
+    assert said.code == 2
+    assert words in said.err
+    assert not Path("run").exists()
+
+
+def test_maps_are_written_and_drawn(ask: Ask) -> None:
+    said = ask("saliency", *BASE, "-o", "maps", "--limit", "3", "--pictures", "2")
+    assert said.code == 0, said.err
+    with np.load("maps/saliency.npz", allow_pickle=False) as found:
+        assert found["saliency"].shape == (3, 1, 8, 8)
+        assert (found["saliency"] >= 0).all()
+        assert found["saliency"].max() > 0
+    assert sorted(p.name for p in Path("maps").glob("*.png")) == ["saliency-0000.png", "saliency-0001.png"]
+    again = ask("saliency", *BASE, "-o", "maps")
+    assert again.code == 2
+    assert "already holds saliency.npz" in again.err

@@ -1,0 +1,177 @@
+"""`holdfast verify`: the competition's format for one question, a table for a list of them, one clear line for what is wrong."""
+
+import csv
+import gzip
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from cli_workshop import Ask
+from onnx import TensorProto, helper, numpy_helper
+
+import holdfast as hf
+from holdfast.bounding.branch import InputSplit
+
+SQUARE = (
+    "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2)) + "(declare-const Y_0 Real)\n"
+)
+
+
+def write_net(file: Path, *, batched: bool = True) -> None:
+    """Y_0 = max(X_0 + X_1, 0) - max(X_0 - X_1, 0), from -2 to 2 on the square."""
+    shape = [1, 2] if batched else [2]
+    first, last = np.array([[1, 1], [1, -1]], np.float32), np.array([[1], [-1]], np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "last"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1] if batched else [1])],
+        [numpy_helper.from_array(first, "first"), numpy_helper.from_array(last, "last")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), file)
+
+
+@pytest.fixture
+def small(workshop: Path) -> Path:
+    write_net(workshop / "small.onnx")
+    (workshop / "sat.vnnlib").write_text(SQUARE + "(assert (>= Y_0 1.9))\n")
+    (workshop / "unsat.vnnlib").write_text(SQUARE + "(assert (>= Y_0 2.1))\n")
+    return workshop
+
+
+def test_sat_is_followed_by_a_counterexample_that_can_be_read_back(small: Path, ask: Ask) -> None:
+    said = ask("verify", "small.onnx", "sat.vnnlib")
+    assert said.code == 0
+    first, rest = said.out.split("\n", 1)
+    assert first == "sat"
+    found = {name: float(value) for name, value in re.findall(r"\((\w_\d+) ([^()]+)\)", rest.split(";")[0])}
+    assert sorted(found) == ["X_0", "X_1", "Y_0"]
+    assert rest.startswith("((X_0 ")
+    assert rest.split(";")[0].strip().endswith("))")
+    net = hf.Network.from_onnx(small / "small.onnx")
+    assert float(net(torch.tensor([[found["X_0"], found["X_1"]]]))) == found["Y_0"] >= 1.9
+    assert "replayed" in rest
+
+
+def test_unsat_says_what_was_proved(small: Path, ask: Ask) -> None:
+    said = ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "30")
+    assert said.out.startswith("unsat\n; proved in float64")
+    assert "real arithmetic" in said.out
+    assert "sat\n(" not in said.out
+
+
+def test_files_may_be_packed_and_without_a_batch_axis(small: Path, ask: Ask) -> None:
+    write_net(small / "single.onnx", batched=False)
+    for name in ("single.onnx", "small.onnx", "unsat.vnnlib"):
+        (small / f"{name}.gz").write_bytes(gzip.compress((small / name).read_bytes()))
+        (small / name).unlink()
+    assert ask("verify", "small.onnx.gz", "unsat.vnnlib.gz").out.startswith("unsat\n")
+    assert ask("verify", "single.onnx.gz", "unsat.vnnlib.gz").out.startswith("unsat\n")
+    assert ask("verify", "single.onnx.gz", "sat.vnnlib").out.startswith("sat\n")
+
+
+def test_a_recurrent_network(small: Path, ask: Ask) -> None:
+    """The workshop's LSTM over a small box: its first output stays near what it says in the middle."""
+    middle = torch.full((1, 3, 2), 0.5)
+    says = float(hf.Network.from_onnx(small / "lstm.onnx")(middle)[0, 0])
+    box = "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} 0.45))\n(assert (<= X_{i} 0.55))\n" for i in range(6))
+    outputs = "".join(f"(declare-const Y_{i} Real)\n" for i in range(3))
+    for shift, answer in ((0.2, "unsat"), (1e-4, "sat")):
+        (small / "lstm.vnnlib").write_text(f"{box}{outputs}(assert (>= Y_0 {says + shift!r}))")
+        assert ask("verify", "lstm.onnx", "lstm.vnnlib").out.startswith(f"{answer}\n")
+
+
+def test_a_budget_that_runs_out(small: Path, ask: Ask) -> None:
+    said = ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "0")
+    assert said.out.startswith("timeout\n")
+    assert "proved) and" in said.out
+
+
+def test_a_network_that_cannot_be_bounded_is_unknown(small: Path, ask: Ask) -> None:
+    box = "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(4))
+    (small / "waving.vnnlib").write_text(box + "".join(f"(declare-const Y_{i} Real)" for i in range(3)) + "(assert (>= Y_0 1000))")
+    said = ask("verify", "cli_own_code:waving", "waving.vnnlib", "--shape", "4")
+    assert said.out.startswith("unknown\n; ")
+    assert "no bound" in said.out
+
+
+def instances(folder: Path, *lines: str) -> None:
+    (folder / "instances.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_list_becomes_a_table_and_a_file(small: Path, ask: Ask) -> None:
+    (small / "other.vnnlib").write_text(SQUARE + "(assert (<= Y_0 -3)")  # damaged
+    instances(small, "small.onnx,sat.vnnlib,20", "small.onnx,unsat.vnnlib,20", "small.onnx,other.vnnlib,20")
+    (small / "key.csv").write_text("network,property,expected\nsmall.onnx,sat.vnnlib,sat\nsmall.onnx,unsat.vnnlib,unsat?\n")
+    said = ask("verify", ".", "--key", "key.csv", "--out", "answers.csv")
+    assert said.code == 0, said
+    assert "2 of 3 solved; 2 agree with the key, 0 contradict it" in " ".join(said.out.split())
+    assert "never closed" in said.out
+    with Path("answers.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["property"], r["answer"], r["expected"]) for r in rows] == [
+        ("sat", "sat", "sat"),
+        ("unsat", "unsat", "unsat?"),
+        ("other", "error", ""),
+    ]
+    again = ask("verify", "instances.csv", "--out", "answers.csv")
+    assert again.code == 2
+    assert "answers.csv exists already" in again.err
+
+
+def test_an_answer_against_the_key_is_loud(small: Path, ask: Ask) -> None:
+    instances(small, "small.onnx,sat.vnnlib,20")
+    (small / "key.csv").write_text("network,property,expected\nsmall.onnx,sat.vnnlib,unsat\n")
+    said = ask("verify", "instances.csv", "--key", "key.csv")
+    assert said.code == 1
+    assert "(the key says unsat)" in said.out
+    assert "1 contradict it" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("small.onnx",), ["a property is needed beside the model"]),
+        ((".", "sat.vnnlib"), ["is a list of instances"]),
+        (("small.onnx", "none.vnnlib"), ["none.vnnlib: no such file"]),
+        (("none.onnx", "sat.vnnlib"), ["none.onnx: no such file"]),
+        (("small.onnx", "open.vnnlib"), ["open.vnnlib:7: ", "never closed"]),
+        (("small.onnx", "wide.vnnlib"), ["speaks of 3 inputs", "takes 2"]),
+        (("none.csv",), ["none.csv: no such file"]),
+        (("small.onnx", "sat.vnnlib", "--seconds", "-1"), ["seconds must not be negative"]),
+    ],
+)
+def test_what_a_user_gets_wrong(small: Path, refused: Ask, arguments: tuple[str, ...], words: list[str]) -> None:
+    (small / "open.vnnlib").write_text(SQUARE.rstrip("\n") + "(assert (<= Y_0 1)")
+    (small / "wide.vnnlib").write_text(SQUARE + "(declare-const X_2 Real)(assert (<= X_2 1))(assert (>= X_2 1))")
+    said = refused("verify", *arguments)
+    for word in words:
+        assert word in said.err, said.err
+
+
+def test_ctrl_c_never_says_unsat(small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes while the first part is looked at; without it the answer would be unsat."""
+    look = InputSplit.look
+
+    def interrupted(self: InputSplit, *arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return look(self, *arguments)
+
+    monkeypatch.setattr(InputSplit, "look", interrupted)
+    said = ask("verify", "small.onnx", "unsat.vnnlib")
+    assert said.code == 130
+    assert said.out.startswith("unknown\n; interrupted\n")
+    instances(small, "small.onnx,sat.vnnlib,20", "small.onnx,unsat.vnnlib,20")
+    listed = ask("verify", ".")
+    assert listed.code == 130
+    assert "interrupted: 1 of 2 are answered." in listed.out
+    assert "unsat:" not in listed.out.replace("small unsat:", "")
