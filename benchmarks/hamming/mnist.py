@@ -4,10 +4,7 @@ python -m benchmarks.hamming mnist --count 50 --seconds 60
 """
 
 import argparse
-import itertools
-import multiprocessing
 import statistics
-from collections.abc import Iterator
 
 import torch
 
@@ -21,7 +18,9 @@ from holdfast.hamming.grid import Grid
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=50, seconds=60)
     parser.add_argument("--proofs", type=int, help="images to prove something of; default: all")
-    parser.add_argument("--processes", type=int, default=1, help="images proved beside each other, on a processor with as many cores")
+    parser.add_argument(
+        "--part", metavar="I/N", default="0/1", help="of these only every N-th, from the I-th: for N processes side by side"
+    )
     peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
 
 
@@ -35,14 +34,16 @@ def main(chosen: argparse.Namespace) -> None:
         table.add(f"Grid, t = 1, {rule}", *search(asked, x, y, Grid(t=1, rule=rule)).cells())  # type: ignore[arg-type]
     beside(table, asked, x, y, chosen.peers)
     table.say(f"Accuracy {asked.accuracy:.2%}.")
-    proved(asked, x[: chosen.proofs], y[: chosen.proofs], chosen)
+    first, step = (int(number) for number in chosen.part.split("/"))
+    some = slice(first, chosen.proofs, step)
+    proved(asked, x[some], y[some], chosen)
 
 
 def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Namespace) -> None:
     """How many images are proved at each t, and how long that took."""
     proofs: list[Proof] = []
-    for proof in _each(asked, x, y, chosen):
-        proofs.append(proof)
+    for image, label in zip(x, y, strict=True):
+        proofs.append(prove(asked, image, label, chosen.seconds))
         listed(proofs, chosen.out, "hamming-mnist-brackets")
     columns = ["t", "proved", "known to fail", "median s to prove", "most", "median nodes"]
     table = Table(columns, chosen.out, "hamming-mnist-proved")
@@ -61,20 +62,3 @@ def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Names
         f"{closed} of {len(proofs)} brackets closed within {chosen.seconds:g} s; mean d_m between {lower:.2f} and {upper:.2f}. "
         f"{nodes} domains, {nodes / max(seconds, 1e-9):.0f} a second."
     )
-
-
-def _each(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Namespace) -> Iterator[Proof]:
-    jobs = [(asked, image, label, chosen.seconds) for image, label in zip(x, y, strict=True)]
-    if chosen.processes == 1:
-        yield from itertools.starmap(prove, jobs)
-        return
-    _jobs.extend(jobs)  # a forked process finds them here
-    with multiprocessing.get_context("fork").Pool(chosen.processes) as pool:
-        yield from pool.imap(_job, range(len(jobs)))
-
-
-_jobs: list[tuple[Case, torch.Tensor, torch.Tensor, float]] = []
-
-
-def _job(place: int) -> Proof:
-    return prove(*_jobs[place])
