@@ -1,12 +1,6 @@
-"""python -m benchmarks.hamming NAME ...: parse, and hand over to the benchmark of that name."""
+"""python -m benchmarks.hamming NAME ..."""
 
-import argparse
-import importlib
-from pathlib import Path
-
-import torch
-
-from benchmarks.certify.data import SHARED
+from benchmarks.rooms import main
 
 BENCHMARKS = {
     "digits": ("digits", "digits CNN: every search and peer side by side, exact brackets, the paper's rule"),
@@ -21,21 +15,5 @@ BENCHMARKS = {
     "coverage": ("coverage", "DeepTRE's Table 1: coverage by generated tests, beside random mutation"),
 }
 
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.hamming", description="Measure room 2.")
-    commands = parser.add_subparsers(dest="name", required=True)
-    modules = {}
-    for name, (module, says) in BENCHMARKS.items():
-        modules[name] = importlib.import_module(f"benchmarks.hamming.{module}")
-        command = commands.add_parser(name, help=says, description=modules[name].__doc__, formatter_class=argparse.RawTextHelpFormatter)
-        command.add_argument("--data", type=Path, default=SHARED, help="the folder of the shared data")
-        command.add_argument("--threads", type=int, default=1)
-        modules[name].arguments(command)
-    chosen = parser.parse_args(arguments)
-    torch.set_num_threads(chosen.threads)
-    modules[chosen.name].main(chosen)
-
-
 if __name__ == "__main__":
-    main()
+    main("hamming", BENCHMARKS)

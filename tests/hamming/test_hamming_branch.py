@@ -18,6 +18,7 @@ from holdfast.bounding.engine import lower_bound, propagate
 from holdfast.bounding.graph import build
 from holdfast.errors import BadInput
 from holdfast.hamming import bound as bounding
+from holdfast.hamming import branch
 from holdfast.hamming.bound import bound
 from holdfast.hamming.branch import Branch, Nodes, Question, _children, _question, _region
 from holdfast.hamming.chain import Chain, chain_of
@@ -395,7 +396,7 @@ def test_bounds_of_chains_hold_at_points_and_are_near_those_of_the_engine(name: 
     region = random_regions(x, axes, 11, 12, cut=cut)
     row = torch.arange(12) % 3
     rows = torch.randn((12, 2, 3), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    offset = torch.randn((12, 2), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    offset = torch.randn((12, 2), generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 100  # what is proved is not tightened
     free = torch.tensor([[-math.inf], [math.inf]]).expand(12, 2, sum(chain.inner))
     least, slopes, inner = bound(chain, region, chain.centre(x).take(row), free, rows, offset)
     twin = network.double(x)
@@ -527,6 +528,15 @@ def test_a_short_queue_and_single_steps_change_nothing_but_the_order() -> None:
     usual = [(b.lower.value, b.upper.value) for b in brackets(problem)]
     for method in (Branch(queue=1), Branch(nodes_at_once=1), Branch(nodes_at_once=7, queue=3)):
         assert [(b.lower.value, b.upper.value) for b in brackets(problem, method)] == usual
+
+
+def test_little_memory_changes_nothing_but_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = asked(deep_cnn(3), pixels(inputs(3, 3, (1, 4, 4)), axes=(0,)))
+    usual = [(b.lower.value, b.upper.value) for b in brackets(problem)]
+    assert any(0 < lower < math.inf for lower, _ in usual)
+    for name in ("REMEMBERED", "WAITING", "LEVELS"):
+        monkeypatch.setattr(branch, name, 1)
+        assert [(b.lower.value, b.upper.value) for b in brackets(problem)] == usual
 
 
 def test_the_same_question_is_answered_by_the_same_steps() -> None:

@@ -15,6 +15,7 @@ from holdfast.bounding.activation_split import ActivationSplit
 from holdfast.bounding.branch import Branching, InputSplit
 from holdfast.lipschitz import read_instances, read_key
 from holdfast.lipschitz.verify import Verdict, verify
+from holdfast.property import Avoid
 from holdfast.vnnlib import Spec, parse, read_vnnlib
 
 METHODS = [InputSplit(batch=64), ActivationSplit(batch=32)]
@@ -279,6 +280,13 @@ def test_questions_that_do_not_fit() -> None:
         verify(net, spec([0.0] * 3, [1.0] * 3, 2, "(<= Y_0 0)"))
     with pytest.raises(hf.BadInput, match="the matrix has shape"):
         verify(net, spec([0.0] * 2, [1.0] * 2, 3, "(<= Y_0 0)"))
+    with pytest.raises(hf.BadInput, match="seconds only"):
+        verify(net, spec([0.0] * 2, [1.0] * 2, 2, "(<= Y_0 0)"), stop=hf.Stop(queries=5))
+    matrix, offset = torch.zeros(1, 2, 3, 2), torch.zeros(1, 2, 3)
+    Avoid(matrix, offset).check(1, 2)
+    for wrong in (Avoid(matrix[:, 0], offset), Avoid(matrix, offset[0]), Avoid(matrix / 0, offset), Avoid(matrix[:, :0], offset[:, :0])):
+        with pytest.raises(hf.BadInput, match="polytopes: "):
+            wrong.check(1, 2)
 
 
 # ---- the competition's own

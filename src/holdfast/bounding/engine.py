@@ -17,7 +17,7 @@ As executed. The same walk proves bounds for the network as it runs in float32: 
 before it plus an error of known size, which is charged like any other term. Sums may run in any order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -116,8 +116,13 @@ class Linear:
         return least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
 
 
-def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None) -> Boxes:
-    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read."""
+def propagate(
+    graph: Graph, region: Region, executed: torch.dtype | None = None, also: Callable[[Boxes, Node], None] | None = None
+) -> Boxes:
+    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read.
+
+    also  called for every node behind its interval, to keep whatever else is known of it.
+    """
     boxes = Boxes(region, executed=executed)
     readers = _readers(graph)
     if all(isinstance(node, Affine) and node.picks is not None for node in graph.nodes if graph.entry in node.inputs):
@@ -132,6 +137,8 @@ def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None)
             _affine_interval(boxes, node)
         elif isinstance(node, Relaxed):
             _relax(boxes, node)
+        if also is not None:
+            also(boxes, node)
         if node in readers:
             _refine(graph, boxes, node, readers[node])
     return boxes
@@ -207,7 +214,7 @@ def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
 
 def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Linear:
     """rows (batch, rows, *start.shape) -> a linear function of the input that stays below rows . start over the region."""
-    walk = _Walk(graph, boxes, rows.shape[1])
+    walk = Walk(graph, boxes, rows.shape[1])
     walk.arrive(start, rows, slice(0, len(boxes.region)))
     return walk.back_from(start.place)
 
@@ -218,7 +225,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     sign = torch.ones(2 * count, dtype=torch.float64, device=chosen.device)
     sign[count:] = -1  # an upper bound is a lower bound of the negative
     chosen = torch.cat([chosen, chosen], dim=1)
-    walk = _Walk(graph, boxes, 2 * count)
+    walk = Walk(graph, boxes, 2 * count)
     if isinstance(node, Affine) and node.matrices is not None:
         # The first step back from single elements only picks rows of the matrices.
         for source, matrix in zip(node.inputs, node.matrices, strict=True):
@@ -237,7 +244,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     return least[:, :count], -least[:, count:]
 
 
-class _Walk:
+class Walk:
     """Coefficients on their way back to the input."""
 
     def __init__(self, graph: Graph, boxes: Boxes, rows: int) -> None:

@@ -252,7 +252,7 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
     if output is not graph.output:
         graph.moved("output", [output], lambda v: v)
     _keep_what_is_read(graph)
-    graph.exact = _exact(graph.nodes)
+    graph.exact = exact_nodes(graph.nodes)
     return graph
 
 
@@ -267,7 +267,7 @@ def _keep_what_is_read(graph: Graph) -> None:
         object.__setattr__(node, "place", place)
 
 
-def _exact(nodes: list[Node]) -> set[Node]:
+def exact_nodes(nodes: list[Node]) -> set[Node]:
     """Moves and sums copy coefficients. They are free of rounding where the copies meet nothing they would have to be added to: the
     source has no other reader, or its readers move different elements of it."""
     readers: dict[Node, list[Node]] = {}

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.engine import Boxes, Linear, _affine_interval, _note_movement, _readers, _refine, _relax, _Walk
+from holdfast.bounding import engine
+from holdfast.bounding.engine import Boxes, Linear, Walk
 from holdfast.bounding.forms import Forms
-from holdfast.bounding.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounding.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes, intercept
 from holdfast.region import Region
 
@@ -25,27 +26,16 @@ def propagate(graph: Graph, region: Region, forms: Forms | None = None, within: 
     forms   are carried along; every bound is the better of the two.
     within  what the values of some nodes are held to: the bounds speak of the points of the region that do so.
     """
-    boxes, readers = Boxes(region), _readers(graph)
     empty = torch.zeros(len(region), dtype=torch.bool, device=graph.device)
-    for node in graph.nodes:
-        if isinstance(node, Entry):
-            lower, upper = region.enclosing_box()
-            boxes.keep(node, lower.unsqueeze(1), upper.unsqueeze(1))
-            boxes.magnitude[node] = boxes.largest(node)
-        _note_movement(boxes, node)
-        if isinstance(node, Affine):
-            _affine_interval(boxes, node)
-        elif isinstance(node, Relaxed):
-            _relax(boxes, node)
+
+    def also(boxes: Boxes, node: Node) -> None:
         if forms is not None:
             _carry(forms, boxes, node)
-        held = None if within is None else within.get(node)
-        if held is not None:
-            empty |= _apart(boxes, node, held)
-            boxes.keep(node, *held)
-        if node in readers:
-            _refine(graph, boxes, node, readers[node])
-    return boxes, empty
+        if within is not None and node in within:
+            empty.logical_or_(_apart(boxes, node, within[node]))
+            boxes.keep(node, *within[node])
+
+    return engine.propagate(graph, region, also=also), empty
 
 
 def _carry(forms: Forms, boxes: Boxes, node: Node) -> None:
@@ -80,7 +70,7 @@ def with_slopes(boxes: Boxes, below: Mapping[Node, Tensor]) -> Boxes:
 def combined(graph: Graph, boxes: Boxes, rows: Mapping[Node, Tensor]) -> Linear:
     """rows (batch, rows, *shape) of several nodes -> linear functions of the input below the sum of row . node over the region."""
     count = next(iter(rows.values())).shape[1]
-    walk = _Walk(graph, boxes, count)
+    walk = Walk(graph, boxes, count)
     for node, part in rows.items():
         walk.arrive(node, part, slice(0, len(boxes.region)))
     return walk.back_from(max(node.place for node in rows))

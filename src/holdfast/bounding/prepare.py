@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from holdfast.bounding.graph import Affine, Graph, Node, Transform, _exact, build
+from holdfast.bounding.graph import Affine, Graph, Node, Transform, build, exact_nodes
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, InTurn, OneByOne
 
@@ -59,7 +59,7 @@ def fused(graph: Graph) -> Graph:
             made = replace(node, place=len(shorter.nodes), inputs=inputs)
         shorter.nodes.append(made)
         known[node] = made
-    shorter.exact = _exact(shorter.nodes)
+    shorter.exact = exact_nodes(shorter.nodes)
     return shorter
 
 

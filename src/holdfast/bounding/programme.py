@@ -52,11 +52,11 @@ def _conditions(asked: Rows, place: Tensor) -> tuple[Array, Array]:
         own = rows.flatten(1).any(1)
         if bool(own.any()):
             linear = combined(asked.graph, asked.known, {node: rows[own][None]})
-            slopes.append(linear.coefficients.flatten(2)[0])
-            constants.append(linear.constant[0])
+            slopes.append(linear.coefficients.flatten(2)[0].cpu())
+            constants.append(linear.constant[0].cpu())
     inputs = asked.known.region.enclosing_box()[0].flatten(1).shape[1]
     nothing = torch.zeros((0, inputs), dtype=torch.float64)
-    return torch.cat([nothing, *slopes]).cpu().numpy(), torch.cat([nothing[:, 0], *constants]).cpu().numpy()
+    return torch.cat([nothing, *slopes]).numpy(), torch.cat([nothing[:, 0], *constants]).numpy()
 
 
 def _smallest(a: Array, c: Array, g: Array, h: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:

@@ -184,7 +184,7 @@ def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: in
             sign = torch.ones(len(row), dtype=torch.float64, device=row.device)
             sign[len(chosen) :] = -1
             matrix = torch.zeros((len(row), 1, node.size), dtype=torch.float64, device=row.device)
-            matrix[torch.arange(len(row)), 0, element] = sign
+            matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
             asked = Rows(graph, taken(known, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
             least = asked.trained(none * torch.nan, none, steps, pace).least

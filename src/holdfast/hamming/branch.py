@@ -36,6 +36,8 @@ UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had
 ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the engine is asked about in one step
 SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of its groups has been halved
 LEVELS = 8  # cuts at once, at most
+REMEMBERED = 1024  # values of inner layers at most that are remembered with every domain
+WAITING = 2**29  # labels of units in all domains that wait, at most, before the search goes deep first
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,8 @@ class Question:
     @property
     def inner(self) -> int:
         """How many values of inner layers are remembered with every domain."""
-        return sum(self.chain.inner) if self.chain is not None else 0
+        values = sum(self.chain.inner) if self.chain is not None else 0
+        return values if values <= REMEMBERED else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +170,8 @@ class Branch(Method[Tree]):
         """Every row in its turn, first the domains with the smallest bounds; the newest where too many are waiting."""
         nodes, device = state.nodes, state.nodes.row.device
         count = torch.arange(len(nodes), device=device)
-        order = count.flip(0) if len(nodes) > self.queue else nodes.bound.argsort(stable=True)
+        deep = len(nodes) > min(self.queue, WAITING // nodes.group.shape[1])
+        order = count.flip(0) if deep else nodes.bound.argsort(stable=True)
         order = order[nodes.row[order].argsort(stable=True)]
         row = nodes.row[order]
         turn = count - torch.searchsorted(row, row)
@@ -287,7 +291,10 @@ def _looked_at(question: Question, nodes: Nodes, region: Budget) -> tuple[Nodes,
 def _bounds(question: Question, nodes: Nodes, region: Budget, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """-> (n, rows) <= row . output + offset over the regions; the slopes of the linear function behind the smallest; inner bounds."""
     if question.chain is not None and question.centre is not None:
-        return bound(question.chain, region, question.centre.take(nodes.row), nodes.inner, rows, offset)
+        nothing = _unknown(len(nodes), sum(question.chain.inner), nodes.row.device)
+        inner = nodes.inner if question.inner else nothing
+        least, slopes, inner = bound(question.chain, region, question.centre.take(nodes.row), inner, rows, offset)
+        return least, slopes, inner if question.inner else nodes.inner
     linear = linear_bound(question.graph, propagate(question.graph, region), rows)
     least = linear.minimum(region)
     least = least + offset - 4 * gamma(1) * (least.abs() + offset.abs())
@@ -355,7 +362,8 @@ def _loss(question: Question, nodes: Nodes) -> Tensor:
 def _levels(loss: Tensor, nodes: Nodes) -> Tensor:
     """-> (n,): how often to cut before it is worth to look again."""
     halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(SHRINKS)
-    return (nodes.budgets.sum(1) * halvings).clamp(1, LEVELS).long()
+    room = max(1, WAITING // max(1, 4 * nodes.group.numel())).bit_length()
+    return (nodes.budgets.sum(1) * halvings).clamp(1, min(LEVELS, room)).long()
 
 
 def _cut(question: Question, nodes: Nodes, gain: Tensor, levels: Tensor) -> Nodes:
@@ -479,13 +487,18 @@ def _planted(tree: Tree, rows: Tensor) -> Tree:
         high=ends,
         open=torch.ones((len(rows), question.rows.shape[1]), dtype=torch.bool, device=rows.device),
         bound=-ends[:, 0, 0],
-        inner=torch.tensor([[-torch.inf], [torch.inf]], device=rows.device).expand(len(rows), 2, question.inner),
+        inner=_unknown(len(rows), question.inner, rows.device),
     )
     # It loses no less than with one unit fewer; if that was too much for one domain, this one need not be looked at.
     hopeless = tree.loss[rows] > 1
     cut = batch.take(new, hopeless)
     cut = _cut(question, cut, torch.ones_like(cut.group, dtype=torch.float64), _levels(tree.loss[cut.row], cut))
     return replace(tree, nodes=batch.concatenate([_widened(tree.nodes, groups), batch.take(new, ~hopeless), cut]))
+
+
+def _unknown(nodes: int, values: int, device: torch.device) -> Tensor:
+    """Bounds of inner values that say nothing."""
+    return torch.tensor([[-torch.inf], [torch.inf]], device=device).expand(nodes, 2, values)
 
 
 def _noted_loss(tree: Tree, nodes: Nodes) -> Tensor:

@@ -85,6 +85,8 @@ def verify(
     judges  the same network on other machinery: a counterexample counts only where they agree.
     """
     seconds = (stop or Stop()).seconds
+    if stop is not None and (stop.queries is not None or stop.gap):
+        raise BadInput("a verification stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
     began = time.monotonic()
     if not asked.cases:
