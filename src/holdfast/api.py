@@ -10,8 +10,8 @@ from torch import Tensor
 
 from holdfast.attacks import PGD, CarliniWagner, Corners
 from holdfast.bounding.engine import linear_bound, propagate
+from holdfast.bounding.question import graph_of
 from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
-from holdfast.certify.certify import graph_of
 from holdfast.errors import BadInput
 from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.method import Method

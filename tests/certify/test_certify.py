@@ -13,10 +13,11 @@ import holdfast as hf
 import truth
 from holdfast.attacks.descent import descend
 from holdfast.bounding import engine
+from holdfast.bounding.question import ASSUMPTIONS
 from holdfast.bounding.relax import Planes, Relaxation
 from holdfast.bounding.relax import base as relaxations
 from holdfast.certify import Certify
-from holdfast.certify.certify import ASSUMPTIONS, proved_score
+from holdfast.certify.certify import proved_score
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem

@@ -2,27 +2,21 @@
 
 from dataclasses import dataclass, replace
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.engine import lower_bound, propagate
-from holdfast.bounding.graph import Graph, Relaxed, build
+from holdfast.bounding.graph import Graph, Relaxed
+from holdfast.bounding.question import ASSUMPTIONS, graph_of
 from holdfast.bounding.relax import LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
-from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import LinearProperty, Robustness, Targeted
+from holdfast.property import LinearProperty
 from holdfast.region import Family, Frames, Region, Sparse, Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
-
-ASSUMPTIONS = (
-    "the network computes in real arithmetic with its weights as stored",
-    "constants that it computes from its weights alone are what float64 makes of them",
-)
 
 AS_EXECUTED = (
     "the network computes as its graph says, sums in any order, without TF32 or transforms that trade rounding for speed",
@@ -63,7 +57,7 @@ class Certify(Method[Search]):
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:
-            graph = graph_of(problem, self.arithmetic)
+            graph = graph_of(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
             return str(error)
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
@@ -163,7 +157,7 @@ def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known."""
-    graph = graph_of(problem, arithmetic)
+    graph = graph_of(problem, executed=arithmetic == "executed")
     order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the engine
     ordered = problem.take(order)
     assert isinstance(ordered.property, LinearProperty)
@@ -186,17 +180,3 @@ def first_guess(problem: Problem) -> Tensor:
     score, gradient = problem.score_and_gradient(family.centre)
     slope: Tensor = (norm(family.grouped(gradient.double()), dual(family.p)) * family.free()).sum(-1)
     return torch.minimum(score.double() / slope.clamp_min(1e-300), family.reach())
-
-
-_graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKeyDictionary()
-
-
-def graph_of(problem: Problem, arithmetic: Arithmetic = "real") -> Graph:
-    """The network's graph for inputs of the problem's shape, built once. How far a class holds depends on the order of the outputs only,
-    which a last softmax keeps; but rounding may make two of its outputs equal."""
-    known = _graphs.setdefault(problem.network, {})
-    ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and arithmetic == "real"
-    key = (problem.region.shape, ranking)
-    if key not in known:
-        known[key] = build(problem.network, problem.region.centre, ranking=ranking)
-    return known[key]

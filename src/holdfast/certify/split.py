@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.engine import linear_bound, propagate
-from holdfast.certify.certify import ASSUMPTIONS, graph_of
+from holdfast.bounding.question import ASSUMPTIONS, graph_of
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem

@@ -13,7 +13,8 @@ from torch import Tensor
 from holdfast.bounding.engine import propagate
 from holdfast.bounding.graph import Graph
 from holdfast.bounding.quadratic import Bends, Quadratic
-from holdfast.certify.certify import ASSUMPTIONS, Certify, Search, graph_of
+from holdfast.bounding.question import ASSUMPTIONS, graph_of
+from holdfast.certify.certify import Certify, Search
 from holdfast.memory import free_bytes
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem

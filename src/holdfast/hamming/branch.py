@@ -9,29 +9,25 @@ at which a bound is smallest is asked about as a counterexample, so both ends mo
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from holdfast import batch
 from holdfast.bounding.engine import linear_bound, propagate
-from holdfast.bounding.graph import Graph, build
+from holdfast.bounding.graph import Graph
+from holdfast.bounding.question import ASSUMPTIONS, graph_of
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Centre, Chain, chain_of
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import LinearProperty, Robustness, Targeted
+from holdfast.property import LinearProperty
 from holdfast.region import Sparse
 from holdfast.region.budget import Budget
 from holdfast.rounding import gamma
 
-ASSUMPTIONS = (
-    "the network computes in real arithmetic with its weights as stored",
-    "constants that it computes from its weights alone are what float64 makes of them",
-)
 UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had so many
 ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the engine is asked about in one step
 SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of its groups has been halved
@@ -125,7 +121,7 @@ class Branch(Method[Tree]):
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:
-            _graph_of(problem)
+            graph_of(problem)
         except UnsupportedLayer as error:
             return str(error)
         return None
@@ -188,24 +184,11 @@ class Branch(Method[Tree]):
 # ---- the question
 
 
-_graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKeyDictionary()
-
-
-def _graph_of(problem: Problem) -> Graph:
-    """The network's graph, built once; a last softmax keeps the order of the outputs, which is all that a class depends on."""
-    known = _graphs.setdefault(problem.network, {})
-    ranking = isinstance(problem.property, Robustness | Targeted)
-    key = (problem.region.shape, ranking)
-    if key not in known:
-        known[key] = build(problem.network, problem.region.centre, ranking=ranking)
-    return known[key]
-
-
 def _question(problem: Problem) -> Question:
     region, device = problem.region, problem.region.centre.device
     assert isinstance(region, Sparse)
     assert isinstance(problem.property, LinearProperty)
-    graph = _graph_of(problem)
+    graph = graph_of(problem)
     apart = [axis for axis in range(len(region.shape)) if axis not in region.axes]
     places = torch.arange(region.centre[0].numel(), device=device).reshape(region.shape).permute(*apart, *region.axes)
     elements = places.reshape(region.units, -1)

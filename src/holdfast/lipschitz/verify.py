@@ -17,6 +17,7 @@ from holdfast.bounding.activation_split import ActivationSplit
 from holdfast.bounding.branch import Branching, Frontier, InputSplit, Points
 from holdfast.bounding.graph import Graph, Relaxed
 from holdfast.bounding.prepare import prepared
+from holdfast.bounding.question import ASSUMPTIONS
 from holdfast.bounding.trained import arguments
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
@@ -28,10 +29,6 @@ from holdfast.solver import Stop
 from holdfast.vnnlib import Case, Spec, read_vnnlib
 
 Answer = Literal["sat", "unsat", "unknown", "timeout"]
-ASSUMPTIONS = (
-    "the network computes in real arithmetic with its weights as stored",
-    "constants that it computes from its weights alone are what float64 makes of them",
-)
 ROUNDED_FACTORS = "factors of outputs that float64 cannot write are taken as the nearest number that it can"
 FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
 STARTS, STEPS = 2048, 30  # of the search before any proof: places, and steps from each

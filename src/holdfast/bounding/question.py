@@ -1,0 +1,26 @@
+"""The graph behind a question, and what every proof with it takes for granted."""
+
+from weakref import WeakKeyDictionary
+
+from holdfast.bounding.graph import Graph, build
+from holdfast.network import Network
+from holdfast.problem import Problem
+from holdfast.property import Robustness, Targeted
+
+ASSUMPTIONS = (
+    "the network computes in real arithmetic with its weights as stored",
+    "constants that it computes from its weights alone are what float64 makes of them",
+)
+
+_graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKeyDictionary()
+
+
+def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
+    """The network's graph for inputs of the problem's shape, built once. How far a class holds depends on the order of the outputs only,
+    which a last softmax keeps; but where it is executed, rounding may make two of its outputs equal."""
+    known = _graphs.setdefault(problem.network, {})
+    ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
+    key = (problem.region.shape, ranking)
+    if key not in known:
+        known[key] = build(problem.network, problem.region.centre, ranking=ranking)
+    return known[key]
