@@ -19,10 +19,6 @@ from holdfast.property import Avoid
 from holdfast.region import Box
 
 
-MEMORY = 8  # decisions that what is known of a layer counts for
-MOST_WORTH = 100.0
-
-
 @dataclass(frozen=True, eq=False)
 class Decisions(Frontier):
     """What is known of every argument of a function that bends at zero."""
@@ -32,14 +28,11 @@ class Decisions(Frontier):
     upper: Tensor = field(kw_only=True)
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
-    last: Tensor = field(kw_only=True)  # (n,) the layer of the last decision
-    hope: Tensor = field(kw_only=True)  # (n,) what it cost the bound that this was not decided
-    worth: tuple[float, ...] = field(kw_only=True)  # for each layer, what a decision there has brought lately, in shares of what it cost
 
 
 @dataclass(frozen=True)
 class ActivationSplit(Branching[Decisions]):
-    """Both signs of the argument whose planes cost the bounds most, times what decisions in its layer have been worth."""
+    """Both signs of the argument whose planes cost the bounds most."""
 
     batch: int = 216  # parts times polytopes, looked at together
     waiting: int = 2**14
@@ -50,11 +43,8 @@ class ActivationSplit(Branching[Decisions]):
         blank = torch.zeros((len(region), sum(node.size for node in arguments(graph))), device=graph.device)
         task, nothing = torch.arange(len(region), device=graph.device), torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         end = torch.full_like(blank, torch.inf, dtype=torch.float64)
-        # A decision in an early layer makes the bounds of all layers behind it tighter, which its own cost does not tell.
-        worth = tuple(float(behind) for behind in range(len(arguments(graph)), 0, -1))
         return Decisions(
-            task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=-end, upper=end, slope=blank * torch.nan, multiplier=blank,
-            last=task * 0, hope=nothing * 0, worth=worth,
+            task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=-end, upper=end, slope=blank * torch.nan, multiplier=blank
         )  # fmt: skip
 
     def at_once(self, graph: Graph, frontier: Decisions) -> int:
@@ -75,7 +65,6 @@ class ActivationSplit(Branching[Decisions]):
         found, ends_met = _finished(asked, found)
         settled = found.least > 0
         share = torch.where(settled, 0, -found.least)  # polytopes count by what is missing
-        share = share / torch.zeros_like(parts.bound).index_add(0, part, share)[part].clamp_min(1e-300)
         cost = torch.zeros_like(parts.lower).index_add(0, part, asked.cost(found) * share[:, None])
         lower, upper = together(graph, known.lower), together(graph, known.upper)
         after = _after(replace(parts, lower=lower, upper=upper), part, polytope, found)
@@ -83,9 +72,8 @@ class ActivationSplit(Branching[Decisions]):
         points = _points(region, found.planes[~settled], ends_met[~settled], task[~settled])
         first = left & parts.lower.isinf().all(1)  # the whole region: before it is cut, its bounds are worth some training
         whole, others = self._tightened(graph, region, batch.take(after, first)), left & ~first
-        worth = _learnt(parts, after)
-        cut = _both_signs(graph, replace(batch.take(after, others), worth=worth), cost[others])
-        return replace(batch.concatenate([whole, cut]), lost=cut.lost, worth=worth), points
+        cut = _both_signs(batch.take(after, others), cost[others])
+        return replace(batch.concatenate([whole, cut]), lost=cut.lost), points
 
     def _tightened(self, graph: Graph, region: Box, parts: Decisions) -> Decisions:
         if not len(parts):
@@ -122,25 +110,11 @@ def _finished(asked: Rows, found: Found) -> tuple[Found, Tensor]:
     return replace(found, least=least), point
 
 
-def _learnt(before: Decisions, after: Decisions) -> tuple[float, ...]:
-    """What the last decisions have brought, by their layers, mixed with what was known."""
-    won = torch.where(after.open.any(1), after.bound, 0) - before.bound
-    ratio = (won / before.hope).clamp(0, MOST_WORTH)
-    told = (before.hope > 0) & ratio.isfinite()
-    worth = []
-    for layer, known in enumerate(before.worth):
-        new = ratio[told & (before.last == layer)]
-        worth.append((MEMORY * known + float(new.sum())) / (MEMORY + len(new)))
-    return tuple(worth)
-
-
-def _both_signs(graph: Graph, parts: Decisions, cost: Tensor) -> Decisions:
-    """Each part with the argument that promises most taken as positive and as negative; what has none left to decide is given up."""
-    layer = torch.cat([torch.full((node.size,), i, device=cost.device) for i, node in enumerate(arguments(graph))])
-    most, place = (cost * torch.tensor(parts.worth, dtype=cost.dtype, device=cost.device)[layer]).max(1, keepdim=True)
+def _both_signs(parts: Decisions, cost: Tensor) -> Decisions:
+    """Each part with its costliest argument taken as positive and as negative; what has none left to decide is given up."""
+    most, place = cost.max(1, keepdim=True)
     stuck = most.squeeze(1) <= 0
     lost = min(parts.lost, float(parts.bound[stuck].min())) if bool(stuck.any()) else parts.lost
-    parts = replace(parts, last=layer[place].squeeze(1), hope=cost.gather(1, place).squeeze(1))
     positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
     negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
     return replace(batch.concatenate([batch.take(half, ~stuck) for half in (positive, negative)]), lost=lost)
