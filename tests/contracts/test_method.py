@@ -22,6 +22,7 @@ from holdfast.solver import solve
 
 METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate(), hf.Greedy(), hf.Grid(), hf.Branch(),
+    hf.Mesh(),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 

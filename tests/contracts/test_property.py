@@ -1,5 +1,6 @@
 """What every property promises. A new property is one line in PROPERTIES."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.property import Custom, Linear, Property, Robustness, Targeted
+from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Targeted, Tie, Uncertainty
 from holdfast.property.base import LinearProperty
 
 BATCH, OUTPUTS = 3, 4
@@ -56,10 +57,39 @@ def smallest(prop: Property, row: int, z: list[float]) -> float:
     return min(sum(a * v for a, v in zip(line, z, strict=True)) + b for line, b in zip(matrix, offset, strict=True))
 
 
+def shares(z: list[float]) -> list[float]:
+    return [math.exp(v) / sum(math.exp(u) for u in z) for v in z]
+
+
+def confidence(prop: Property, row: int, z: list[float]) -> float:
+    assert isinstance(prop, Confidence)
+    return margin(Robustness(prop.label), row, shares(z)) - prop.epsilon
+
+
+def decided(prop: Property, row: int, z: list[float]) -> float:
+    assert isinstance(prop, Tie)
+    *_, second, first = sorted(shares(z))
+    return first - second - prop.epsilon
+
+
+def below(prop: Property, row: int, z: list[float]) -> float:
+    assert isinstance(prop, Reach)
+    return float(prop.tau[row]) - shares(z)[int(prop.label[row])]
+
+
+def divergence(prop: Property, row: int, z: list[float]) -> float:
+    assert isinstance(prop, Uncertainty)
+    return -sum(math.log(len(z) * p) for p in shares(z)) / len(z) - prop.epsilon
+
+
 PROPERTIES = [
     Case("robustness", lambda g: Robustness(labels(g)), margin),
     Case("targeted", targeted, lead),
     Case("linear", linear, smallest),
+    Case("confidence", lambda g: Confidence(labels(g), None, 0.1), confidence),
+    Case("tie", lambda g: Tie(labels(g), 0.1), decided),
+    Case("reach", lambda g: Reach(labels(g), torch.rand(BATCH, generator=g)), below),
+    Case("uncertainty", lambda g: Uncertainty(None, 0.1, torch.rand((BATCH, OUTPUTS), generator=g).softmax(-1)), divergence),
     Case("custom", lambda g: Custom(lambda z: 3 - z.square().sum(-1)), lambda _, __, z: 3 - sum(v * v for v in z)),
 ]
 every_property = pytest.mark.parametrize("case", PROPERTIES, ids=lambda c: c.name)

@@ -4,6 +4,7 @@ For networks with many inputs, whose boxes cannot be halved often enough. A part
 bounds are found anew, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,10 +14,13 @@ from holdfast import batch
 from holdfast.bounding.branch import NUMBERS, Branching, Frontier, Points, all_open
 from holdfast.bounding.graph import Graph
 from holdfast.bounding.guided import propagate, taken
+from holdfast.bounding.influence import costs
 from holdfast.bounding.programme import solve
 from holdfast.bounding.trained import Found, Rows, apart, arguments, tightened, together
 from holdfast.property import Avoid
 from holdfast.region import Box
+
+USUAL, MANY = 216, 4096  # pairs that are looked at together on a processor, and on a graphics card
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +38,7 @@ class Decisions(Frontier):
 class ActivationSplit(Branching[Decisions]):
     """Both signs of the argument whose planes cost the bounds most."""
 
-    batch: int = 216  # parts times polytopes, looked at together
+    batch: int | None = None  # parts times polytopes, looked at together; if not said, what keeps the machine busy
     waiting: int = 2**14
     steps: int = 20  # of training
     pace: float = 0.2
@@ -47,13 +51,17 @@ class ActivationSplit(Branching[Decisions]):
             task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=-end, upper=end, slope=blank * torch.nan, multiplier=blank
         )  # fmt: skip
 
+    def pairs(self, graph: Graph) -> int:
+        """How many pairs of a part and a polytope are looked at together."""
+        return self.batch or (MANY if graph.device.type == "cuda" else USUAL)
+
     def at_once(self, graph: Graph, frontier: Decisions) -> int:
-        return max(1, int(self.batch * len(frontier) // frontier.open.sum()))
+        return max(1, int(self.pairs(graph) * len(frontier) // frontier.open.sum()))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // (6 * sum(node.size for node in arguments(graph))))
 
-    def look(self, graph: Graph, region: Box, rules: Avoid, parts: Decisions) -> tuple[Decisions, Points]:
+    def look(self, graph: Graph, region: Box, rules: Avoid, parts: Decisions, deadline: float = math.inf) -> tuple[Decisions, Points]:
         ends = apart(graph, parts.lower), apart(graph, parts.upper)
         known, empty = propagate(graph, batch.take(region, parts.task), within={node: (ends[0][node], ends[1][node]) for node in ends[0]})
         part, polytope = (parts.open & ~empty[:, None]).nonzero().unbind(1)  # pairs: a part, and a polytope not ruled out there
@@ -61,24 +69,24 @@ class ActivationSplit(Branching[Decisions]):
         if not len(part):  # no point of any of the parts meets all its decisions
             return batch.take(parts, part), Points(region.lower[part], region.lower[part], region.upper[part], part)
         asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
-        found = asked.trained(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace)
+        found = asked.trained(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace, deadline)
         found, ends_met = _finished(asked, found)
         settled = found.least > 0
         share = torch.where(settled, 0, -found.least)  # polytopes count by what is missing
-        cost = torch.zeros_like(parts.lower).index_add(0, part, asked.cost(found) * share[:, None])
+        cost = costs(graph, known, torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None]))
         lower, upper = together(graph, known.lower), together(graph, known.upper)
         after = _after(replace(parts, lower=lower, upper=upper), part, polytope, found)
         left = after.open.any(1)
         points = _points(region, found.planes[~settled], ends_met[~settled], task[~settled])
         first = left & parts.lower.isinf().all(1)  # the whole region: before it is cut, its bounds are worth some training
-        whole, others = self._tightened(graph, region, batch.take(after, first)), left & ~first
+        whole, others = self._tightened(graph, region, batch.take(after, first), deadline), left & ~first
         cut = _both_signs(batch.take(after, others), cost[others])
         return replace(batch.concatenate([whole, cut]), lost=cut.lost), points
 
-    def _tightened(self, graph: Graph, region: Box, parts: Decisions) -> Decisions:
+    def _tightened(self, graph: Graph, region: Box, parts: Decisions, deadline: float) -> Decisions:
         if not len(parts):
             return parts
-        held = tightened(graph, batch.take(region, parts.task), self.steps, self.pace, self.batch)
+        held = tightened(graph, batch.take(region, parts.task), self.steps, self.pace, self.pairs(graph), deadline)
         lower, upper = (
             {**apart(graph, end), **{node: ends[side] for node, ends in held.items()}}
             for side, end in enumerate((parts.lower, parts.upper))

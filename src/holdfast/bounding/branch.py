@@ -10,6 +10,7 @@ linear function of the input below it, so
 The halves cover the box, so once none is left no failure exists. Every bound holds in float64 with its roundings paid for.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -26,7 +27,6 @@ from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.rounding import TINY, gamma
 
-ELEMENTS = 2**23  # float64 numbers in the forms of one batch of boxes
 NUMBERS = 2**26  # in all parts that wait
 ROUNDS = 3  # of cutting a box down; later ones find next to nothing
 
@@ -71,8 +71,9 @@ class Branching(ABC, Generic[F]):
         """The whole region of every row of the batch, uncut."""
 
     @abstractmethod
-    def look(self, graph: Graph, region: Box, rules: Avoid, parts: F) -> tuple[F, Points]:
-        """Bound every part: what is left of them, cut further, and the points to try."""
+    def look(self, graph: Graph, region: Box, rules: Avoid, parts: F, deadline: float = math.inf) -> tuple[F, Points]:
+        """Bound every part: what is left of them, cut further, and the points to try. What takes long ends at the deadline (of the
+        monotonic clock) with what it has."""
 
     @abstractmethod
     def at_once(self, graph: Graph, frontier: F) -> int:
@@ -83,13 +84,13 @@ class Branching(ABC, Generic[F]):
         """How many may wait."""
 
     @torch.no_grad()
-    def step(self, graph: Graph, region: Box, rules: Avoid, frontier: F) -> tuple[F, Points]:
+    def step(self, graph: Graph, region: Box, rules: Avoid, frontier: F, deadline: float = math.inf) -> tuple[F, Points]:
         """Look at some of the parts."""
         count = min(len(frontier), self.at_once(graph, frontier))
         chosen = frontier.bound.topk(count, largest=len(frontier) > self.most(graph)).indices
         rest = torch.ones_like(frontier.bound, dtype=torch.bool)
         rest[chosen] = False
-        left, points = self.look(graph, region, rules, batch.take(frontier, chosen))
+        left, points = self.look(graph, region, rules, batch.take(frontier, chosen), deadline)
         both = batch.concatenate([batch.take(frontier, rest), left])
         return replace(both, lost=left.lost, looked=frontier.looked + count), points
 
@@ -107,7 +108,9 @@ class InputSplit(Branching[BoxParts]):
     """Halves of boxes: for networks with few inputs."""
 
     batch: int = 512
+    walks: bool = True  # back from every neuron; without them, forms alone bound the neurons, for about half the time
     waiting: int = 2**18
+    elements: int = 2**23  # float64 numbers in the forms of one batch of boxes
 
     def start(self, graph: Graph, region: Box, rules: Avoid) -> BoxParts:
         lower, upper = region.enclosing_box()
@@ -117,15 +120,15 @@ class InputSplit(Branching[BoxParts]):
     def at_once(self, graph: Graph, frontier: BoxParts) -> int:
         """Forms hold a number for each node and each noise."""
         noises = graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
-        return max(1, min(self.batch, ELEMENTS // (max(node.size for node in graph.nodes) * noises)))
+        return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises)))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // graph.entry.size)
 
-    def look(self, graph: Graph, region: Box, rules: Avoid, parts: BoxParts) -> tuple[BoxParts, Points]:
+    def look(self, graph: Graph, region: Box, rules: Avoid, parts: BoxParts, deadline: float = math.inf) -> tuple[BoxParts, Points]:
         box = Box.between(parts.lower, parts.upper)
         forms = Forms.over(graph.entry, parts.lower, parts.upper)
-        known, _ = propagate(graph, box, forms)
+        known, _ = propagate(graph, box, forms, walks=self.walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
         cut = _cut(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)

@@ -117,11 +117,12 @@ class Linear:
 
 
 def propagate(
-    graph: Graph, region: Region, executed: torch.dtype | None = None, also: Callable[[Boxes, Node], None] | None = None
+    graph: Graph, region: Region, executed: torch.dtype | None = None, also: Callable[[Boxes, Node], None] | None = None, walks: bool = True
 ) -> Boxes:
     """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read.
 
-    also  called for every node behind its interval, to keep whatever else is known of it.
+    also   called for every node behind its interval, to keep whatever else is known of it.
+    walks  False: no backward passes, where something else keeps the bounds tight.
     """
     boxes = Boxes(region, executed=executed)
     readers = _readers(graph)
@@ -139,7 +140,7 @@ def propagate(
             _relax(boxes, node)
         if also is not None:
             also(boxes, node)
-        if node in readers:
+        if walks and node in readers:
             _refine(graph, boxes, node, readers[node])
     return boxes
 
@@ -320,7 +321,7 @@ class Walk:
                     rows = coefficients[_within(inside, moving)].flatten(2) @ matrix
                     self.arrive(source, rows.reshape(*rows.shape[:2], *source.shape), inside)
         else:
-            for source, part in zip(node.inputs, _transposed(node, coefficients), strict=True):
+            for source, part in zip(node.inputs, transposed(node, coefficients), strict=True):
                 self.arrive(source, part, moving)
 
     def _point(self, node: Affine, k: int) -> tuple[Tensor, Tensor]:
@@ -420,7 +421,7 @@ def _dot(rows: Tensor, vector: Tensor) -> Tensor:
     return torch.matmul(rows.flatten(2), vector.expand(rows.shape[0], *vector.shape[1:]).flatten(1).unsqueeze(-1)).squeeze(-1)
 
 
-def _transposed(node: Affine, rows: Tensor) -> list[Tensor]:
+def transposed(node: Affine, rows: Tensor) -> list[Tensor]:
     """(batch, rows, *shape) -> for each input (batch, rows, *its shape): rows times the matrix of the map, which is not kept."""
     if node.adds:
         return [rows for _ in node.inputs]

@@ -36,7 +36,7 @@ class Form:
 
     @staticmethod
     def of(centre: Tensor, generators: Tensor, error: Tensor) -> "Form":
-        radius = generators.abs().sum(1)
+        radius = torch.linalg.vector_norm(generators, 1, dim=1)
         return Form(centre, generators, error, radius * (1 + 2 * gamma(generators.shape[1])))
 
     def ends(self) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ class Forms:
         noises = max(form.generators.shape[1] for form in known)
         maps = [None] * len(known) if node.matrices is None else list(node.matrices)
         centre = _total([_through(form.centre, m) for form, m in zip(known, maps, strict=True)]) + node.offset.flatten()
-        generators = _total([_padded(_through(form.generators, m), noises) for form, m in zip(known, maps, strict=True)])
+        generators = _total([_padded(_generators_through(form, m), noises) for form, m in zip(known, maps, strict=True)])
         absolute = [None if m is None else m.abs() for m in maps]
         error = _total([_through(form.error, m) for form, m in zip(known, absolute, strict=True)])
         size = _total([_through(form.size, m) for form, m in zip(known, absolute, strict=True)]) + node.offset_size.flatten()
@@ -94,19 +94,27 @@ class Forms:
         if len(known) < len(node.inputs):
             return
         slope, low, high = _band(node, [end.flatten(1) for end in lower], [end.flatten(1) for end in upper])
-        noises = max(form.generators.shape[1] for form in known)
         centre = _total([s * form.centre for s, form in zip(slope, known, strict=True)]) + (low / 2 + high / 2)
-        generators = _total([_padded(s[:, None] * form.generators, noises) for s, form in zip(slope, known, strict=True)])
         size = _total([s.abs() * form.size for s, form in zip(slope, known, strict=True)]) + torch.maximum(low.abs(), high.abs())
         error = _total([s.abs() * form.error for s, form in zip(slope, known, strict=True)]) + 8 * gamma(len(known)) * size + TINY
         half = (high / 2 - low / 2) * (1 + 4 * gamma(1))
         scale = torch.stack([torch.maximum(low.abs(), high.abs()).flatten(1) for low, high in zip(lower, upper, strict=True)]).amax(0)
         own = half > NEGLIGIBLE * (size + scale)
-        count = int(own.sum(1).max())
-        width, place = torch.where(own, half, 0).topk(count, dim=1)
-        added = generators.new_zeros((len(half), count, half.shape[1])).scatter_(2, place.unsqueeze(-1), width.unsqueeze(-1))
-        generators = torch.cat([_padded(generators, self.share.shape[2]), added], dim=1)
-        self.of[node] = Form.of(centre, generators, torch.where(own, error, error + half))
+        count, before = int(own.sum(1).max()), self.share.shape[2]
+        widths = torch.where(own, half, 0)
+        width, place = widths.topk(count, dim=1)
+        generators = half.new_empty((len(half), before + count, half.shape[1]))
+        for k, (s, form) in enumerate(zip(slope, known, strict=True)):
+            noises = form.generators.shape[1]
+            if k == 0:
+                torch.mul(form.generators, s[:, None], out=generators[:, :noises])
+                generators[:, noises:] = 0
+            else:
+                generators[:, :noises] += s[:, None] * form.generators
+        generators[:, before:].scatter_(2, place.unsqueeze(-1), width.unsqueeze(-1))
+        radius = _total([s.abs() * form.radius for s, form in zip(slope, known, strict=True)]) + widths
+        radius = radius * (1 + 8 * gamma(len(known)))
+        self.of[node] = Form(centre, generators, torch.where(own, error, error + half), radius)
         self._attribute(known, width, place)
 
     def below(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,6 +170,16 @@ def _total(parts: list[Tensor]) -> Tensor:
 
 def _through(value: Tensor, matrix: Tensor | None) -> Tensor:
     return value if matrix is None else value @ matrix.t()
+
+
+def _generators_through(form: Form, matrix: Tensor | None) -> Tensor:
+    """What stays still in all boxes, neurons that are off say, needs no product."""
+    if matrix is None:
+        return form.generators
+    moving = (form.radius != 0).any(0).nonzero().flatten()  # what is no number must not get lost
+    if 4 * len(moving) > 3 * matrix.shape[1]:
+        return form.generators @ matrix.t()
+    return form.generators.index_select(2, moving) @ matrix[:, moving].t()
 
 
 def _padded(generators: Tensor, noises: int) -> Tensor:

@@ -20,11 +20,14 @@ from holdfast.region import Region
 Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
 
-def propagate(graph: Graph, region: Region, forms: Forms | None = None, within: Mapping[Node, Ends] | None = None) -> tuple[Boxes, Tensor]:
+def propagate(
+    graph: Graph, region: Region, forms: Forms | None = None, within: Mapping[Node, Ends] | None = None, walks: bool = True
+) -> tuple[Boxes, Tensor]:
     """Boxes for all nodes, as `engine.propagate` finds them, and (batch,) bool: which rows hold no point at all.
 
     forms   are carried along; every bound is the better of the two.
     within  what the values of some nodes are held to: the bounds speak of the points of the region that do so.
+    walks   False: no backward passes, for forms that know as much without them.
     """
     empty = torch.zeros(len(region), dtype=torch.bool, device=graph.device)
 
@@ -35,7 +38,7 @@ def propagate(graph: Graph, region: Region, forms: Forms | None = None, within: 
             empty.logical_or_(_apart(boxes, node, within[node]))
             boxes.keep(node, *within[node])
 
-    return engine.propagate(graph, region, also=also), empty
+    return engine.propagate(graph, region, also=also, walks=walks), empty
 
 
 def _carry(forms: Forms, boxes: Boxes, node: Node) -> None:

@@ -2,10 +2,12 @@
 
 from weakref import WeakKeyDictionary
 
+from torch import Tensor
+
 from holdfast.bounding.graph import Graph, build
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import Robustness, Targeted
+from holdfast.property import BoundedProperty, Robustness, Targeted
 
 ASSUMPTIONS = (
     "the network computes in real arithmetic with its weights as stored",
@@ -24,3 +26,10 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     if key not in known:
         known[key] = build(problem.network, problem.region.centre, ranking=ranking)
     return known[key]
+
+
+def rows_of(problem: Problem, graph: Graph) -> tuple[Tensor, Tensor]:
+    """The rows of the problem's property (batch, rows, outputs) and their offsets (batch, rows); one set may stand for all inputs."""
+    assert isinstance(problem.property, BoundedProperty)
+    matrix, offset = (part.to(graph.device) for part in problem.property.rows(graph.output.size))
+    return matrix.expand(len(problem), -1, -1), offset.expand(len(problem), -1)

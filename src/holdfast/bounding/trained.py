@@ -11,6 +11,8 @@ float64 with its roundings paid for, so the best one is the proof.
 Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
 """
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -80,8 +82,11 @@ class Rows:
         lower, upper = (together(self.graph, side) for side in (self.known.lower, self.known.upper))
         return (lower < 0) & (upper > 0)
 
-    def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Found:
-        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met."""
+    def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float, deadline: float = math.inf) -> Found:
+        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met.
+
+        deadline  of the monotonic clock, behind which no further step is begun.
+        """
         undecided = self.undecided
         own = together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
         slope = torch.where(undecided & ~slope.isnan(), slope, own)
@@ -91,7 +96,7 @@ class Rows:
         free = [slope, (multiplier.detach() / unit).requires_grad_(), weight]
         climb = torch.optim.Adam(free, lr=pace, betas=(0.9, 0.99))
         for step in range(steps):
-            if bool((best.least > 0).all()):
+            if bool((best.least > 0).all()) or time.monotonic() >= deadline:
                 break
             climb.param_groups[0]["lr"] = pace * (1 - step / steps)
             now, gradients = self._bound(free, unit)
@@ -109,12 +114,6 @@ class Rows:
     def proved(self, multiplier: Tensor, weight: Tensor) -> Tensor:
         """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows and the functions' own slopes."""
         return torch.nan_to_num(self._least(self._planes(multiplier, multiplier, {}), weight), -torch.inf, torch.inf, -torch.inf)
-
-    def cost(self, found: Found) -> Tensor:
-        """-> (n, arguments): what the bound loses because an argument is not decided; zero where it is."""
-        lower, upper = (together(self.graph, side) for side in (self.known.lower, self.known.upper))
-        above = together(self.graph, {node.inputs[0]: self.known.planes[node].upper_offset for node in bent(self.graph)})
-        return torch.where(self.undecided, found.entering * above + 1e-9 * (upper - lower), 0)
 
     def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[Found, list[Tensor]]:
         """What these slopes, multipliers and weights of rows prove, and the gradients of the proved numbers."""
@@ -170,16 +169,23 @@ class Rows:
         return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
 
 
-def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: int) -> dict[Node, tuple[Tensor, Tensor]]:
-    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won."""
+def tightened(
+    graph: Graph, region: Region, steps: int, pace: float, at_once: int, deadline: float = math.inf
+) -> dict[Node, tuple[Tensor, Tensor]]:
+    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won; at the
+    deadline, those that were found so far."""
     held: dict[Node, tuple[Tensor, Tensor]] = {}
     for node in arguments(graph):
+        if time.monotonic() >= deadline:
+            break
         if not any(function.place < node.place for function in bent(graph)):
             continue  # nothing to choose before the first of them
         known, _ = propagate(graph, region, within=held)
         lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
         undecided = ((lower < 0) & (upper > 0)).nonzero()
         for chosen in undecided.split(at_once) if len(undecided) else ():
+            if time.monotonic() >= deadline:
+                break
             row, element = chosen.repeat(2, 1).unbind(1)
             sign = torch.ones(len(row), dtype=torch.float64, device=row.device)
             sign[len(chosen) :] = -1
@@ -187,7 +193,7 @@ def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: in
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
             asked = Rows(graph, taken(known, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
-            least = asked.trained(none * torch.nan, none, steps, pace).least
+            least = asked.trained(none * torch.nan, none, steps, pace, deadline).least
             below, above = least[: len(chosen)], -least[len(chosen) :]
             at = chosen.unbind(1)
             lower[at], upper[at] = torch.maximum(lower[at], below), torch.minimum(upper[at], above)

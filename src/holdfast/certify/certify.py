@@ -8,12 +8,12 @@ from torch import Tensor
 
 from holdfast.bounding.engine import lower_bound, propagate
 from holdfast.bounding.graph import Graph, Relaxed
-from holdfast.bounding.question import ASSUMPTIONS, graph_of
+from holdfast.bounding.question import ASSUMPTIONS, graph_of, rows_of
 from holdfast.bounding.relax import LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.property import LinearProperty
+from holdfast.property import BoundedProperty, LinearProperty
 from holdfast.region import Family, Frames, Region, Sparse, Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
@@ -54,8 +54,10 @@ class Certify(Method[Search]):
     arithmetic: Arithmetic = "real"  # or the network as it runs, in its own arithmetic
 
     def obstacle(self, problem: Problem) -> str | None:
-        if not isinstance(problem.property, LinearProperty):
-            return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
+        if not isinstance(problem.property, BoundedProperty):
+            return "proofs need a property whose score is known from linear rows (Robustness, Targeted, Linear, Confidence, ...)"
+        if self.arithmetic == "executed" and not isinstance(problem.property, LinearProperty):
+            return "a proof about the network as executed needs a property in linear rows, since any other score is rounded itself"
         try:
             graph = graph_of(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
@@ -68,7 +70,9 @@ class Certify(Method[Search]):
             return Search(none, none, none, none, none, none, none, 0)
         linear = first_guess(problem)
         first = proved_score(problem.tiled(none[None]), self.arithmetic)  # not the property's own score: a last softmax is left out
-        return Search(none, 2 * linear, first, torch.full_like(none, torch.nan), first, linear, none, 0)
+        # A score that is linear hardly falls slower further out; a probability may.
+        end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
+        return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, 0)
 
     def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
         if problem.goal == "worst":
@@ -160,10 +164,10 @@ def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     graph = graph_of(problem, executed=arithmetic == "executed")
     order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the engine
     ordered = problem.take(order)
-    assert isinstance(ordered.property, LinearProperty)
-    matrix, offset = ordered.property.rows(graph.output.size)
+    assert isinstance(ordered.property, BoundedProperty)
+    matrix, offset = rows_of(ordered, graph)
     boxes = propagate(graph, ordered.region, None if arithmetic == "real" else problem.network.dtype)
-    return lower_bound(graph, boxes, matrix, offset).amin(1)[order.argsort()]
+    return ordered.property.least(lower_bound(graph, boxes, matrix, offset))[order.argsort()]
 
 
 def _what_moves_first(region: Region) -> Tensor:

@@ -46,6 +46,8 @@ class Tighten(Method[Training]):
     push: float = 0.01  # how much further to try once a radius has been passed
 
     def obstacle(self, problem: Problem) -> str | None:
+        if not isinstance(problem.property, LinearProperty):
+            return "proofs by training need a property in linear rows (Robustness, Targeted, Linear)"
         return Certify().obstacle(problem)
 
     def start(self, problem: Problem, seed: int) -> Training:

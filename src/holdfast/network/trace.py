@@ -1,6 +1,9 @@
 """The user's model as a graph of torch operators, by torch.export. Recurrent layers stay whole."""
 
+import contextlib
 import copy
+import io
+import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +22,11 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """
     # A size of one is special to the tracer and would be baked in.
     rows = example[:1].expand(3, *example.shape[1:]).clone()
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        # Where it fails torch prints the whole graph; the error says it in a line.
+        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
             return torch.export.export(copy.deepcopy(module), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
     except Exception as error:
@@ -29,6 +35,8 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             f"torch.export could not turn the model into a graph ({reason}), so nothing about it can be proved. "
             f"Attacks and all black-box methods still work."
         ) from error
+    finally:
+        logging.disable(before)
 
 
 def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:

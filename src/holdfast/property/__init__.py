@@ -1,9 +1,26 @@
 """What must hold: one file a property; positive scores are good, ties are failures."""
 
 from holdfast.property.avoid import Avoid
-from holdfast.property.base import LinearProperty, Property
+from holdfast.property.base import BoundedProperty, LinearProperty, Property
+from holdfast.property.confidence import Confidence
 from holdfast.property.custom import Custom
 from holdfast.property.linear import Linear
+from holdfast.property.reach import Reach
 from holdfast.property.robustness import Robustness, Targeted
+from holdfast.property.tie import Tie
+from holdfast.property.uncertainty import Uncertainty
 
-__all__ = ["Avoid", "Custom", "Linear", "LinearProperty", "Property", "Robustness", "Targeted"]
+__all__ = [
+    "Avoid",
+    "BoundedProperty",
+    "Confidence",
+    "Custom",
+    "Linear",
+    "LinearProperty",
+    "Property",
+    "Reach",
+    "Robustness",
+    "Targeted",
+    "Tie",
+    "Uncertainty",
+]

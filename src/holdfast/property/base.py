@@ -23,12 +23,78 @@ class Property(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearProperty(Property):
-    """A property that is a minimum of linear functions of the outputs, so that bound propagation can prove it."""
+class BoundedProperty(Property):
+    """A score that is a function of linear rows of the outputs, so that bounds of the rows bound it and bound propagation can prove it."""
 
     @abstractmethod
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """-> (batch, rows, outputs), (batch, rows) float64; score = min over rows of row . outputs + offset."""
+        """-> (batch, rows, outputs), (batch, rows) float64: the linear functions row . outputs + offset whose bounds `least` asks for."""
+
+    @abstractmethod
+    def least(self, values: Tensor) -> Tensor:
+        """(batch, rows) float64, lower bounds of the rows -> (batch,): the score is at least this, its rounding taken off.
+
+        Rises with every value. A value that is NaN or -inf says nothing, so nothing is said: the answer is NaN or -inf.
+        """
+
+    @abstractmethod
+    def most(self, lower: Tensor, upper: Tensor) -> Tensor:
+        """(batch, rows) float64 twice, bounds of the rows -> (batch,): the score is at most this, its rounding added."""
+
+    @abstractmethod
+    def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, rows) float64 twice, bounds of the rows -> low, high (batch, pieces, rows).
+
+        Wherever the rows are within their bounds the score is, locally, one of its pieces (it has one, or is the smallest of several), and
+        low <= the derivative of that piece along each row <= high. A piece that the score never is may hold zeros.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProperty(BoundedProperty):
+    """A property that is a minimum of linear functions of the outputs: score = min over rows of row . outputs + offset."""
+
+    def least(self, values: Tensor) -> Tensor:
+        return values.amin(1)
+
+    def most(self, lower: Tensor, upper: Tensor) -> Tensor:
+        return upper.amin(1)
+
+    def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        each = torch.eye(lower.shape[1], dtype=torch.float64, device=lower.device).expand(len(lower), -1, -1)
+        found = each * smallest(lower, upper)[..., None]
+        return found, found
+
+
+def smallest(lower: Tensor, upper: Tensor) -> Tensor:
+    """(batch, rows) twice -> (batch, rows): 1 for those that may be the smallest of their batch row, 0 for those that are above another."""
+    return (~(lower > upper.amin(1, keepdim=True))).double()
+
+
+def certain(bound: Tensor, values: Tensor) -> Tensor:
+    """bound (batch,), and -inf where one of the values (batch, rows) it was made of is -inf or NaN."""
+    known = (values > -torch.inf).all(1)
+    return torch.where(known, bound, -torch.inf)
+
+
+def differences(label: Tensor, outputs: int) -> Tensor:
+    """(batch,) -> (batch, outputs - 1, outputs) float64: the rows z_label - z_k, for every other class k in order."""
+    identity = torch.eye(outputs, dtype=torch.float64, device=label.device)
+    every = identity[label][:, None, :] - identity  # (batch, outputs, outputs); its own row is zero
+    others = torch.arange(outputs, device=label.device) != label[:, None]
+    return every[others].reshape(len(label), outputs - 1, outputs)
+
+
+def at(outputs: Tensor, label: Tensor) -> Tensor:
+    """(..., batch, outputs), (batch,) -> (..., batch)."""
+    index = label.to(outputs.device).expand(outputs.shape[:-1]).unsqueeze(-1)
+    return outputs.gather(-1, index).squeeze(-1)
+
+
+def lead(outputs: Tensor, label: Tensor) -> Tensor:
+    """(..., batch, outputs), (batch,) -> (..., batch): the label's output less the largest other."""
+    own = torch.nn.functional.one_hot(label.to(outputs.device), outputs.shape[-1]).bool().expand(outputs.shape)
+    return at(outputs, label) - outputs.masked_fill(own, -torch.inf).amax(-1)
 
 
 def check_labels(labels: Tensor, batch: int, outputs: int, what: str) -> None:

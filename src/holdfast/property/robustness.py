@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import LinearProperty, check_labels
+from holdfast.property.base import LinearProperty, at, check_labels, differences, lead
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,16 +16,10 @@ class Robustness(LinearProperty):
     label: Tensor  # (batch,) int64
 
     def score(self, outputs: Tensor) -> Tensor:
-        mine = _at(outputs, self.label)
-        label = self.label.to(outputs.device)
-        own = torch.nn.functional.one_hot(label, outputs.shape[-1]).bool().expand(outputs.shape)
-        return mine - outputs.masked_fill(own, -torch.inf).amax(-1)
+        return lead(outputs, self.label)
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        identity = torch.eye(outputs, dtype=torch.float64, device=self.label.device)
-        differences = identity[self.label][:, None, :] - identity  # (batch, outputs, outputs); its own row is zero
-        others = torch.arange(outputs, device=self.label.device) != self.label[:, None]
-        rows = differences[others].reshape(len(self.label), outputs - 1, outputs)
+        rows = differences(self.label, outputs)
         return rows, rows.new_zeros(rows.shape[:2])
 
     def check(self, batch: int, outputs: int) -> None:
@@ -45,7 +39,7 @@ class Targeted(LinearProperty):
     target: Tensor  # (batch,) int64
 
     def score(self, outputs: Tensor) -> Tensor:
-        return _at(outputs, self.label) - _at(outputs, self.target)
+        return at(outputs, self.label) - at(outputs, self.target)
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
         identity = torch.eye(outputs, dtype=torch.float64, device=self.label.device)
@@ -59,9 +53,3 @@ class Targeted(LinearProperty):
         if bool(same.any()):
             row = int(same.nonzero()[0, 0])
             raise BadInput(f"target {int(self.target[row])} of input {row} is its own label: nothing would have to change.")
-
-
-def _at(outputs: Tensor, label: Tensor) -> Tensor:
-    """(..., batch, outputs), (batch,) -> (..., batch)."""
-    index = label.to(outputs.device).expand(outputs.shape[:-1]).unsqueeze(-1)
-    return outputs.gather(-1, index).squeeze(-1)

@@ -1,0 +1,127 @@
+"""A class stays ahead of another, or of all others, by a given confidence (DeepQuant's confidence interval)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.property.base import BoundedProperty, at, certain, check_labels, differences, lead, smallest
+from holdfast.property.probability import among, least_leads, most_leads, others, probabilities, share
+from holdfast.rounding import TINY, gamma
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence(BoundedProperty):
+    """f_label - f_other - epsilon stays positive; without `other`, for every other class.
+
+    f is softmax(outputs), or with softmax=False the outputs themselves. A single `other` lets a third class win unseen; without
+    it the label is on top by more than epsilon wherever the property holds.
+    """
+
+    label: Tensor  # (batch,) int64
+    other: Tensor | None = None  # (batch,) int64
+    epsilon: float = 0.0
+    softmax: bool = True
+
+    @staticmethod
+    def runner_up(outputs: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
+        """Outputs at the inputs (batch, outputs) -> the class on top against the second (the paper's case 1)."""
+        label, other = outputs.topk(2, dim=-1).indices.unbind(-1)
+        return Confidence(label, other, epsilon, softmax)
+
+    @staticmethod
+    def against(outputs: Tensor, other: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
+        """Outputs at the inputs (batch, outputs) -> the class on top against a given one, (batch,) (case 2)."""
+        return Confidence(outputs.argmax(-1), other, epsilon, softmax)
+
+    @staticmethod
+    def least_likely(outputs: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
+        """Outputs at the inputs (batch, outputs) -> the class on top against the last (case 3)."""
+        return Confidence(outputs.argmax(-1), outputs.argmin(-1), epsilon, softmax)
+
+    def score(self, outputs: Tensor) -> Tensor:
+        f = share(outputs, self.softmax)
+        ahead = lead(f, self.label) if self.other is None else at(f, self.label) - at(f, self.other)
+        return ahead - self.epsilon
+
+    def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """z_label - z_k for every other class k, and for probabilities their negatives: a lead that is lost depends on both ends."""
+        rows = differences(self.label, outputs)
+        rows = torch.cat([rows, -rows], dim=1) if self.softmax else rows
+        return rows, rows.new_zeros(rows.shape[:2])
+
+    def least(self, values: Tensor) -> Tensor:
+        lower, upper = self.ends(values, None)
+        leads = least_leads(lower, upper) if self.softmax else lower
+        found = self._asked(leads).amin(1)
+        return certain(found - self.epsilon - 4 * gamma(1) * (found.abs() + self.epsilon) - TINY, values)
+
+    def most(self, lower: Tensor, upper: Tensor) -> Tensor:
+        low, high = self.ends(lower, upper)
+        leads = most_leads(low, high) if self.softmax else high
+        found = self._asked(leads).amin(1)
+        return found - self.epsilon + 4 * gamma(1) * (found.abs() + self.epsilon) + TINY
+
+    def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """Along d_k = z_c - z_k the lead p_c - p_j rises by p_k (p_c - p_j), and along d_j by p_j more."""
+        low, high = self.ends(lower, upper)
+        if not self.softmax:
+            found = self._pieces(low.shape[1]) * smallest(self._asked(low), self._asked(high))[..., None]
+            return found, found
+        leads = self._asked(least_leads(low, high)), self._asked(most_leads(low, high))
+        alive = smallest(*leads)[..., None]
+        p = probabilities(among(self.label, -high), among(self.label, -low))
+        p_low, p_high = (others(self.label, end)[:, None] for end in p)
+        lead_low, lead_high = (end.clamp(-1, 1)[..., None] for end in leads)
+        own = self._pieces(low.shape[1])
+        least = torch.minimum(p_low * lead_low, p_high * lead_low) + own * p_low
+        most = torch.maximum(p_low * lead_high, p_high * lead_high) + own * p_high
+        none = torch.zeros_like(least)
+        slack = 16 * gamma(1) * p_high + TINY
+        return torch.cat([(least - slack) * alive, none], dim=2), torch.cat([(most + slack) * alive, none], dim=2)
+
+    def ends(self, lower: Tensor, upper: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Bounds of z_label - z_k on both sides, from bounds of all rows."""
+        if not self.softmax:
+            return lower, lower if upper is None else upper
+        half = lower.shape[1] // 2
+        return lower[:, :half], -lower[:, half:]
+
+    def _asked(self, leads: Tensor) -> Tensor:
+        """(batch, others) -> the leads over the classes that count: (batch, others) or (batch, 1)."""
+        return leads if self.other is None else leads.gather(1, self._place()[:, None])
+
+    def _pieces(self, count: int) -> Tensor:
+        """-> (batch, pieces, others): which d_k the lead of each piece is about."""
+        each = torch.eye(count, dtype=torch.float64, device=self.label.device)
+        return each.expand(len(self.label), -1, -1) if self.other is None else each[self._place()][:, None]
+
+    def _place(self) -> Tensor:
+        """Where the other class stands among the rows."""
+        assert self.other is not None
+        return self.other - (self.other > self.label).long()
+
+    def check(self, batch: int, outputs: int) -> None:
+        check_epsilon(self.epsilon, self.softmax)
+        check_classes(outputs)
+        check_labels(self.label, batch, outputs, "label")
+        if self.other is None:
+            return
+        check_labels(self.other, batch, outputs, "other class")
+        same = self.label == self.other
+        if bool(same.any()):
+            row = int(same.nonzero()[0, 0])
+            raise BadInput(f"the other class {int(self.other[row])} of input {row} is its own label: it is never ahead of itself.")
+
+
+def check_classes(outputs: int) -> None:
+    if outputs < 2:
+        raise BadInput(f"the network has {outputs} output, so there is no other class to compare with. Use a Linear property.")
+
+
+def check_epsilon(epsilon: float, softmax: bool) -> None:
+    """A confidence gap: not negative, and below one where it is between probabilities."""
+    if not 0 <= epsilon < (1 if softmax else torch.inf):
+        most = "a number from 0 to 1, without 1" if softmax else "a number that is not negative"
+        raise BadInput(f"epsilon must be {most}, got {epsilon}: it is the gap between two {'probabilities' if softmax else 'outputs'}.")

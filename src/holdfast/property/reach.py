@@ -1,0 +1,71 @@
+"""A class stays below a given probability."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.property.base import BoundedProperty, at, certain, check_labels, differences
+from holdfast.property.confidence import check_classes
+from holdfast.property.probability import among, others, probabilities, share
+from holdfast.rounding import TINY, gamma
+
+
+@dataclass(frozen=True, eq=False)
+class Reach(BoundedProperty):
+    """tau - f_label stays positive: inputs where the class reaches tau are reachability examples.
+
+    f is softmax(outputs), or with softmax=False the outputs themselves.
+    """
+
+    label: Tensor  # (batch,) int64
+    tau: Tensor  # (batch,) float
+    softmax: bool = True
+
+    @staticmethod
+    def rise(outputs: Tensor, label: Tensor, epsilon: float, softmax: bool = True) -> "Reach":
+        """Outputs at the inputs (batch, outputs) -> the class must not rise by epsilon above what it is there."""
+        return Reach(label, at(share(outputs.double(), softmax), label) + epsilon, softmax)
+
+    def score(self, outputs: Tensor) -> Tensor:
+        return self.tau.to(outputs) - at(share(outputs, self.softmax), self.label)
+
+    def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """z_k - z_label for every other class k; on the outputs themselves, tau - z_label."""
+        if self.softmax:
+            rows = -differences(self.label, outputs)
+            return rows, rows.new_zeros(rows.shape[:2])
+        rows = -torch.eye(outputs, dtype=torch.float64, device=self.label.device)[self.label][:, None]
+        return rows, self.tau.double()[:, None]
+
+    def least(self, values: Tensor) -> Tensor:
+        """p_label = 1 / (1 + sum of exp(z_k - z_label)) falls with every row."""
+        if not self.softmax:
+            return values[:, 0]
+        return certain(self._left(values, 1), values)
+
+    def most(self, lower: Tensor, upper: Tensor) -> Tensor:
+        return self._left(upper, -1) if self.softmax else upper[:, 0]
+
+    def _left(self, values: Tensor, side: int) -> Tensor:
+        tau, p = self.tau.double(), 1 / (1 + torch.exp(values).sum(1))
+        return tau - p - side * (gamma(values.shape[1] + 64) * (p + tau.abs()) + TINY)
+
+    def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """p_label falls by p_label p_k along z_k - z_label; a product of two shares of one is at most a quarter."""
+        if not self.softmax:
+            one = torch.ones_like(lower)[:, None]
+            return one, one
+        ends = probabilities(among(self.label, lower), among(self.label, upper))
+        low, high = (at(p, self.label)[:, None] * others(self.label, p) for p in ends)
+        return (low * (1 - 4 * gamma(1)))[:, None], (high * (1 + 4 * gamma(1)) + TINY).clamp_max(0.25)[:, None]
+
+    def check(self, batch: int, outputs: int) -> None:
+        if self.softmax:
+            check_classes(outputs)
+        check_labels(self.label, batch, outputs, "label")
+        if tuple(self.tau.shape) != (batch,):
+            raise BadInput(f"tau has shape {tuple(self.tau.shape)}, expected ({batch},): one level for each input.")
+        if not bool(self.tau.isfinite().all()):
+            raise BadInput("a level tau is NaN or infinite.")

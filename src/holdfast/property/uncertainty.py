@@ -1,0 +1,148 @@
+"""The network stays far from not knowing: its distribution keeps a distance from the uniform one, or from a given one."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.property.base import BoundedProperty, certain
+from holdfast.property.confidence import check_classes
+from holdfast.property.probability import probabilities
+from holdfast.rounding import TINY, gamma
+
+GRID = 2.0**40
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty(BoundedProperty):
+    """KL(q || softmax z) - epsilon stays positive; q is `toward`, or uniform without it.
+
+    The score is logsumexp(z) - q.z + sum q log q - epsilon, convex in the outputs z. With v_k = z_k - q.z it is the logsumexp of v, which
+    rises with each; and for any distribution p, logsumexp(z) >= p.z + entropy(p) (Gibbs), with equality at p = softmax(z): every such plane
+    is a sound linear bound. Planes for p between q and another distribution need one row only: p - q is a share of the way. So the planes
+    from q to every single class come with the v_k, and those from q to `near`, one distribution for each input, with one row more.
+
+    Distributions are kept in steps of 2^-40 with a sum of exactly one, so that no row of them is rounded.
+    """
+
+    toward: Tensor | None = None  # (batch, outputs)
+    epsilon: float = 0.0
+    near: Tensor | None = None  # (batch, outputs)
+
+    def __post_init__(self) -> None:
+        for name in ("toward", "near"):
+            given = getattr(self, name)
+            if given is not None and _is_distribution(given):  # what is none is refused by `check`
+                object.__setattr__(self, name, in_steps(given))
+
+    @staticmethod
+    def around(outputs: Tensor, toward: Tensor | None = None, epsilon: float = 0.0) -> "Uncertainty":
+        """Outputs at the inputs (batch, outputs) -> the property with the tangent planes there."""
+        return Uncertainty(toward, epsilon, outputs.double().softmax(-1))
+
+    def score(self, outputs: Tensor) -> Tensor:
+        q = self._target(outputs.shape[-1], outputs.device)
+        away = -(q.to(outputs) * outputs.log_softmax(-1)).sum(-1) - entropy(q).to(outputs)
+        return away - self.epsilon
+
+    def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """z_k - q.z for every class, then (p - q).z where there is a tangent plane."""
+        device = self._device()
+        q = self._target(outputs, device)
+        rows = torch.eye(outputs, dtype=torch.float64, device=device) - q[:, None]
+        if self.near is not None:
+            rows = torch.cat([rows.expand(len(self.near), -1, -1), (self.near - q)[:, None]], dim=1)
+        return rows, rows.new_zeros(rows.shape[:2])
+
+    def least(self, values: Tensor) -> Tensor:
+        """The best of the logsumexp and all planes; no divergence is negative."""
+        curve = self._curve(values)
+        q = self._target(curve.shape[1], values.device)
+        found = torch.logsumexp(curve, 1) - self._slack(curve.shape[1], curve.abs().amax(1))
+        found = torch.maximum(found, self._to_a_class(curve, q))
+        if self.near is not None:
+            found = torch.maximum(found, self._to_near(values[:, -1], q))
+        known = entropy(q)
+        least = (found - known - self._slack(curve.shape[1], found.abs() + known)).clamp_min(0) - self.epsilon
+        return certain(least - 4 * gamma(1) * least.abs(), values)
+
+    def _to_a_class(self, curve: Tensor, q: Tensor) -> Tensor:
+        """p = (1 - a) q + a e_k has the entropy a' + (1 - a) entropy(q), a' = -(1 - a) log(1 - a), but for its own entry."""
+        a = _shares(curve)
+        rest = torch.special.entr(1 - a) + (1 - a) * entropy(q)[:, None]
+        bent: Tensor = rest - torch.special.entr((1 - a) * q) + torch.special.entr((1 - a) * q + a)
+        return (a * curve + bent - self._slack(curve.shape[1], (a * curve).abs())).amax((0, 2))
+
+    def _to_near(self, plane: Tensor, q: Tensor) -> Tensor:
+        """p = (1 - a) q + a near."""
+        assert self.near is not None
+        a = _shares(self.near)
+        bent = entropy((1 - a) * q + a * self.near)
+        return (a[..., 0] * plane + bent - self._slack(self.near.shape[1], (a[..., 0] * plane).abs())).amax(0)
+
+    def most(self, lower: Tensor, upper: Tensor) -> Tensor:
+        curve = self._curve(upper)
+        outputs, known = curve.shape[1], entropy(self._target(curve.shape[1], upper.device))
+        found = torch.logsumexp(curve, 1)
+        return found - known - self.epsilon + self._slack(outputs, curve.abs().amax(1) + found.abs() + known + self.epsilon)
+
+    def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """Along w_k the logsumexp rises by the share of class k; the tangent plane is no part of the score."""
+        low, high = probabilities(self._curve(lower), self._curve(upper))
+        extra = lower.shape[1] - low.shape[1]
+        return torch.nn.functional.pad(low, (0, extra))[:, None], torch.nn.functional.pad(high, (0, extra))[:, None]
+
+    def _curve(self, values: Tensor) -> Tensor:
+        return values if self.near is None else values[:, :-1]
+
+    @staticmethod
+    def _slack(outputs: int, size: Tensor) -> Tensor:
+        """What sums of so many terms, logarithms and exponentials may be off by, at numbers of this size."""
+        return gamma(outputs + 64) * (size + 1 + math.log(outputs)) + TINY
+
+    def _target(self, outputs: int, device: torch.device) -> Tensor:
+        """-> (batch or 1, outputs) float64."""
+        if self.toward is not None:
+            return self.toward.to(device)
+        return in_steps(torch.full((1, outputs), 1 / outputs, dtype=torch.float64, device=device))
+
+    def _device(self) -> torch.device:
+        given = self.toward if self.toward is not None else self.near
+        return torch.device("cpu") if given is None else given.device
+
+    def check(self, batch: int, outputs: int) -> None:
+        check_classes(outputs)
+        if not 0 <= self.epsilon < math.inf:
+            raise BadInput(f"epsilon must be a number that is not negative, got {self.epsilon}: it is a divergence.")
+        for what, given in (("the distribution `toward`", self.toward), ("the distribution `near`", self.near)):
+            if given is None:
+                continue
+            if tuple(given.shape) != (batch, outputs):
+                raise BadInput(f"{what} has shape {tuple(given.shape)}, expected ({batch}, {outputs}): one number for each class.")
+            if not _is_distribution(given):
+                raise BadInput(f"{what} must hold numbers from 0 to 1 that add up to one for each input.")
+
+
+def _is_distribution(given: Tensor) -> bool:
+    fits = given.dim() == 2 and given.is_floating_point() and bool((given >= 0).all())
+    return fits and bool(((given.double().sum(-1) - 1).abs() < 1e-3).all())
+
+
+def in_steps(distribution: Tensor) -> Tensor:
+    """(batch, outputs) -> the same float64, in steps of 2^-40 with a sum of exactly one: the largest takes what is left over."""
+    steps = (distribution.double() / distribution.double().sum(-1, keepdim=True) * GRID).round()
+    largest = steps.argmax(-1, keepdim=True)
+    return steps.scatter_add(-1, largest, GRID - steps.sum(-1, keepdim=True)) / GRID
+
+
+def _shares(like: Tensor) -> Tensor:
+    """-> (shares, 1, 1) from one downwards, each a sixth less than the one before: the best is at most a twelfth away from one of them."""
+    return (2.0 ** -(torch.arange(64, dtype=torch.float64, device=like.device) / 4))[:, None, None]
+
+
+def entropy(p: Tensor) -> Tensor:
+    """(..., outputs) -> (...,): minus the sum of p log p."""
+    found: Tensor = torch.special.entr(p).sum(-1)
+    return found
