@@ -10,11 +10,11 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 ROOMS = ("certify", "hamming", "lipschitz", "monitor")
 FLOORS = [
     ("errors", "memory", "result", "batch", "rounding"),
-    ("network", "region", "property", "vnnlib"),
+    ("network", "region", "property", "vnnlib", "vnnlib2"),
     ("problem", "method", "solver", "store", "execute"),
     ("bounding", "attacks", "datasets"),
     ROOMS,
-    ("api", "report"),
+    ("api", "report", "risks"),
     ("cli",),
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -26,13 +26,33 @@ if TYPE_CHECKING:
     from holdfast.hamming import Branch, Greedy, Grid
     from holdfast.hamming.saliency import saliency
     from holdfast.hamming.testgen import Tests, testgen
+    from holdfast.lipschitz import Mesh, Range, Smoothed, Smoothing
+    from holdfast.lipschitz.reach import reach
+    from holdfast.lipschitz.smoothing import smoothed
     from holdfast.lipschitz.verify import Verdict, verify
     from holdfast.method import Claims, Method
+    from holdfast.monitor import (
+        Bins,
+        Classes,
+        Groups,
+        Guard,
+        Monitor,
+        Mutation,
+        Noise,
+        Output,
+        Own,
+        Score,
+        Scores,
+        Streaming,
+        Tolerance,
+        Typos,
+    )
     from holdfast.network import Network
     from holdfast.problem import Problem
-    from holdfast.property import Custom, Linear, Property, Robustness, Targeted
+    from holdfast.property import BoundedProperty, Confidence, Custom, Linear, Property, Reach, Robustness, Targeted, Tie, Uncertainty
     from holdfast.region import Ball, Box, Domain, Frames, Patch, Region, Sparse, Words
     from holdfast.result import Bound, Bracket, Evidence, Key, Overall, Record, overall
+    from holdfast.risks import Risk, risk
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
 
@@ -46,13 +66,20 @@ _HOME = {
         "BadInput", "Contradiction", "HoldfastError", "MissingExtra", "StoreError", "UnreadableFile", "UnsupportedLayer",
     ),
     "holdfast.hamming": ("Branch", "Greedy", "Grid", "Tests", "saliency", "testgen"),
-    "holdfast.lipschitz": ("Verdict", "verify"),
+    "holdfast.lipschitz": ("Mesh", "Range", "Smoothed", "Smoothing", "Verdict", "reach", "smoothed", "verify"),
     "holdfast.method": ("Claims", "Method"),
+    "holdfast.monitor": (
+        "Bins", "Classes", "Groups", "Guard", "Monitor", "Mutation", "Noise", "Output", "Own", "Score", "Scores", "Streaming", "Tolerance",
+        "Typos",
+    ),
     "holdfast.network": ("Network",),
     "holdfast.problem": ("Problem",),
-    "holdfast.property": ("Custom", "Linear", "Property", "Robustness", "Targeted"),
+    "holdfast.property": (
+        "BoundedProperty", "Confidence", "Custom", "Linear", "Property", "Reach", "Robustness", "Targeted", "Tie", "Uncertainty",
+    ),
     "holdfast.region": ("Ball", "Box", "Domain", "Frames", "Patch", "Region", "Sparse", "Words"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Key", "Overall", "Record", "overall"),
+    "holdfast.risks": ("Risk", "risk"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
 }  # fmt: skip
@@ -63,7 +90,9 @@ __all__ = [
     "PGD",
     "BadInput",
     "Ball",
+    "Bins",
     "Bound",
+    "BoundedProperty",
     "Bounds",
     "Box",
     "Bracket",
@@ -71,6 +100,8 @@ __all__ = [
     "CarliniWagner",
     "Certify",
     "Claims",
+    "Classes",
+    "Confidence",
     "Contradiction",
     "Corners",
     "Custom",
@@ -80,27 +111,47 @@ __all__ = [
     "Frames",
     "Greedy",
     "Grid",
+    "Groups",
+    "Guard",
     "HoldfastError",
     "Key",
     "Linear",
+    "Mesh",
     "Method",
     "MissingExtra",
+    "Monitor",
+    "Mutation",
     "Network",
+    "Noise",
+    "Output",
     "Overall",
+    "Own",
     "Patch",
     "Problem",
     "Property",
+    "Range",
+    "Reach",
     "Record",
     "Region",
+    "Risk",
     "Robustness",
+    "Score",
+    "Scores",
+    "Smoothed",
+    "Smoothing",
     "Sparse",
     "Split",
     "Stop",
     "Store",
     "StoreError",
+    "Streaming",
     "Targeted",
     "Tests",
+    "Tie",
     "Tighten",
+    "Tolerance",
+    "Typos",
+    "Uncertainty",
     "UnreadableFile",
     "UnsupportedLayer",
     "Verdict",
@@ -109,7 +160,10 @@ __all__ = [
     "bounds",
     "overall",
     "radius",
+    "reach",
+    "risk",
     "saliency",
+    "smoothed",
     "solve",
     "testgen",
     "verify",

@@ -1,4 +1,4 @@
-"""VNN-LIB 1: a question about a network as a text file. X_i are its inputs, Y_i its outputs, and the file describes what must NOT happen.
+"""VNN-LIB: a question about a network as a text file. X_i are its inputs, Y_i its outputs, and the file describes what must NOT happen.
 
 The asserts, joined by and, are brought into one form: a list of boxes of inputs, each with the polytopes that the outputs must avoid
 there. Numbers are kept as they are written (fractions), so that a counterexample can be checked without any rounding. The file is read
@@ -9,7 +9,7 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -24,6 +24,7 @@ from holdfast.property.avoid import Avoid
 
 MOST_BYTES = 2**29
 MOST_CASES = 2**16  # alternatives after multiplying out
+VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
 TOKEN = re.compile(r"[()]|[^\s()]+")
 VARIABLE = re.compile(r"[XY]_(0|[1-9]\d{0,8})")
 NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?")
@@ -31,6 +32,7 @@ LARGEST = Fraction(torch.finfo(torch.float64).max)
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "exit")
 
 Name: TypeAlias = tuple[Literal["X", "Y"], int]
+Token: TypeAlias = tuple[str, int]  # with its line
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,29 @@ def read_vnnlib(file: str | Path) -> Spec:
 
 
 def parse(text: str, name: str = "property") -> Spec:
-    """The text of a file; BadInput says in which line it cannot be understood."""
+    """The text of a file; BadInput says in which line it cannot be understood. A file of version 2 says so at its beginning."""
+    version = VERSION.match(text)
+    if version is None:
+        return spec_of(_tokens(text), name)
+    if not version[1].startswith("2."):
+        raise BadInput(f"{name}: VNN-LIB version {version[1]} is not known: 1 (which says nothing of its version) and 2.0 are.")
+    from holdfast.vnnlib2 import parse2  # reads with a package that few need
+
+    return parse2(text, name)
+
+
+def spec_of(tokens: Iterable[Token], name: str) -> Spec:
+    """Brackets and words of version 1, from wherever they come."""
     reader = _Reader(name)
+    for token, line in tokens:
+        reader.read(token, line)
+    return reader.finished()
+
+
+def _tokens(text: str) -> Iterator[Token]:
     for number, line in enumerate(text.split("\n"), 1):
         for token in TOKEN.findall(line.partition(";")[0]):
-            reader.read(token, number)
-    return reader.finished()
+            yield token, number
 
 
 def _text(path: Path) -> str:

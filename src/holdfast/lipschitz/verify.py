@@ -12,31 +12,23 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.attacks.descent import descend
-from holdfast.bounding.activation_split import ActivationSplit
-from holdfast.bounding.branch import Branching, Frontier, InputSplit, Points
-from holdfast.bounding.graph import Graph, Relaxed
+from holdfast.bounding.branch import Branching, Frontier, Points
+from holdfast.bounding.graph import Graph
 from holdfast.bounding.prepare import prepared
 from holdfast.bounding.question import ASSUMPTIONS
-from holdfast.bounding.trained import arguments
 from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.lipschitz.search import FULL, OFTEN, lowered, method_for, near, problem_of, scattered
 from holdfast.network import Network
-from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.region import Box
-from holdfast.result import Evidence, Key
+from holdfast.result import Evidence
 from holdfast.solver import Stop
 from holdfast.vnnlib import Case, Spec, read_vnnlib
 
 Answer = Literal["sat", "unsat", "unknown", "timeout"]
 ROUNDED_FACTORS = "factors of outputs that float64 cannot write are taken as the nearest number that it can"
-FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
 STARTS, STEPS = 2048, 30  # of the search before any proof: places, and steps from each
 NUMBERS = 2**19  # in all these places; fewer places for large inputs
-TRIES, SHORT = 64, 12  # of the search between the proofs
-OFTEN = 16  # batches after each of which it is done; later, after every fourth
-LONGEST = 100  # steps where there are few places
-FULL = 8  # times what a method likes to have waiting; depth first that takes very long
 REPLAYED = 32  # candidates of one batch that are replayed at most
 
 
@@ -127,7 +119,7 @@ class _Search:
         except UnsupportedLayer as error:
             self.note = str(error)
             return
-        chosen = method or _method(graph, self.region)
+        chosen = method or method_for(graph, self.region)
         self.settings = {"method": type(chosen).__name__, **asdict(chosen)}  # type: ignore[call-overload]
         self._prove(graph, chosen, deadline)
 
@@ -139,7 +131,7 @@ class _Search:
             if time.monotonic() >= deadline:
                 self.answer = "timeout"
                 return
-            self.frontier, points = method.step(graph, self.region, self.rules, frontier)
+            self.frontier, points = method.step(graph, self.region, self.rules, frontier, deadline)
             frontier = self.frontier
             self._search(points, downhill=step < OFTEN or step % 4 == 0)
             if self.witness is not None:
@@ -153,35 +145,18 @@ class _Search:
         """Every polytope of every case by itself, from many places at once."""
         each = torch.arange(len(self.inside), device=self.net.device).repeat_interleave(self.rules.offset.shape[1])
         boxes = batch.take(self.inside, each)
-        aims = self._problem(boxes, Avoid(self.rules.matrix.flatten(0, 1)[:, None], self.rules.offset.flatten(0, 1)[:, None]))
+        aims = problem_of(self.net, boxes, Avoid(self.rules.matrix.flatten(0, 1)[:, None], self.rules.offset.flatten(0, 1)[:, None]))
         count = max(1, min(STARTS, NUMBERS // boxes.centre[0].numel()) // len(aims))
-        start = _scattered(boxes, count, self.generator)
+        start = scattered(boxes, count, self.generator)
         start[0] = boxes.centre
-        points, score = self._descend(aims, start, STEPS)
+        points, score = lowered(aims, start, STEPS)
         self._hear(points.flatten(0, 1), each.repeat(count), score.flatten())
 
     def _search(self, points: Points, *, downhill: bool) -> None:
-        """The places where bounds are worst, and others in the same boxes; then downhill from the best of them."""
-        if not len(points.task):
-            return
-        around = batch.take(self.inside, points.task)
-        boxes = Box.between(*(around.project(end.to(around.centre)) for end in (points.lower, points.upper)))
-        problem = self._problem(boxes, batch.take(self.rules, points.task))
-        tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], _scattered(boxes, 1, self.generator)])
-        score, which = problem.score(tried).min(0)
-        tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
-        self._hear(tried, points.task, score)
-        if downhill and self.witness is None and self.net.differentiable:
-            chosen = score.topk(min(TRIES, len(score)), largest=False).indices
-            steps = min(LONGEST, SHORT * TRIES // len(chosen))
-            found, score = self._descend(problem.take(chosen), tried[chosen][None], steps)
-            self._hear(found[0], points.task[chosen], score[0])
-
-    def _problem(self, region: Box, rules: Avoid) -> Problem:
-        return Problem(self.net, region, rules, "worst", tuple(Key(i) for i in range(len(region))))
-
-    def _descend(self, problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        return descend(problem, start, steps) if self.net.differentiable else (start, problem.score(start))
+        for candidates in near(self.net, self.inside, self.rules, points, self.generator, downhill=downhill):
+            self._hear(*candidates)
+            if self.witness is not None:
+                return
 
     def _hear(self, x: Tensor, task: Tensor, score: Tensor) -> None:
         """Candidates (n, *shape): the first that stands up to being replayed is the answer."""
@@ -229,14 +204,6 @@ class _Search:
         return None
 
 
-def _method(graph: Graph, region: Box) -> Branching[Any]:
-    """Boxes of inputs while few inputs move, or where some function does not bend at zero and cannot be decided."""
-    moving = int((region.lower < region.upper).flatten(1).sum(1).max())
-    read = set(arguments(graph))
-    decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
-    return ActivationSplit() if moving > FEW_INPUTS and decidable else InputSplit()
-
-
 def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[int, ...]:
     """The shape of one input, which must hold as many numbers as the property speaks of; an open size follows from that."""
     known = (inputs,) if net.shape is None else net.shape
@@ -270,9 +237,3 @@ def _as_written(x: list[float], case: Case) -> list[float]:
     """Where the network's arithmetic has no number between two ends, the end itself."""
     ends = zip(x, case.lower, case.upper, strict=True)
     return [min(max(value, float(low.value)), float(high.value)) for value, low, high in ends]
-
-
-def _scattered(region: Box, count: int, generator: torch.Generator) -> Tensor:
-    """-> (count, batch, *shape): every feature at its lower end, at its upper end, or anywhere between, a third of them each."""
-    share = (3 * torch.rand((count, *region.centre.shape), generator=generator) - 1).clamp(0, 1).to(region.centre)
-    return region.project(region.lower + share * (region.upper - region.lower))
