@@ -1,0 +1,140 @@
+"""What may stand in the place of an element: a finite set with probabilities, or a way to draw.
+
+Every set holds the original, first. One element is replaced at a time; the rest of the sequence stays.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+
+SUM = 1e-6  # probabilities may miss one by this much; they are then divided by their sum
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The values that may stand in an element's place, itself first, and how likely each is."""
+
+    values: Tensor  # (k,) ids, or (k, ...) frames
+    probability: Tensor  # (k,) float64
+
+    @staticmethod
+    def of(element: int | Tensor, values: Sequence[Any] | Tensor, probability: Sequence[float] | None = None) -> "Choices":
+        """Checked, each value once, the original first; uniform without probabilities."""
+        weight = [1 / max(1, len(values))] * len(values) if probability is None else [float(p) for p in probability]
+        _check_probability(weight, len(values), element)
+        if isinstance(element, int):
+            return _of_ids(element, [int(value) for value in values], weight)
+        given = values if isinstance(values, Tensor) else torch.stack([torch.as_tensor(value) for value in values])
+        same = (given == element.to(given)).reshape(len(given), -1).all(1)
+        if not bool(same.any()):
+            raise BadInput(_missing(element))
+        flat, place = torch.unique(given.reshape(len(given), -1), dim=0, return_inverse=True)
+        merged = torch.zeros(len(flat), dtype=torch.float64).index_add_(0, place, torch.tensor(weight, dtype=torch.float64) / sum(weight))
+        order = (torch.arange(len(flat)) != place[same][0]).int().argsort(stable=True)
+        return Choices(flat[order].reshape(-1, *given.shape[1:]), merged[order])
+
+
+def _of_ids(own: int, values: list[int], weight: list[float]) -> Choices:
+    """The same in plain Python: vocabularies are large."""
+    if own not in values:
+        raise BadInput(_missing(own))
+    merged = {own: 0.0}
+    for value, share in zip(values, weight, strict=True):
+        merged[value] = merged.get(value, 0.0) + share
+    probability = torch.tensor(list(merged.values()), dtype=torch.float64)
+    return Choices(torch.tensor(list(merged)), probability / probability.sum())
+
+
+def _check_probability(weight: list[float], count: int, element: Any) -> None:
+    if not count:
+        raise BadInput(_missing(element))
+    if len(weight) != count:
+        raise BadInput(f"{count} mutations of {_shown(element)}, but {len(weight)} probabilities: give one for each.")
+    if not (all(p >= 0 for p in weight) and abs(sum(weight) - 1) <= SUM):
+        raise BadInput(f"the probabilities of {_shown(element)} sum to {sum(weight):.9g}; they must be >= 0 and sum to 1.")
+
+
+def _missing(element: Any) -> str:
+    return f"the mutations of {_shown(element)} do not hold the original: add it, with probability 0 if it never stays."
+
+
+def _shown(element: Any) -> str:
+    return f"a frame of shape {tuple(element.shape)}" if isinstance(element, Tensor) and element.dim() else f"element {element}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The choices of several elements one after the other: those of element i are start[i] to start[i + 1], the original first."""
+
+    start: Tensor  # (n + 1,) int64
+    values: Tensor  # (m,) int64, or (m, ...) frames
+    probability: Tensor  # (m,) float64
+
+    @staticmethod
+    def of(rows: Iterable[Choices]) -> "Table":
+        every = list(rows)
+        counts = torch.tensor([0, *(len(row.probability) for row in every)])
+        return Table(counts.cumsum(0), torch.cat([row.values for row in every]), torch.cat([row.probability for row in every]))
+
+    @property
+    def counts(self) -> Tensor:
+        return self.start.diff()
+
+
+class Mutation(ABC):
+    """What may stand in the place of one element."""
+
+    finite: ClassVar[bool] = True  # `choices` lists everything; else only `sample` works
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def choices(self, element: Any) -> Choices:
+        """All values with their probabilities, the original first; only where `finite`."""
+
+    def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
+        """(count, ...): independent draws."""
+        every = self.choices(element)
+        return every.values[torch.multinomial(every.probability, count, replacement=True, generator=generator)]
+
+    def table(self, elements: Sequence[Any] | Tensor) -> Table:
+        """The choices of each element."""
+        if isinstance(elements, Tensor) and are_ids(elements):
+            return Table.of(self.choices(element) for element in elements.tolist())
+        return Table.of(self.choices(element) for element in elements)
+
+    def abstract(self, elements: Tensor) -> Tensor:
+        """(n, ...) -> (n,) int64: elements of one number are alike to an abstract model. Ids are their own, frames are all alike."""
+        return elements.long() if are_ids(elements) else torch.zeros(len(elements), dtype=torch.int64)
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What JSON can hold; with `tensors` enough to build it again. BadInput where it cannot be saved."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
+def are_ids(elements: Sequence[Any] | Tensor) -> bool:
+    return isinstance(elements, Tensor) and not elements.is_floating_point() and elements.dim() == 1
+
+
+class Still(Mutation):
+    """Nothing changes: what a network does by itself."""
+
+    kind: ClassVar[str] = "still"
+
+    def choices(self, element: Any) -> Choices:
+        return Choices(torch.as_tensor(element)[None], torch.ones(1, dtype=torch.float64))
+
+    def table(self, elements: Sequence[Any] | Tensor) -> Table:
+        values = torch.as_tensor(elements)
+        return Table(torch.arange(len(values) + 1), values, torch.ones(len(values), dtype=torch.float64))
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind}

@@ -1,0 +1,172 @@
+"""How the improved abstract model is grown: offsets and effects that are pulled towards what their parent says.
+
+The root holds all attackable transitions, its children those that emitted one label, and below them each split cuts along a linear
+direction of (state behind the element, log of 1 + margin): ridge regression of what is still unexplained, cut where the squared error
+falls most. A node's estimate for an abstract input is its parent's, plus an offset of the node, plus an effect of the input in that
+node; both are sums over `pull` more transitions than there are, so what was hardly seen stays with the parent.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+
+from holdfast.errors import BadInput
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+SLOPE = 0.1  # ridge, as a share of each direction's variance
+MOST = 20_000  # rows that PCA looks at
+STRATUM = 40  # held-out transitions that a band needs
+
+
+@dataclass(frozen=True)
+class Growing:
+    """depth: splits below a label, at most. fewest, share: a leaf holds so many transitions, and such a share of all.
+    omega: dimensions kept. pull: how many transitions the parent's opinion weighs. confidence: share of held-out scores that
+    low..high should contain."""
+
+    depth: int = 8
+    fewest: int = 10
+    share: float = 0.008
+    omega: int = 16
+    pull: float = 6.0
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.depth < 0 or min(self.fewest, self.omega) < 1 or not (self.pull > 0 <= self.share < 1 and 0 < self.confidence < 1):
+            raise BadInput(f"{self}: depth >= 0, fewest and omega >= 1, pull > 0, 0 <= share < 1, and 0 < confidence < 1.")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Attackable transitions."""
+
+    after: NDArray[np.float32]  # (n, d)
+    margin: Floats  # (n,) log(1 + margin)
+    abstract: Ints
+    labels: Ints
+    scores: Floats
+
+    def some(self, chosen: NDArray[np.bool_]) -> "Rows":
+        return Rows(self.after[chosen], self.margin[chosen], self.abstract[chosen], self.labels[chosen], self.scores[chosen])
+
+
+@dataclass
+class Grown:
+    """Flat arrays. Node 0 is the root, node 1 + l holds label l. Splits are numbered apart."""
+
+    width: int  # d + 1
+    parent: list[int] = field(default_factory=list)
+    base: list[float] = field(default_factory=list)  # mean plus all offsets down to here
+    split: list[int] = field(default_factory=list)  # of each node, -1: a leaf
+    weight: list[Floats] = field(default_factory=list)  # (d + 1,) of each split
+    threshold: list[float] = field(default_factory=list)
+    below: list[tuple[int, int]] = field(default_factory=list)
+    keys: list[Ints] = field(default_factory=list)  # node * inputs + abstract input, rising
+    effect: list[Floats] = field(default_factory=list)  # summed down to here
+    support: list[Ints] = field(default_factory=list)
+
+
+def grow(rows: Rows, labels: int, inputs: int, settings: Growing) -> Grown:
+    growth = _Growth(rows, inputs, settings)
+    growth.add(np.arange(len(rows.scores)), -1)
+    for label in range(labels):
+        growth.add(np.flatnonzero(rows.labels == label), 0)
+    waiting = [(1 + label, np.flatnonzero(rows.labels == label), settings.depth) for label in range(labels)]
+    while waiting:
+        node, chosen, depth = waiting.pop()
+        side = growth.cut(node, chosen) if depth else None
+        if side is not None:
+            both = [chosen[~side], chosen[side]]
+            growth.tree.below.append((growth.add(both[0], node), growth.add(both[1], node)))
+            waiting += [(child, part, depth - 1) for child, part in zip(growth.tree.below[-1], both, strict=True)]
+    return growth.tree
+
+
+class _Growth:
+    def __init__(self, rows: Rows, inputs: int, settings: Growing) -> None:
+        self.rows, self.inputs, self.settings, self.tree = rows, inputs, settings, Grown(rows.after.shape[1] + 1)
+        points = rows.after.astype(np.float64)
+        some = np.random.default_rng(settings.seed).permutation(len(points))[:MOST]
+        pca = PCA(min(settings.omega, len(some), points.shape[1]), random_state=settings.seed).fit(points[some])
+        features = np.column_stack([pca.transform(points), rows.margin])
+        self.centre, self.scale = features.mean(0), features.std(0) + 1e-9
+        self.features, self.pca = (features - self.centre) / self.scale, pca
+        self.fewest = max(settings.fewest, math.ceil(settings.share * len(points)))
+        self.said, self.effect = np.zeros(len(points)), np.zeros(len(points))  # by the deepest node that holds each row
+
+    def add(self, chosen: Ints, parent: int) -> int:
+        """A node for these rows; says from here on what they get."""
+        tree, pull, node = self.tree, self.settings.pull, len(self.tree.parent)
+        left = self.rows.scores[chosen] - self.said[chosen]
+        offset = left.sum() / (len(chosen) + (pull if parent >= 0 else 0) or 1)
+        inputs, first, which, count = np.unique(self.rows.abstract[chosen], return_index=True, return_inverse=True, return_counts=True)
+        effect = np.bincount(which, left - offset, len(inputs)) / (count + pull)
+        self.effect[chosen] += effect[which]
+        self.said[chosen] += offset + effect[which]
+        tree.parent.append(parent)
+        tree.base.append(offset + (tree.base[parent] if parent >= 0 else 0.0))
+        tree.split.append(-1)
+        tree.keys.append(node * self.inputs + inputs)
+        tree.effect.append(self.effect[chosen][first])
+        tree.support.append(count)
+        return node
+
+    def cut(self, node: int, chosen: Ints) -> NDArray[np.bool_] | None:
+        """The best linear split of a node, noted -> which rows go right; None where none helps."""
+        if len(chosen) < 2 * self.fewest:
+            return None
+        left, points = self.rows.scores[chosen] - self.said[chosen], self.features[chosen]
+        centred = points - points.mean(0)
+        spread = centred.T @ centred
+        spread[np.diag_indices_from(spread)] += SLOPE * len(chosen)
+        direction = np.linalg.solve(spread, centred.T @ (left - left.mean()))
+        along = points @ direction
+        threshold = best_cut(along, left, self.fewest)
+        if threshold is None:
+            return None
+        weight = direction / self.scale
+        state = self.pca.components_.T @ weight[:-1]
+        self.tree.split[node] = len(self.tree.weight)
+        self.tree.weight.append(np.append(state, weight[-1]))
+        self.tree.threshold.append(threshold + float(self.centre @ weight + self.pca.mean_ @ state))
+        side: NDArray[np.bool_] = along > threshold
+        return side
+
+
+def best_cut(along: Floats, left: Floats, fewest: int) -> float | None:
+    """Where two means explain `left` best, with at least `fewest` rows on each side."""
+    order = np.argsort(along, kind="stable")
+    sorted_along, total = along[order], left.sum()
+    lower, count = left[order].cumsum()[:-1], np.arange(1, len(left))
+    gain = lower**2 / count + (total - lower) ** 2 / (len(left) - count) - total**2 / len(left)
+    gain[(count < fewest) | (len(left) - count < fewest) | (sorted_along[1:] <= sorted_along[:-1])] = 0.0
+    best = int(gain.argmax())
+    return float((sorted_along[best] + sorted_along[best + 1]) / 2) if gain[best] > 1e-9 else None
+
+
+def bands(value: Floats, known: NDArray[np.bool_], truth: Floats, confidence: float) -> tuple[Floats, Floats]:
+    """Held-out estimates -> edges of value, and how far truths lie below and above estimates: (2, 2, bins) by known or not, low or high.
+
+    Quantiles with the finite-sample correction of split conformal prediction, in each stratum that has enough; [-1, 1] where none has.
+    """
+    edges = np.unique(np.quantile(value, np.linspace(0, 1, 9)[1:-1])) if len(value) else np.empty(0)
+    found, bins = np.empty((2, 2, len(edges) + 1)), np.searchsorted(edges, value, side="right")
+    for seen in (0, 1):
+        for part in range(len(edges) + 1):
+            here = (known == bool(seen)) & (bins == part)
+            here = here if here.sum() >= STRATUM else known == bool(seen)
+            found[seen, :, part] = _spread((truth - value)[here], 1 - confidence)
+    return edges, found
+
+
+def _spread(error: Floats, alpha: float) -> tuple[float, float]:
+    beyond = int(np.floor((len(error) + 1) * alpha / 2))  # errors left out at each end
+    if beyond < 1:
+        return (-1.0, 1.0)
+    ordered = np.sort(error)
+    return float(ordered[beyond - 1]), float(ordered[-beyond])

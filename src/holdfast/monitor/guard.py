@@ -1,0 +1,51 @@
+"""A model that steps aside where its answer hangs by a thread."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import BadInput
+from holdfast.monitor.monitor import Monitor
+from holdfast.monitor.score import Steps
+from holdfast.network.fingerprint import of_module
+
+
+class Guard(nn.Module):
+    """Answers like `model`, but where the lowest score of a sequence is below the threshold, the fallback answers.
+
+    model     sequences (batch, length, ...) -> (batch, ...), as you use it; the monitor must have been fitted for it.
+    fallback  a module or function of the same kind, asked only about sequences in doubt; or a fixed answer, a tensor like one row.
+    k         which scores count: now (0), k elements later, or 'final'.
+    """
+
+    def __init__(
+        self, model: nn.Module, monitor: Monitor, threshold: float, fallback: Callable[[Tensor], Tensor] | Tensor, *, k: Steps = 0
+    ) -> None:
+        super().__init__()
+        if not 0 <= threshold <= 1:
+            raise BadInput(f"threshold={threshold}: scores lie between 0 and 1.")
+        if monitor.net.source == "torch" and of_module(model) != monitor.net.fingerprint:
+            raise BadInput(f"the monitor was fitted for {monitor.net.name} with other weights or another structure than this model.")
+        self.model, self.monitor, self.threshold, self.k = model, monitor, threshold, k
+        self.fallback: Any
+        if isinstance(fallback, Tensor):
+            self.register_buffer("fallback", fallback)
+        else:
+            self.fallback = fallback
+
+    def doubtful(self, x: Tensor) -> Tensor:
+        """(batch,) bool: the lowest score is below the threshold."""
+        return torch.tensor([scores.lowest < self.threshold for scores in self.monitor.score_all(list(x), self.k)], device=x.device)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.model(x)
+        if not len(x):
+            return answer
+        doubtful = self.doubtful(x)
+        if bool(doubtful.any()):
+            answer = answer.clone()
+            answer[doubtful] = (self.fallback if isinstance(self.fallback, Tensor) else self.fallback(x[doubtful])).to(answer)
+        return answer

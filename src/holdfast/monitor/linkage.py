@@ -1,0 +1,56 @@
+"""Words that are alike: complete linkage over the cosines of their vectors, so that any two words of a group are alike."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+BLOCK = 2048  # rows of the cosine matrix at a time
+APART = 4.0  # above any cosine distance: a pair that is never merged
+
+
+def complete_linkage(vectors: Tensor, cosine: float, apart: Iterable[tuple[int, int]] = ()) -> list[list[int]]:
+    """(n, d) -> the groups with more than one member: any two have at least this cosine, and no pair of `apart` shares one.
+
+    A merge below the threshold never joins two components of the graph of alike pairs, so each is linked on its own: the result is
+    that of linking all n words at once, without their n x n matrix.
+    """
+    unit = torch.nn.functional.normalize(vectors.detach().float().cpu(), dim=1)
+    forbidden = {pair for a, b in apart for pair in ((a, b), (b, a))}
+    _, component = connected_components(_alike(unit, cosine), directed=False)
+    order = np.argsort(component, kind="stable")
+    found: list[list[int]] = []
+    for members in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
+        if len(members) > 1:
+            found += _linked(members, unit, cosine, forbidden)
+    return found
+
+
+def _alike(unit: Tensor, cosine: float) -> coo_array:
+    """The graph of pairs with at least this cosine."""
+    rows, columns = [], []
+    for begin in range(0, len(unit), BLOCK):
+        i, j = (unit[begin : begin + BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
+        rows.append(i + begin)
+        columns.append(j)
+    pairs = (torch.cat(rows).numpy(), torch.cat(columns).numpy())
+    return coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(unit), len(unit)))
+
+
+def _linked(members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]) -> list[list[int]]:
+    """Complete linkage among the members of one component, cut at the threshold."""
+    distance = (1 - unit[members] @ unit[members].T).double().clamp_min(0).numpy()
+    place = {int(word): at for at, word in enumerate(members)}
+    for a, b in forbidden:
+        if a in place and b in place:
+            distance[place[a], place[b]] = APART
+    condensed = distance[np.triu_indices(len(members), 1)]
+    labels = fcluster(linkage(condensed, method="complete"), t=1 - cosine, criterion="distance")
+    order = np.argsort(labels, kind="stable")
+    parts = np.split(members[order], np.flatnonzero(np.diff(labels[order])) + 1)
+    return [sorted(int(word) for word in part) for part in parts if len(part) > 1]

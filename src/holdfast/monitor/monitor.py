@@ -1,0 +1,308 @@
+"""The monitor: how likely does the answer stay when one element of the sequence is another? For whole sequences, or as they come in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput, UnreadableFile
+from holdfast.monitor import exact
+from holdfast.monitor.choices import Mutation, Still, are_ids
+from holdfast.monitor.outputs import Classes, Output
+from holdfast.monitor.quick import Quick
+from holdfast.monitor.reading import Reader, Unknown, unknown_token
+from holdfast.monitor.recurrent import Recurrent
+from holdfast.monitor.sampled import Drawn, interval
+from holdfast.monitor.score import Score, Scores, Steps
+from holdfast.monitor.stream import Stream
+from holdfast.monitor.view import View, find
+from holdfast.network import Network
+from holdfast.result import Evidence
+
+Mode = Literal["exact", "sampled", "abstract"]
+SHORT = 64  # tokens in all: below, steps in numpy beat a batch in torch
+DRAWN = 2**24  # numbers in the draws of one sweep
+
+ONE_ELEMENT = "exactly one element is replaced, by one of its set"
+OPENED = "the network is a recurrent layer between a front and a head that work element by element, as was checked on prefixes"
+SAME_ANSWER = "the model answers the same sequence the same way every time"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a monitor scores; kept with it on disk."""
+
+    mode: Mode
+    unknown: Unknown
+    unk: int | None
+    confidence: float
+    samples: int
+    seed: int
+    max_length: int
+
+
+class Monitor:
+    """Scores of robustness for a recurrent network. Build one with `fit` or `load`.
+
+    exact      every value that may stand in an element's place is run: proved, error 0.
+    sampled    draws, with a Clopper-Pearson interval for each score: for noise on frames and sets too large to list.
+    abstract   an abstract model, fitted on training sequences: estimated, with the number of transitions behind it.
+    """
+
+    def __init__(
+        self, net: Network, mutation: Mutation, outputs: Output, settings: Settings, *, view: View | None, tree: Any = None
+    ) -> None:
+        self.net, self.mutation, self.outputs, self.settings, self.view, self.tree = net, mutation, outputs, settings, view, tree
+        self.reader = Reader(net, settings.unknown, settings.unk, settings.max_length, view.frame if isinstance(view, Recurrent) else None)
+        self._stream: Stream | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        net: Network,
+        sequences: Sequence[Any],
+        mutation: Mutation,
+        *,
+        outputs: Output | None = None,
+        mode: Literal["auto", "exact", "sampled", "abstract"] = "auto",
+        unknown: Unknown = "error",
+        unk: int | None = None,
+        confidence: float = 0.95,
+        samples: int = 1000,
+        seed: int = 0,
+        max_length: int = 4096,
+    ) -> "Monitor":
+        """A monitor for a network that answers every prefix of a sequence.
+
+        sequences   of token ids, words or frames. The abstract model learns from them; the other modes only check the network on some.
+        mutation    what may stand in an element's place: Groups, Typos, Noise, Own.
+        outputs     what of an answer must stay: Classes() (the default), Bins or Tolerance for numbers.
+        mode        auto: exact where the mutation is a finite set, else sampled.
+        unknown     what happens to words the network does not know: error, skip (left out), unk (the token `unk` stands for them).
+        """
+        if not isinstance(net, Network) or not isinstance(mutation, Mutation):
+            raise BadInput(f"a monitor needs a Network and a mutation, got {type(net).__name__} and {type(mutation).__name__}.")
+        chosen: Mode = ("exact" if mutation.finite else "sampled") if mode == "auto" else mode
+        _check(net, mutation, chosen, unknown, confidence, samples, max_length)
+        if unknown == "unk":
+            unk = unknown_token(net, unk)
+        settings = Settings(chosen, unknown, unk, confidence, samples, seed, max_length)
+        reader = Reader(net, unknown, unk, max_length)
+        view = find(net, [reader.read(sequence) for sequence in list(sequences)[:6]])
+        made = cls(net, mutation, outputs or Classes(), settings, view=view)
+        if view is not None:
+            made.outputs.count(view.outputs(view.start(1)).shape[1])
+        if chosen == "abstract":
+            made.tree = made._abstract_model(sequences)
+        return made
+
+    def _abstract_model(self, sequences: Sequence[Any]) -> Any:
+        from holdfast.monitor.growing import Growing  # only this mode needs scikit-learn
+        from holdfast.monitor.traces import profile
+        from holdfast.monitor.tree import Tree
+
+        if not len(sequences):
+            raise BadInput("the abstract model learns from sequences: give some to fit.")
+        known = self.mutation if self.mutation.finite else Drawn(self.mutation, self.settings.samples, self.generator())
+        traces = profile(self.net, [self.read(sequence) for sequence in sequences], known, self.outputs, self.view)
+        return Tree.fit(traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed))
+
+    @property
+    def mode(self) -> Mode:
+        return self.settings.mode
+
+    @cached_property
+    def quick(self) -> Quick | None:
+        """The way through plain numpy, where all of it fits: tokens, classes, an affine head, a CPU."""
+        fits = isinstance(self.view, Recurrent) and Quick.fits(self.view, self.mutation, self.outputs)
+        return Quick(self.view, self.mutation) if fits and isinstance(self.view, Recurrent) else None
+
+    # ---- whole sequences
+
+    def score(self, sequence: Any, k: Steps = 0) -> Scores:
+        """One score for each element: is the label k elements later (or the final one) still the same?"""
+        return self.score_all([sequence], k)[0]
+
+    def score_all(self, sequences: Sequence[Any], k: Steps = 0) -> list[Scores]:
+        """Many sequences side by side, which is faster than one by one."""
+        read = [self.read(sequence) for sequence in sequences]
+        if self.settings.mode == "exact" and k == 0 and self.quick is not None and sum(map(len, read)) <= SHORT:
+            short = [self._short(sequence, self.quick.fresh()) for sequence in read]
+            if not any(scores is None for scores in short):
+                return [scores for scores in short if scores is not None]
+        if self.settings.mode == "exact":
+            found = exact.labels(self.net, read, self.mutation, outputs=self.outputs, k=k, view=self.view)
+            return self._split(read, found, found.values, found.values, found.values, k)
+        if self.settings.mode == "sampled":
+            return [self._sampled(sequence, k) for sequence in read]
+        return self._estimated(read, k)
+
+    def _short(self, sequence: Tensor, engine: Quick) -> Scores | None:
+        """Few tokens: step by step is faster than a batch. None: a close call, on which the user's module must be heard."""
+        steps, gamma = [], []
+        for token in sequence.tolist():
+            steps.append(engine.step(token))
+            gamma.append(np.bincount(engine.said, engine.weight, engine.bias.size))
+            if steps[-1][1] != steps[-1][2]:
+                return None
+        value = torch.tensor([step[0] for step in steps], dtype=torch.float64)
+        label, support = (torch.tensor([step[column] for step in steps]) for column in (3, 4))
+        known = torch.from_numpy(np.stack(gamma))
+        return Scores(value, value, value, label, support, support > 1, self.evidence(0), 0, known, self._words(sequence))
+
+    def _sampled(self, sequence: Tensor, k: Steps) -> Scores:
+        count, generator = self.settings.samples, self.generator()
+        width = max(1, sequence[0].numel())
+        rows = max(1, DRAWN // (count * width)) if sequence.is_floating_point() else len(sequence)
+        gammas = []
+        for begin in range(0, len(sequence), rows):
+            drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows))
+            found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view)
+            gammas.append(found.gamma[begin : begin + rows])
+        found = replace(
+            found, gamma=torch.cat(gammas), support=torch.full_like(found.support, count), attackable=self._attackable(sequence)
+        )
+        value = found.values
+        low, high = (
+            torch.where(value.isnan(), torch.nan, end) for end in interval((value * count).round(), count, self.settings.confidence)
+        )
+        return self._split([sequence], found, value, low, high, k)[0]
+
+    def _estimated(self, read: list[Tensor], k: Steps) -> list[Scores]:
+        if k != 0:
+            raise BadInput(f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'.")
+        keep: exact.Keep = "labels" if self.view is None else "states"
+        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view)
+        behind = found.outputs if found.successors is None else found.successors  # a black box shows only its outputs
+        margins = self.outputs.margins(found.outputs, found.outputs)
+        value, support, low, high = self.tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
+        attackable = self._attackable(found.elements)
+        value, low, high = (torch.where(attackable, end.double(), 1.0) for end in (value, low, high))
+        found = replace(found, attackable=attackable, support=torch.where(attackable, support.long(), 1))
+        return self._split(read, found, value, low, high, k, known=False)
+
+    def _attackable(self, elements: Tensor) -> Tensor:
+        """(n, ...) -> (n,) bool: something else may stand there."""
+        if not self.mutation.finite:
+            return torch.ones(len(elements), dtype=torch.bool)
+        distinct, place = elements.unique(return_inverse=True) if are_ids(elements) else (elements, torch.arange(len(elements)))
+        return (self.mutation.table(distinct).counts > 1)[place]
+
+    def _split(
+        self, read: list[Tensor], found: exact.Transitions, value: Tensor, low: Tensor, high: Tensor, k: Steps, *, known: bool = True
+    ) -> list[Scores]:
+        size = [len(sequence) for sequence in read]
+        columns = (value, low, high, found.labels, found.support, found.attackable, found.gamma)
+        evidence, scores = self.evidence(k), []
+        for sequence, (v, a, b, labels, support, attackable, gamma) in zip(
+            read, zip(*(c.split(size) for c in columns), strict=True), strict=True
+        ):
+            kept = gamma if known else None
+            scores.append(Scores(v, a, b, labels, support, attackable, evidence, k, kept, self._words(sequence)))
+        return scores
+
+    def _words(self, sequence: Tensor) -> tuple[str, ...] | None:
+        return tuple(self.net.words(sequence)) if self.net.vocabulary is not None else None
+
+    def evidence(self, k: Steps) -> Evidence:
+        s = self.settings
+        method, settings = f"Monitor ({s.mode})", {"mutation": self.mutation.kind, "outputs": self.outputs.kind, "k": k}
+        dtype = str(self.net.dtype).removeprefix("torch.")
+        assumptions = (ONE_ELEMENT, OPENED if self.view is not None else SAME_ANSWER)
+        if s.mode == "exact":
+            return Evidence("proved", method, settings, dtype=dtype, assumptions=assumptions)
+        if s.mode == "sampled":
+            settings["samples"] = s.samples
+            return Evidence("sampled", method, settings, seed=s.seed, dtype=dtype, assumptions=assumptions, confidence=s.confidence)
+        return Evidence("estimated", method, settings, seed=s.seed, dtype=dtype, assumptions=assumptions)
+
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.settings.seed)
+
+    # ---- streams
+
+    def stream(self) -> "Stream":
+        """A stream with a state of its own; several may run beside each other."""
+        return Stream(self)
+
+    def start(self) -> None:
+        """Begin a new stream: what came before is forgotten."""
+        if self._stream is None:
+            self._stream = Stream(self)
+        self._stream.reset()
+
+    def reset(self) -> None:
+        """The same as `start`."""
+        self.start()
+
+    def step(self, element: Any) -> Score | None:
+        """The next element of the stream: its score now. None where it is unknown and unknown elements are skipped."""
+        if self._stream is None:
+            self.start()
+        assert self._stream is not None
+        return self._stream.step(element)
+
+    def read(self, sequence: Any) -> Tensor:
+        """Ids, words (or one string of them) or frames -> a tensor, unknown words treated as chosen in `fit`."""
+        return self.reader.read(sequence)
+
+    # ---- files
+
+    def save(self, folder: str | Path) -> None:
+        """Into a folder: monitor.json and monitor.safetensors. The network is not saved, only its fingerprint."""
+        from holdfast.monitor.saving import save
+
+        tensors = {f"mutation.{key}": value for key, value in self.mutation.tensors().items()}
+        content: dict[str, Any] = {
+            "mutation": self.mutation.settings(),
+            "outputs": self.outputs.settings(),
+            "settings": asdict(self.settings),
+        }
+        if self.tree is not None:
+            content["tree"] = self.tree.settings()
+            tensors |= {f"tree.{key}": value for key, value in self.tree.tensors().items()}
+        save(Path(folder), self.net, content, tensors)
+
+    @classmethod
+    def load(cls, folder: str | Path, net: Network) -> "Monitor":
+        """What `save` wrote, for the same network; any other is refused."""
+        from holdfast.monitor import mutation, outputs
+        from holdfast.monitor.saving import load
+
+        content, tensors = load(Path(folder), net)
+
+        def part(name: str) -> Mapping[str, Tensor]:
+            return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+        view, tree = find(net), None
+        try:
+            read = (
+                mutation.restore(content["mutation"], part("mutation")),
+                outputs.restore(content["outputs"]),
+                Settings(**content["settings"]),
+            )
+            if content["settings"]["mode"] == "abstract":
+                from holdfast.monitor.tree import Tree
+
+                tree = Tree.of(part("tree"), content["tree"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableFile(f"{folder}: damaged, or not written by Monitor.save ({error}).") from error
+        return cls(net, *read, view=view, tree=tree)
+
+
+def _check(net: Network, mutation: Mutation, mode: Mode, unknown: str, confidence: float, samples: int, max_length: int) -> None:
+    if mode not in ("exact", "sampled", "abstract"):
+        raise BadInput(f"mode {mode!r}: there are auto, exact, sampled and abstract.")
+    if unknown not in ("error", "skip", "unk"):
+        raise BadInput(f"unknown {unknown!r}: there are error, skip and unk.")
+    if mode == "exact" and not mutation.finite:
+        raise BadInput(f"{type(mutation).__name__} has infinitely many values, so scores cannot be exact: use mode='sampled'.")
+    if net.vectors is not None and not mutation.finite:
+        raise BadInput(f"{net.name} reads tokens, and {type(mutation).__name__} is for frames of numbers: use Groups, Typos or Own.")
+    if not 0 < confidence < 1 or samples < 1 or max_length < 1:
+        raise BadInput(f"confidence={confidence} must lie between 0 and 1, samples={samples} and max_length={max_length} above 0.")

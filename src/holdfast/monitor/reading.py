@@ -1,0 +1,91 @@
+"""Sequences as people give them: ids, words, frames. What happens to words that the network does not know is the user's choice."""
+
+from numbers import Integral
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.network import Network
+
+Unknown = Literal["error", "skip", "unk"]
+UNKNOWN_WORDS = ("<unk>", "[UNK]", "<UNK>", "unk", "UNK", "<oov>")
+
+
+def unknown_token(net: Network, unk: int | None) -> int:
+    """The id that stands for unknown words: the one given, or that of the usual name in the vocabulary."""
+    if net.vectors is None:
+        raise BadInput(f"unknown='unk' is for words; {net.name} reads frames of numbers.")
+    if unk is None and net.vocabulary is not None:
+        unk = next((net.vocabulary.index(word) for word in UNKNOWN_WORDS if word in net.vocabulary), None)
+    if unk is None or not 0 <= unk < len(net.vectors):
+        raise BadInput(f"unknown='unk' needs the id of the token that stands for unknown words (unk=..., 0 to {len(net.vectors) - 1}).")
+    return unk
+
+
+class Reader:
+    """Reads for one network."""
+
+    def __init__(self, net: Network, unknown: Unknown, unk: int | None, longest: int, frame: tuple[int, ...] | None = None) -> None:
+        """frame: the shape of one, where it is known."""
+        self.net, self.unknown, self.unk, self.longest = net, unknown, unk, longest
+        self.frame = frame or (net.shape[1:] if net.shape else None)
+        self.tokens = len(net.vectors) if net.vectors is not None else None
+        self._place = {word: i for i, word in enumerate(net.vocabulary)} if net.vocabulary is not None else None
+
+    def read(self, sequence: Any) -> Tensor:
+        """Ids, words (or one string of them) or frames -> (n,) or (n, ...)."""
+        found = self._frames(sequence) if self.tokens is None else self._ids(sequence)
+        if not len(found):
+            raise BadInput("the sequence is empty, or none of its words is known: there is nothing to score.")
+        if len(found) > self.longest:
+            raise BadInput(f"the sequence has {len(found)} elements, more than max_length={self.longest}; cut it or raise the limit.")
+        return found
+
+    def one(self, element: Any) -> Any:
+        """A word, an id or a frame -> the id or the frame; None: to be skipped."""
+        if self.tokens is None:
+            return self._frames(torch.as_tensor(element)[None])[0]
+        return self._token(element)
+
+    def _frames(self, sequence: Any) -> Tensor:
+        try:
+            found = torch.as_tensor(sequence)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise BadInput(f"the sequence is no array of numbers ({error}); {self.net.name} reads frames, (time, ...).") from error
+        if found.dim() == 0:
+            raise BadInput("a sequence has a time axis first: (time, ...).")
+        wanted = self.frame
+        if wanted and (found.dim() != 1 + len(wanted) or any(w not in (None, s) for w, s in zip(wanted, found.shape[1:], strict=True))):
+            raise BadInput(f"frames of shape {tuple(found.shape[1:])}; {self.net.name} takes {wanted}.")
+        if found.is_floating_point() and not bool(found.isfinite().all()):
+            raise BadInput("a frame of the sequence holds NaN or infinity.")
+        return found.to(self.net.dtype) if found.is_floating_point() else found
+
+    def _ids(self, sequence: Any) -> Tensor:
+        given = sequence.split() if isinstance(sequence, str) else sequence.tolist() if isinstance(sequence, Tensor) else list(sequence)
+        return torch.tensor([i for i in map(self._token, given) if i is not None], dtype=torch.int64)
+
+    def _token(self, word: Any) -> int | None:
+        assert self.tokens is not None
+        if isinstance(word, Tensor) and word.dim() == 0:
+            word = word.item()
+        if isinstance(word, str):
+            if self._place is None:
+                raise BadInput(
+                    f"{word!r} is a word, but {self.net.name} was given no vocabulary: give ids, or pass vocabulary= to Network."
+                )
+            known = self._place.get(word)
+        elif isinstance(word, Integral):
+            known = int(word) if 0 <= int(word) < self.tokens else None
+        else:
+            raise BadInput(f"an element of this sequence must be a word or a token id, got {word!r}.")
+        if known is not None or self.unknown == "skip":
+            return known
+        if self.unknown == "unk":
+            return self.unk
+        raise BadInput(
+            f"{word!r} is unknown: {self.net.name} has {self.tokens} tokens. Fit the monitor with unknown='skip' to leave such words "
+            f"out, or unknown='unk' to let a token stand for them."
+        )

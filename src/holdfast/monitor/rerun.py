@@ -1,0 +1,85 @@
+"""The user's own module on whole prefixes: the only way for a black box, and the judge of close calls for the rest.
+
+A prefix of n elements costs the module n steps, so all prefixes of a sequence cost n^2 / 2 for each mutant a place: slow, and exact.
+Bidirectional layers go this way too: a new element at the end changes every state of the backward direction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.network import Network
+
+NUMBERS = 2**20  # input numbers sent to the user's module at once
+
+
+@dataclass(frozen=True)
+class Data:
+    """Sequences one after the other; a row is one element of one of them."""
+
+    elements: Tensor  # (N,) ids or (N, ...) frames
+    offset: Tensor  # (sequences,) row of the first element
+    length: Tensor  # (sequences,)
+    sequence: Tensor  # (N,)
+    place: Tensor  # (N,)
+
+    @property
+    def longest(self) -> Tensor:
+        """The elements of the longest sequence."""
+        which = int(self.length.argmax())
+        begin = int(self.offset[which])
+        return self.elements[begin : begin + int(self.length[which])]
+
+    @staticmethod
+    def of(sequences: Sequence[Any]) -> "Data":
+        if not len(sequences):
+            raise BadInput("there is no sequence to look at.")
+        length = torch.tensor([len(sequence) for sequence in sequences])
+        if not bool((length > 0).all()):
+            raise BadInput(f"sequence {int((length == 0).nonzero()[0])} is empty: there is nothing to score in it.")
+        plain = all(not isinstance(sequence, Tensor) for sequence in sequences)
+        elements = torch.as_tensor(list(chain.from_iterable(sequences))) if plain else torch.cat([torch.as_tensor(s) for s in sequences])
+        offset = length.cumsum(0) - length
+        sequence = torch.arange(len(length)).repeat_interleave(length)
+        return Data(elements, offset, length, sequence, torch.arange(len(elements)) - offset[sequence])
+
+
+def ask(net: Network, prefixes: Tensor) -> Tensor:
+    """(m, length, ...) -> (m, o), in parts that fit."""
+    width = prefixes[0].numel() * (net.vectors.shape[1] if net.vectors is not None else 1)
+    parts = prefixes.split(max(1, NUMBERS // max(1, width)))
+    try:
+        # As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            found = torch.cat([net.ask_tokens(part) if net.token_model is not None else net(part) for part in parts]).cpu()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadInput(f"{net.name} refused sequences of shape {tuple(prefixes.shape[1:])}: {reason}") from error
+    if not bool(found.isfinite().all()):
+        raise BadInput(f"{net.name} answers NaN or infinity on one of the sequences; check its weights and the scale of the data.")
+    return found
+
+
+def prefix_outputs(net: Network, data: Data, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
+    """(m,) rows, (m,) rows where the prefixes end -> (m, o): with `values` (m, ...) in the place of the rows' elements, if given."""
+    size = data.place[ends] + 1
+    found: Tensor | None = None
+    for length in size.unique().tolist():
+        chosen = (size == length).nonzero()[:, 0]
+        for part in chosen.split(max(1, NUMBERS // length)):
+            index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length)
+            prefixes = data.elements[index]
+            if values is not None:
+                prefixes[torch.arange(len(part)), data.place[rows[part]]] = values[part].to(prefixes.dtype)
+            answer = ask(net, prefixes)
+            found = answer.new_empty(len(rows), answer.shape[1]) if found is None else found
+            found[part] = answer
+    assert found is not None
+    return found

@@ -1,0 +1,43 @@
+"""What the engines need of a network: its states, and one step from each to the next. Found in the user's module, or not at all."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.monitor.recurrent import Recurrent
+from holdfast.monitor.streaming import Opened
+from holdfast.network import Network
+
+
+class View(Protocol):
+    """state (n, width); `Recurrent` says what each means. gates and recall are what elements and states bring into a step."""
+
+    width: int
+    tokens: int | None
+    dtype: torch.dtype
+    device: torch.device
+    slack: float  # labels decided by less may differ from those of the user's module
+
+    def start(self, count: int) -> Tensor: ...
+
+    def gates(self, elements: Tensor) -> Tensor: ...
+
+    def recall(self, state: Tensor) -> Tensor: ...
+
+    def step(self, gates: Tensor, recalled: Tensor, state: Tensor) -> Tensor: ...
+
+    def advance(self, state: Tensor, elements: Tensor) -> Tensor: ...
+
+    def outputs(self, state: Tensor) -> Tensor: ...
+
+
+def doubt(view: View, outputs: Tensor) -> Tensor | float:
+    """(n, o) -> (n,): labels decided by no more than this are open."""
+    return view.doubt(outputs) if isinstance(view, Recurrent) else view.slack
+
+
+def find(net: Network, sequences: Sequence[Tensor] = ()) -> View | None:
+    """The network opened; None: a black box. sequences: some to check it on."""
+    return Opened.of(net, sequences) or Recurrent.of(net, sequences)

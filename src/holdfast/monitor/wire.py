@@ -1,0 +1,127 @@
+"""Questions and scores as JSON. Whatever a client sends, it is understood or refused with a status and a reason."""
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from holdfast.monitor.score import Score, Scores, Steps
+from holdfast.monitor.text import words_of
+from holdfast.result import Evidence
+
+LONGEST_REASON = 400  # it may quote what was sent
+
+
+class Refused(Exception):
+    """A question that is not answered: an HTTP status and the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        plain = reason.encode("utf-8", "replace").decode()  # half a surrogate pair passes as JSON, but cannot be sent back
+        self.reason = plain if len(plain) <= LONGEST_REASON else f"{plain[:LONGEST_REASON]} ..."
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sequence of words, token ids, or frames (n, ...), and the step that is looked at."""
+
+    sequence: Any
+    k: Steps
+
+
+def read_question(body: bytes | str, vocabulary: Collection[str] | None, longest: int) -> Asked:
+    """{"sequence": [...]} or {"text": "..."}, and perhaps {"k": 0 | steps | "final"}."""
+    found = _json(body)
+    if not isinstance(found, dict) or len({"sequence", "text"} & found.keys()) != 1 or found.keys() - {"sequence", "text", "k"}:
+        raise Refused(422, 'expected an object with either "sequence" (a list) or "text" (a string), and perhaps "k".')
+    k = found.get("k", 0)
+    if k != "final" and not (type(k) is int and 0 <= k < longest):
+        raise Refused(422, f'"k" is a whole number from 0 to {longest - 1}, or "final".')
+    if "text" in found:
+        if not isinstance(found["text"], str):
+            raise Refused(422, '"text" must be a string.')
+        if vocabulary is None:
+            raise Refused(422, 'this model has no vocabulary, so it cannot read "text": send "sequence".')
+        sequence: Any = words_of(found["text"], vocabulary)
+    else:
+        sequence = found["sequence"]
+    if not isinstance(sequence, list):
+        raise Refused(422, '"sequence" must be a list of words, of token ids, or of frames.')
+    if not 1 <= len(sequence) <= longest:
+        raise Refused(422, f"the sequence has {len(sequence)} elements; this service takes 1 to {longest}.")
+    return Asked(_elements(sequence), k)
+
+
+def read_element(message: bytes | str) -> Any:
+    """One message of a stream: an element as JSON, or {"reset": true} -> None."""
+    found = _json(message)
+    if found == {"reset": True}:
+        return None
+    if isinstance(found, dict):
+        raise Refused(422, 'send one element at a time (a word, a token id or a frame), or {"reset": true}.')
+    elements = _elements([found])
+    return elements[0]
+
+
+def _json(body: bytes | str) -> Any:
+    try:
+        return json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise Refused(400, f"the body is not JSON ({str(error).splitlines()[0][:200]}).") from error
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _elements(sequence: list[Any]) -> Any:
+    """All words, all ids, or all frames of one shape, as a float tensor."""
+    if all(isinstance(element, str) for element in sequence) or all(type(element) is int and abs(element) < 2**63 for element in sequence):
+        return sequence
+    if not all(isinstance(element, float | list) for element in sequence):
+        raise Refused(422, "a sequence holds either words, token ids or frames (lists of numbers), and nothing else.")
+    try:
+        frames = torch.tensor(sequence, dtype=torch.float32)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise Refused(422, f"the frames are not lists of numbers of one shape ({str(error).splitlines()[0][:200]}).") from error
+    if not frames.numel() or not bool(frames.isfinite().all()):
+        raise Refused(422, "a frame is empty or holds a number that is too large.")
+    return frames
+
+
+# ---- answers
+
+
+def scores_json(scores: Scores) -> dict[str, Any]:
+    """Column by column: reading tensors number by number takes longer than scoring them."""
+    names = ("value", "low", "high", "label", "support", "attackable")
+    columns = (scores.values, scores.low, scores.high, scores.labels, scores.support, scores.attackable)
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*(map(_number, column.tolist()) for column in columns), strict=True)]
+    if scores.words is not None:
+        rows = [{"element": word, **row} for word, row in zip(scores.words, rows, strict=True)]
+    answer: dict[str, Any] = {"k": scores.k, "scores": rows, "least": scores.least, "most": scores.most}
+    if scores.k == "final":
+        answer["attack_success"] = [_number(value) for value in scores.attack_success.tolist()]
+    return {**answer, "evidence": evidence_json(scores.evidence)}
+
+
+def score_json(score: Score | None) -> dict[str, Any]:
+    """None: an unknown element that the monitor skips."""
+    if score is None:
+        return {"skipped": True}
+    numbers = {"value": score.value, "low": score.low, "high": score.high, "label": score.label, "support": score.support}
+    return {**{name: _number(number) for name, number in numbers.items()}, "evidence": evidence_json(score.evidence)}
+
+
+def evidence_json(evidence: Evidence) -> dict[str, Any]:
+    said = {"kind": evidence.kind, "method": evidence.method, "dtype": evidence.dtype, "confidence": evidence.confidence}
+    return {**{key: value for key, value in said.items() if value is not None}, "assumptions": list(evidence.assumptions)}
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN: null where there is no score."""
+    return None if math.isnan(value) else value

@@ -1,0 +1,342 @@
+"""The service: what it answers, what it refuses, and that nothing a client sends makes it fall over."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.datasets import helpdesk
+from holdfast.errors import BadInput, MissingExtra
+from holdfast.monitor import Groups, Monitor, Noise
+from holdfast.monitor.batching import Batches
+from holdfast.monitor.serve import Limits, app
+from holdfast.network import Network
+
+for package in ("fastapi", "uvicorn", "websockets", "httpx"):
+    pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]' httpx")
+TestClient = pytest.importorskip("fastapi.testclient").TestClient
+WebSocketDisconnect = pytest.importorskip("starlette.websockets").WebSocketDisconnect
+connect = pytest.importorskip("websockets.sync.client").connect
+ConnectionClosed = pytest.importorskip("websockets.exceptions").ConnectionClosed
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+TEXT = "please cancel my subscription"
+
+
+@pytest.fixture(scope="module")
+def monitor() -> Monitor:
+    net = helpdesk.network()
+    sets = Groups.of_sets(helpdesk.sets(), vocabulary=net.vocabulary)
+    return Monitor.fit(net, helpdesk.sentences("train").tokens[:5], sets, unknown="unk")
+
+
+@pytest.fixture(scope="module")
+def client(monitor: Monitor) -> Iterator[TestClient]:
+    with TestClient(app(monitor, Limits(body=4096, length=12, streams=2)), raise_server_exceptions=False) as made:
+        yield made
+
+
+def test_a_text_gets_the_scores_of_the_monitor(client: TestClient, monitor: Monitor) -> None:
+    for k in (0, 2, "final"):
+        answer = client.post("/score", json={"text": TEXT, "k": k})
+        truth = monitor.score(TEXT.split(), k=k)
+        assert answer.status_code == 200
+        found = answer.json()
+        assert [row["element"] for row in found["scores"]] == TEXT.split()
+        assert [row["value"] for row in found["scores"]] == [None if v != v else v for v in truth.values.tolist()]
+        assert (found["least"], found["most"], found["k"]) == (truth.least, truth.most, k)
+        assert found["evidence"]["kind"] == "proved"
+        assert ("attack_success" in found) == (k == "final")
+
+
+def test_words_ids_and_text_are_the_same_question(client: TestClient) -> None:
+    asked = ({"text": "Please cancel my subscription!"}, {"sequence": TEXT.split()}, {"sequence": helpdesk.tokens(TEXT).tolist()})
+    answers = [client.post("/score", json=body).json() for body in asked]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_frames_are_scored_by_draws() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            answer: torch.Tensor = self.head(self.lstm(x)[0][:, -1])
+            return answer
+
+    net = Network.from_torch(Reader().eval(), shape=(None, 3))  # type: ignore[arg-type]
+    made = Monitor.fit(net, [], Noise(0.5), samples=50)
+    with TestClient(app(made), raise_server_exceptions=False) as client:
+        found = client.post("/score", json={"sequence": [[0.1, 0.2, 0.3], [1, 2, 3]]}).json()
+        assert found["evidence"]["kind"] == "sampled"
+        assert [row["support"] for row in found["scores"]] == [50, 50]
+        for bad in ([[1, 2]], [[[]]], ["word"], [1, 2], [[1e39, 0.0, 0.0]], [0.5]):
+            assert client.post("/score", json={"sequence": bad}).status_code == 422, bad
+        with client.websocket_connect("/stream") as stream:
+            stream.send_json([0.1, 0.2, 0.3])
+            assert 0 <= stream.receive_json()["value"] <= 1
+
+
+NONSENSE: list[bytes] = [
+    b"", b"{", b"null", b"3", b"[]", b"{}", b'"text"', b"\xff\xfe", b'{"text": 3}', b'{"text": ""}', b'{"text": null}', b'{"sequence": 3}',
+    b'{"sequence": []}', b'{"sequence": [null]}', b'{"sequence": [true]}', b'{"sequence": [{}]}', b'{"sequence": ["a", 1]}',
+    b'{"sequence": [1e400]}', b'{"sequence": [NaN]}', b'{"sequence": [0.5]}', b'{"sequence": [[1, [2]]]}', b'{"sequence": [[[]]]}',
+    b'{"text": "a", "sequence": ["a"]}', b'{"text": "a", "k": -1}', b'{"text": "a", "k": true}', b'{"text": "a", "k": "last"}',
+    b'{"text": "a", "k": 1.5}', b'{"text": "a", "k": 99999999999999999999}', b'{"text": "a", "k": null}', b'{"text": "a", "x": 1}',
+    b"[" * 2000, b"[" * 2000 + b"]" * 2000, b'{"sequence": ' + b"[" * 900 + b"]" * 900 + b"}", b'{"sequence": [' + b"9" * 40 + b"]}",
+    b'{"text": "' + b"word " * 13 + b'"}', b'{"text": "half', b"POST / HTTP/1.1\r\n\r\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NONSENSE, ids=lambda body: repr(body[:24]))
+def test_nonsense_is_refused_with_a_reason(client: TestClient, body: bytes) -> None:
+    answer = client.post("/score", content=body)
+    assert answer.status_code in (400, 422), answer.text
+    assert 10 < len(answer.json()["error"]) < 500
+
+
+def test_sizes_have_limits(client: TestClient) -> None:
+    assert client.post("/score", content=b"x" * 4097).status_code == 413
+    assert client.post("/score", content=iter([b"x" * 3000] * 3)).status_code == 413  # no length said
+    assert client.post("/score", content=b"{}", headers={"content-length": "-5"}).status_code == 413
+    assert "1 to 12" in client.post("/score", json={"sequence": [1] * 13}).json()["error"]
+    assert client.post("/score", json={"sequence": [1] * 12}).status_code == 200
+
+
+def test_unknown_words_follow_the_monitors_policy(monitor: Monitor) -> None:
+    strict = Monitor.fit(monitor.net, [], monitor.mutation, unknown="error")
+    with TestClient(app(strict)) as client:
+        answer = client.post("/score", json={"text": "please zyzzyva"})
+        assert answer.status_code == 422
+        assert "zyzzyva" in answer.json()["error"]
+        assert client.post("/score", content=b'{"text": "half a sign: \\ud800"}').status_code == 422
+
+
+def test_a_full_service_says_so_and_begins_nothing(monitor: Monitor) -> None:
+    with TestClient(app(monitor, Limits(waiting=0))) as client:
+        assert client.post("/score", json={"text": TEXT}).status_code == 503
+        with client.websocket_connect("/stream") as stream:
+            stream.send_text('"hello"')
+            assert "try again later" in stream.receive_json()["error"]
+        assert client.get("/health").json()["waiting"] == 0
+
+
+def test_other_paths_and_methods(client: TestClient) -> None:
+    assert client.get("/score").status_code == 405
+    assert client.get("/nothing").status_code == 404
+    health = client.get("/health").json()
+    assert health["status"] == "ok"
+    assert health["model"] == "help desk LSTM"
+
+
+def test_a_failing_model_is_a_500_and_the_service_goes_on(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestClient(app(monitor), raise_server_exceptions=False) as client:
+        with monkeypatch.context() as broken:
+            broken.setattr(Monitor, "score_all", lambda *_, **__: 1 / 0)
+            assert client.post("/score", json={"text": TEXT}).status_code == 500
+        assert client.post("/score", json={"text": TEXT}).status_code == 200
+
+
+def number(text: str, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert found is not None, name
+    return float(found.group(1))
+
+
+def test_metrics_count_what_happened(monitor: Monitor) -> None:
+    with TestClient(app(monitor, Limits(length=12))) as client:
+        for _ in range(3):
+            client.post("/score", json={"text": TEXT})
+        client.post("/score", content=b"{")
+        client.get("/somewhere")
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = answer.text
+    assert number(text, 'holdfast_requests_total{path="/score",status="200"}') == 3
+    assert number(text, 'holdfast_requests_total{path="/score",status="400"}') == 1
+    assert number(text, 'holdfast_requests_total{path="other",status="404"}') == 1
+    assert number(text, "holdfast_errors_total") == 2
+    assert number(text, "holdfast_elements_scored_total") == 12
+    assert number(text, "holdfast_score_seconds_count") == 4
+    assert number(text, 'holdfast_score_seconds_bucket{le="+Inf"}') == 4
+    counts = [float(count) for count in re.findall(r"_bucket\{[^}]*\} (\S+)", text)]
+    assert counts == sorted(counts)
+    assert number(text, "holdfast_score_seconds_sum") > 0
+    shape = re.compile(r'(# (HELP|TYPE) holdfast_\w+ .+|holdfast_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? [0-9.e+-]+)')
+    assert all(shape.fullmatch(line) for line in text.splitlines()), text
+
+
+def test_a_stream_gives_one_score_for_each_element(client: TestClient, monitor: Monitor) -> None:
+    own = monitor.stream()
+    with client.websocket_connect("/stream") as stream:
+        for word in TEXT.split():
+            stream.send_text(json.dumps(word))
+            found, truth = stream.receive_json(), own.step(word)
+            assert truth is not None
+            assert (found["value"], found["label"]) == (truth.value, truth.label)
+            assert found["evidence"]["kind"] == "proved"
+
+
+def test_nonsense_in_a_stream_leaves_it_where_it_was(client: TestClient, monitor: Monitor) -> None:
+    own = monitor.stream()
+    with client.websocket_connect("/stream") as stream:
+        for word in TEXT.split():
+            for bad in ("{", "null", '{"text": "a"}', "[1, 2]", "[", "true"):
+                stream.send_text(bad)
+                assert "error" in stream.receive_json()
+            stream.send_bytes(b"\xff")
+            assert "error" in stream.receive_json()
+            stream.send_text(json.dumps(word))
+            truth = own.step(word)
+            assert truth is not None
+            assert stream.receive_json()["value"] == truth.value
+        stream.send_text('{"reset": true}')
+        assert stream.receive_json() == {"reset": True}
+        stream.send_text('"hello"')
+        first = monitor.stream().step("hello")
+        assert first is not None
+        assert stream.receive_json()["label"] == first.label
+
+
+def test_streams_do_not_share_their_state_and_have_a_limit(client: TestClient) -> None:
+    with client.websocket_connect("/stream") as one, client.websocket_connect("/stream") as two:
+        alone = []
+        for word in TEXT.split():
+            one.send_text(json.dumps(word))
+            alone.append(one.receive_json())
+        for word, before in zip(TEXT.split(), alone, strict=True):
+            two.send_text(json.dumps(word))
+            assert two.receive_json() == before
+        with pytest.raises(WebSocketDisconnect) as refused, client.websocket_connect("/stream") as three:
+            three.receive_json()
+        assert refused.value.code == 1013
+    with client.websocket_connect("/stream") as again:
+        again.send_text('"hello"')
+        assert "value" in again.receive_json()
+
+
+def test_the_extra_is_named_where_it_is_missing(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[serve\]'"):
+        app(monitor)
+
+
+# ---- a real process
+
+SERVE = """
+import sys, torch
+torch.set_num_threads(1)
+from holdfast.datasets import helpdesk
+from holdfast.monitor import Groups, Monitor
+from holdfast.monitor.batching import Batches
+from holdfast.monitor.serve import Limits, serve
+net = helpdesk.network()
+monitor = Monitor.fit(net, [], Groups.of_sets(helpdesk.sets(), vocabulary=net.vocabulary), unknown="unk")
+serve(monitor, port=int(sys.argv[1]), limits=Limits(body=4096, reading=0.3))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int, body: Any) -> Any:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/score", json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.loads(answer.read())
+
+
+def test_a_process_answers_on_loopback_survives_raw_garbage_and_stops_when_told() -> None:
+    port = free_port()
+    around = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", SERVE, str(port)], env=around, stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(300):
+            try:
+                assert len(ask(port, {"text": TEXT})["scores"]) == 4
+                break
+            except OSError:
+                assert process.poll() is None
+                time.sleep(0.1)
+        garbage = (
+            b"\x00\xff" * 500,
+            b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\nhalf",
+            b"GET /stream HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
+        )
+        for raw in garbage:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
+                wire.sendall(raw)
+        assert len(ask(port, {"text": TEXT})["scores"]) == 4
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:  # one who never finishes is not waited for
+            wire.sendall(garbage[1])
+            assert b" 408 " in wire.recv(4096).split(b"\r\n")[0]
+        with connect(f"ws://127.0.0.1:{port}/stream") as stream:
+            for word in TEXT.split():
+                stream.send(json.dumps(word))
+                assert 0 <= json.loads(stream.recv(timeout=10))["value"] <= 1
+            stream.send("x" * 5000)
+            with pytest.raises(ConnectionClosed) as closed:
+                stream.recv(timeout=10)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1009  # too big
+        assert len(ask(port, {"text": TEXT})["scores"]) == 4
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=15) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+        _, said = process.communicate()
+    assert "Traceback" not in said, said
+
+
+def test_questions_that_wait_together_get_their_own_answers(monitor: Monitor) -> None:
+    """Many at once, of several k, one of which the model refuses: each gets what it would get alone."""
+    texts = helpdesk.sentences("test").text[:20]
+
+    async def all_at_once() -> list[Any]:
+        with ThreadPoolExecutor(1) as worker:
+            batches = Batches(monitor, worker)
+            asked = [batches.scores(text.split(), k) for text in texts for k in (0, "final", 1)]
+            return await asyncio.gather(*asked, batches.scores([], 0), return_exceptions=True)
+
+    *found, refused = asyncio.run(all_at_once())
+    assert isinstance(refused, BadInput)
+    alone = [monitor.score(text.split(), k) for text in texts for k in (0, "final", 1)]
+    for mine, truth in zip(found, alone, strict=True):
+        assert mine.k == truth.k
+        assert torch.equal(mine.values.nan_to_num(-1), truth.values.nan_to_num(-1))
+
+
+def test_a_question_that_fails_does_not_spoil_those_beside_it(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Monitor.score_all
+
+    def sometimes(self: Monitor, sequences: list[torch.Tensor], k: Any = 0) -> Any:
+        if any(len(sequence) == 2 for sequence in sequences):
+            raise RuntimeError("not this one")
+        return sound(self, sequences, k)
+
+    async def three() -> list[Any]:
+        with ThreadPoolExecutor(1) as worker:
+            batches = Batches(monitor, worker)
+            return await asyncio.gather(*(batches.scores(["hello"] * n, 0) for n in (1, 2, 3)), return_exceptions=True)
+
+    monkeypatch.setattr(Monitor, "score_all", sometimes)
+    one, two, many = asyncio.run(three())
+    assert (len(one), len(many)) == (1, 3)
+    assert isinstance(two, RuntimeError)
