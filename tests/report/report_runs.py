@@ -117,7 +117,7 @@ class Document(HTMLParser):
         if tag == "tr" and "data-s" in named:
             self._cells = []
             self.rows.append(self._cells)
-        if tag == "td" and self._cells is not None:
+        if tag in ("td", "th") and self._cells is not None:
             self._cells.append("")
         if tag not in VOID:
             self.open.append(tag)

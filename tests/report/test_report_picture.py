@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.report.picture import LONGEST_SIDE, blue_or_orange, describe_change, grey_or_rgb, show
+from holdfast.report.drawing import SIDE, is_strokes, is_wave, strokes, wave
+from holdfast.report.picture import LONGEST_SIDE, blue_or_orange, describe_change, grey_or_rgb, inked, show
 
 
 def decoded(data: bytes) -> np.ndarray:
@@ -53,3 +54,34 @@ def test_constant_and_broken_inputs_do_not_fail() -> None:
     assert "<img" in show(constant, constant).change
     assert "<img" not in show(np.full((4, 4), np.nan), None).input
     assert describe_change(np.array([0.0, 0.25])) == "1 of 2, ±0.25"
+
+
+def test_strokes_are_known_and_drawn_where_the_pen_was_down() -> None:
+    right, down = [10.0, 0.0, 0.0, 0.0], [0.0, 10.0, 0.0, 0.0]
+    corner = np.array([[0.0, 0.0, 0, 0], right, down, [0.0, 0.0, 1, 1]])
+    assert is_strokes(corner)
+    assert not is_strokes(np.random.default_rng(0).random((9, 4)))
+    ink = strokes(corner, corner)
+    assert ink[1, 1 : SIDE - 1].all()
+    assert ink[1 : SIDE - 1, SIDE - 2].all()
+    assert not ink[SIDE // 2 :, : SIDE // 2].any()
+    lifted = corner.copy()
+    lifted[1, 2] = 1  # the pen goes up after the first line
+    assert not strokes(lifted, corner)[5 : SIDE - 5, SIDE - 2].any()
+
+
+def test_a_waveform_shows_its_envelope() -> None:
+    x = np.sin(np.linspace(0, 20, 4000))
+    assert is_wave(x)
+    assert not is_wave(x[:5])
+    ink = wave(x, -1, 1)
+    assert ink.any(0).all()  # some ink in every column
+    assert ink[0].any()
+    assert ink[-1].any()
+    assert np.allclose(decoded(inked(ink))[..., 3], ink)
+
+
+def test_a_row_of_a_table_marks_what_the_witness_changes() -> None:
+    shown = show(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.5, 3.0]))
+    assert "<mark>" not in shown.input
+    assert "1, <mark>2.5</mark>, 3" in shown.witness

@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from report_runs import bracket, estimate, proof
 
-from holdfast.report.plots import band, convergence, share
+from holdfast.report.plots import band, convergence, curves, share, times
 from holdfast.report.plots.convergence import mean_over_time
 from holdfast.report.summary import rows_of, totals_of
 from holdfast.result import Bracket, Key, Record, by_definition
@@ -53,8 +54,8 @@ def test_history(ends: list[tuple[float, float]]) -> None:
 
 
 def test_many_are_thinned_and_it_says_so() -> None:
-    assert "300 of 5000 drawn" in band.draw([bracket(*ends) for ends in CASES["many"]])
-    assert "drawn, evenly" not in band.draw([bracket(0.1, 0.2)] * 300)
+    assert "200 of 5000 drawn" in band.draw([bracket(*ends) for ends in CASES["many"]])
+    assert "drawn, evenly" not in band.draw([bracket(0.1, 0.2)] * 200)
 
 
 def test_open_ends_and_estimates_are_named_only_where_there_are_some() -> None:
@@ -83,3 +84,31 @@ def test_the_mean_waits_for_everyone_and_never_gets_worse() -> None:
     curve = mean_over_time(moments, largest=False)
     assert curve.seconds == [2.0, 3.0, 4.0]
     assert curve.values == [3.0, 3.0, 2.5]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5000])
+@pytest.mark.parametrize("spread", [1.0, 1e-6])
+def test_times_of_none_one_and_many(count: int, spread: float) -> None:
+    seconds = {"finished": [0.5 + spread * k for k in range(count)], "stopped": [1e-4][:count], "closed": []}
+    svg = check(times.draw(seconds))
+    assert ("no answers yet" in svg) == (count == 0)
+    assert (f"finished ({count})" in svg) == (count > 0)
+    assert "closed (" not in svg
+
+
+@every_case
+@pytest.mark.parametrize("runs", [0, 1, 2, 9])
+def test_curves_of_none_one_and_many_runs(ends: list[tuple[float, float]], runs: int) -> None:
+    rows = rows_of([Record(Key(i), bracket(*pair), "finished", 1.0, 1) for i, pair in enumerate(ends[:500])])
+    names = [f"_run$ <{k}>" for k in range(runs)]
+    svg = check(curves.draw(names, [rows] * runs))
+    if runs and any(math.isfinite(end) for pair in ends for end in pair):
+        assert svg.count("&lt;0&gt;") == 1
+        assert "&lt;8&gt;" not in svg  # more runs than colours are left to the table
+
+
+def test_curves_say_what_the_ends_say() -> None:
+    rows = rows_of([Record(Key(i), bracket(*pair), "finished", 1.0, 1) for i, pair in enumerate([(0.1, 0.3), (0.2, 0.4)])])
+    grid = np.array([0.05, 0.1, 0.15, 0.25, 0.35, 0.45])
+    assert curves._share(rows, grid, "lower", "radius").tolist() == [1, 1, 0.5, 0, 0, 0]
+    assert curves._share(rows, grid, "upper", "radius").tolist() == [1, 1, 1, 1, 0.5, 0]

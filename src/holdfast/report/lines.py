@@ -1,21 +1,21 @@
 """The table of inputs on the page, line by line: pictures, words with shades, and where each end comes from."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from holdfast.report import picture
+from holdfast.report.heat import Heat
 from holdfast.report.picture import Pictures
-from holdfast.report.summary import Row, at_least, at_most, by_lower_end, class_name, unbreakable, word_name
-from holdfast.result import Bound, Bracket, Record
-from holdfast.store import StoredInput
+from holdfast.report.sentence import sentences
+from holdfast.report.summary import Row, at_least, at_most, class_name, short
+from holdfast.report.verdict import right
+from holdfast.result import Bound
 
-PICTURE_BYTES = 700_000  # for all lines together; those that come too late go without
-HEAT_LEVELS = 10
+PICTURE_BYTES = 450_000  # for all lines together; those that come too late go without
+LONG_NOTE = 400
 BLANK = Pictures(Markup(), Markup(), Markup())
 
 
@@ -29,6 +29,10 @@ class Line:
     wrong: bool
     lower: "End"
     upper: "End"
+    name: str
+    note: str
+    low: str  # the ends in more digits, still rounded outwards, for sorting and filtering
+    high: str
     pictures: Pictures
     picture_left_out: bool  # the page would grow too large
 
@@ -47,11 +51,9 @@ def lines_of(rows: Sequence[Row], question: Mapping[str, Any]) -> list[Line]:
     lines: list[Line] = []
     room = PICTURE_BYTES
     for row in rows:
-        pictures = _pictures(row, question.get("vocabulary") or (), heat)
-        size = len(pictures.input) + len(pictures.witness) + len(pictures.change)
-        fits = size <= room
-        room -= size if fits else 0
-        lines.append(_line(row, question, pictures if fits else BLANK, left_out=not fits))
+        pictures = _pictures(row, question.get("vocabulary") or (), heat) if room > 0 else BLANK
+        room -= len(pictures.input) + len(pictures.witness) + len(pictures.change)
+        lines.append(_line(row, question, pictures if room > 0 else BLANK, left_out=room <= 0))
     return lines
 
 
@@ -63,9 +65,13 @@ def _line(row: Row, question: Mapping[str, Any], pictures: Pictures, *, left_out
         row=row,
         label=class_name(question, label),
         prediction=class_name(question, prediction),
-        wrong=label is not None and prediction is not None and label != prediction,
+        wrong=not right(row),
         lower=_end(lower, at_least(lower.value), closed or "nothing proved yet"),
         upper=_end(upper, at_most(upper.value), closed or "no witness yet"),
+        name=short(row.source.name) if row.source and row.source.name != str(row.index) else "",
+        note=short(row.bracket.note, LONG_NOTE),
+        low=at_least(lower.value, 7),
+        high=at_most(upper.value, 7),
         pictures=pictures,
         picture_left_out=left_out,
     )
@@ -78,78 +84,12 @@ def _end(bound: Bound, shown: str, unmoved: str) -> End:
     return End(shown, evidence.kind, f"{evidence.kind}, {evidence.method}")
 
 
-def _pictures(row: Row, vocabulary: Sequence[str], heat: "Heat") -> Pictures:
+def _pictures(row: Row, vocabulary: Sequence[str], heat: Heat) -> Pictures:
     if row.source is None:
         return BLANK
     found = row.bracket.upper.evidence.witness
     witness = None if found is None else found.numpy()
     shown = picture.show(row.source.x, witness)
     if row.source.tokens is not None:
-        moved = _moved_words(row.source, witness, vocabulary)
-        return Pictures(_sentence(row.source.tokens, row.frames, vocabulary, heat), moved, Markup())
+        return sentences(row.source, row.frames, witness, vocabulary, heat)
     return Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
-
-
-def _sentence(tokens: Sequence[int], frames: Sequence[Record], vocabulary: Sequence[str], heat: "Heat") -> Markup:
-    """The words, in shades where each was asked by itself."""
-    brackets = {record.key.frame: record.bracket for record in frames}
-    words = [word_name(token, vocabulary) for token in tokens]
-    shades = [heat.word(brackets[place]) if place in brackets else Markup() for place in range(len(words))]
-    spans = (Markup("<b{}>{}</b>").format(shade, word) for shade, word in zip(shades, words, strict=True))
-    return Markup('<p class="words">{}</p>').format(Markup(" ").join(spans))
-
-
-def _moved_words(source: StoredInput, witness: "np.ndarray[Any, Any] | None", vocabulary: Sequence[str]) -> Markup:
-    """The sentence of a witness with its replaced words marked; where vectors moved instead, the places of their words."""
-    if witness is None or source.tokens is None or len(witness) != len(source.tokens):
-        return Markup()
-    if witness.ndim == 1:
-        spans = (
-            Markup("<mark>{}</mark>" if new != old else "{}").format(word_name(new, vocabulary))
-            for new, old in zip(witness.tolist(), source.tokens, strict=True)
-        )
-        return Markup('<p class="words">{}</p>').format(Markup(" ").join(spans))
-    if witness.shape != source.x.shape:
-        return Markup()
-    places = ", ".join(str(place) for place in np.flatnonzero((witness != source.x).any(-1)))
-    return Markup("<small>moves word {}</small>").format(places) if places else Markup()
-
-
-@dataclass(frozen=True)
-class Heat:
-    """Radii as shades: h9 is the smallest radius, which breaks first, h0 the largest, or one that nothing breaks; 'open' an unknown one."""
-
-    scale: float
-    by_lower: bool  # a word has one shade: of its lower or of its upper end
-
-    @staticmethod
-    def over(records: Iterable[Record]) -> "Heat":
-        """One scale for all, so that inputs can be compared; the largest twentieth shares the lightest shade."""
-        known = list(records)
-        values = sorted(v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v))
-        scale = values[int(0.95 * (len(values) - 1))] if values else 1.0
-        return Heat(scale, by_lower_end(known))
-
-    def level(self, end: Bound, bracket: Bracket) -> str:
-        value = end.value
-        if math.isinf(value):
-            return "h0" if unbreakable(bracket) else "open"
-        share = min(1.0, max(0.0, value / self.scale)) if self.scale > 0 else 0.0
-        return f"h{min(HEAT_LEVELS - 1, int((1 - share) * HEAT_LEVELS))}"
-
-    def word(self, bracket: Bracket) -> Markup:
-        end = bracket.lower if self.by_lower else bracket.upper
-        return Markup(' class="{}" title="{}"').format(self.level(end, bracket), _range(bracket))
-
-    def strip(self, frames: Sequence[Record]) -> Markup:
-        """Two rows of cells, one cell a frame: lower ends above, upper ends below."""
-        cells = []
-        for record in frames:
-            lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
-            title = f"frame {record.key.frame}: {_range(record.bracket)}"
-            cells.append(Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper))
-        return Markup('<div class="strip">{}</div>').format(Markup().join(cells))
-
-
-def _range(bracket: Bracket) -> str:
-    return f"{at_least(bracket.lower.value)} to {at_most(bracket.upper.value)}"

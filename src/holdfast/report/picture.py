@@ -12,13 +12,14 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from holdfast.report.drawing import MANY, Ink, is_strokes, is_wave, strokes, wave
 from holdfast.report.summary import about
 
 Array = NDArray[Any]
 LONGEST_SIDE = 48  # pixels; larger pictures are averaged down
-FEW_NUMBERS = 4
 LEVELS = 7  # of change: three down, none, three up
 LESS, MORE = (0, 114, 178), (213, 94, 0)
+PEN = (104, 116, 132)  # seen on white and on black
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,38 @@ class Pictures:
 
 
 def show(x: Array, witness: Array | None) -> Pictures:
-    """Images (H, W), (1, H, W), (3, H, W) and sequences (time, features) become pictures, all else a few numbers."""
-    if witness is None or witness.shape != x.shape:  # token ids and word vectors cannot be laid side by side
-        shown = _image("input", grey_or_rgb(_planes(x), *_range(x))) if _drawable(x) else _numbers(x)
-        return Pictures(shown, Markup(), Markup())
-    change = witness.astype(float) - x.astype(float)
+    """Images (H, W), (1, H, W), (3, H, W), sequences (time, features), pen strokes and waveforms become pictures, all else numbers."""
+    together = witness is not None and witness.shape == x.shape  # token ids and word vectors cannot be laid side by side
+    other = witness if together else None
+    look = _strokes if is_strokes(x) else _waves if is_wave(x) else _images if drawable(x) else _numbers
+    if other is None:
+        return Pictures(look("input", x, None), Markup(), Markup())
+    if look is not _numbers and not np.isfinite(other).all():
+        look = _numbers
+    change = other.astype(float) - x.astype(float)
     size = Markup("<small>{}</small>").format(describe_change(change))
-    if not (_drawable(x) and _drawable(witness)):
-        return Pictures(_numbers(x), _numbers(witness), size)
-    low, high = _range(np.stack([x, witness]))
-    return Pictures(
-        _image("input", grey_or_rgb(_planes(x), low, high)),
-        _image("witness", grey_or_rgb(_planes(witness), low, high)),
-        _image("change", blue_or_orange(_planes(change))) + size,
-    )
+    return Pictures(look("input", x, other), look("witness", other, x), _change(change) + size)
+
+
+def _images(name: str, x: Array, other: Array | None) -> Markup:
+    low, high = ends_of(x if other is None else np.stack([x, other]))
+    return _image(name, grey_or_rgb(planes_of(x), low, high))
+
+
+def _strokes(name: str, x: Array, other: Array | None) -> Markup:
+    return _image(name, inked(strokes(x, other)))
+
+
+def _waves(name: str, x: Array, other: Array | None) -> Markup:
+    both = x if other is None else np.stack([x, other])
+    return _image(name, inked(wave(x, float(both.min()), float(both.max()))))
+
+
+def _change(change: Array) -> Markup:
+    if is_wave(change):
+        most = float(np.abs(change).max())
+        return _image("change", inked(wave(change, -most, most)))
+    return _image("change", blue_or_orange(planes_of(change))) if drawable(change) else Markup()
 
 
 def describe_change(change: Array) -> str:
@@ -53,18 +72,18 @@ def describe_change(change: Array) -> str:
     return f"{np.count_nonzero(change)} of {change.size}, ±{float(np.abs(change).max()):.2g}"
 
 
-def _drawable(x: Array) -> bool:
+def drawable(x: Array) -> bool:
     image = x.ndim == 3 and x.shape[0] in (1, 3)
     return x.size > 0 and (image or x.ndim == 2) and bool(np.isfinite(x).all())
 
 
-def _range(x: Array) -> tuple[float, float]:
+def ends_of(x: Array) -> tuple[float, float]:
     """What is black and what is white: 0 and 1 if all numbers lie between them, else the smallest and the largest."""
     low, high = float(x.min()), float(x.max())
     return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
 
-def _planes(x: Array) -> Array:
+def planes_of(x: Array) -> Array:
     """-> (height, width, channels). Time runs down, or to the right where there is much of it."""
     if x.ndim == 3:
         return np.moveaxis(x, 0, -1)
@@ -102,6 +121,12 @@ def blue_or_orange(planes: Array) -> bytes:
     return png(_packed(level.astype(np.uint8)), level.shape[1], depth=4, colour=3, chunks=chunks)
 
 
+def inked(ink: Ink) -> bytes:
+    """PNG of (h, w) shares of ink: a pen on clear paper."""
+    chunks = [(b"PLTE", bytes((255, 255, 255, *PEN))), (b"tRNS", b"\0")]
+    return png(np.packbits(ink > 0.5, axis=1), ink.shape[1], depth=1, colour=3, chunks=chunks)
+
+
 def _packed(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(h, w) of 0..15 -> (h, ceil(w / 2)): two pixels a byte, the left one in the upper half."""
     even = np.pad(levels, ((0, 0), (0, levels.shape[1] % 2)))
@@ -124,8 +149,11 @@ def _image(name: str, data: bytes) -> Markup:
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(name, base64.b64encode(data).decode())
 
 
-def _numbers(x: Array) -> Markup:
-    if x.size <= FEW_NUMBERS:
-        return Markup("<small>{}</small>").format(", ".join(about(float(v)) for v in x.flatten()))
-    text = f"{' × '.join(map(str, x.shape))} numbers, {about(float(x.min()))} to {about(float(x.max()))}"
-    return Markup("<small>{}</small>").format(text)
+def _numbers(name: str, x: Array, other: Array | None) -> Markup:
+    """A row of a table, with the numbers that a witness changes marked; of many numbers only what they are."""
+    if not 0 < x.size <= MANY:
+        ends = f", {about(float(x.min()))} to {about(float(x.max()))}" if x.size else ""
+        return Markup("<small>{}</small>").format(f"{' × '.join(map(str, x.shape))} numbers{ends}")
+    moved = np.zeros(x.size, bool) if other is None or name == "input" else x.ravel() != other.ravel()
+    marked = (Markup("<mark>{}</mark>" if new else "{}").format(about(float(v))) for v, new in zip(x.ravel(), moved, strict=True))
+    return Markup('<p class="row">{}</p>').format(Markup(", ").join(marked))

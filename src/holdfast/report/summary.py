@@ -1,6 +1,7 @@
 """A run in rows and totals, the same ones for the terminal and the page."""
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from holdfast.result import Bound, Bracket, Record, Status, overall
 from holdfast.store import StoredInput
 
 DIGITS = 4
+LONG = 120  # signs of a name, a class or a word
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "stopped", "finished", "closed")
 
 
@@ -103,6 +106,7 @@ class Totals:
     proved: int  # lower end above zero
     closed: int
     interrupted: int
+    stopped: int  # the budget ran out
     open_above: int  # no witness: the upper end holds by definition only
     unbreakable: int  # proved at every radius
     mean_lower: float
@@ -110,6 +114,8 @@ class Totals:
     median_lower: float
     median_upper: float
     mean_found_upper: float  # over the rows where something was found above
+    seconds: float
+    queries: int
 
 
 def totals_of(rows: Sequence[Row]) -> Totals:
@@ -122,6 +128,7 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         proved=sum(value > 0 for value in lower),
         closed=means.closed,
         interrupted=sum(row.status == "interrupted" for row in rows),
+        stopped=sum(row.status == "stopped" for row in rows),
         open_above=sum(map(is_open, brackets)),
         unbreakable=means.unbreakable,
         mean_lower=means.lower,
@@ -129,6 +136,8 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         median_lower=statistics.median(lower) if rows else math.nan,
         median_upper=statistics.median(upper) if rows else math.nan,
         mean_found_upper=_mean([value for value in upper if math.isfinite(value)]),
+        seconds=sum(row.seconds for row in rows),
+        queries=sum(row.queries for row in rows),
     )
 
 
@@ -139,27 +148,33 @@ def _mean(values: Sequence[float]) -> float:
 # ---- words and numbers
 
 
-def at_least(value: float) -> str:
+def short(text: object, most: int = LONG) -> str:
+    """Words of any length, cut where they would fill the page, and without signs that would steer a terminal."""
+    words = CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
+    return words if len(words) <= most else f"{words[:most]}…"
+
+
+def at_least(value: float, digits: int = DIGITS) -> str:
     """A lower end for people: rounded down, so that what is shown still holds."""
-    return _rounded(value, ROUND_FLOOR)
+    return _rounded(value, ROUND_FLOOR, digits)
 
 
-def at_most(value: float) -> str:
+def at_most(value: float, digits: int = DIGITS) -> str:
     """An upper end for people: rounded up."""
-    return _rounded(value, ROUND_CEILING)
+    return _rounded(value, ROUND_CEILING, digits)
 
 
 def about(value: float) -> str:
-    return _rounded(value, ROUND_HALF_EVEN)
+    return _rounded(value, ROUND_HALF_EVEN, DIGITS)
 
 
-def _rounded(value: float, rounding: str) -> str:
+def _rounded(value: float, rounding: str, digits: int) -> str:
     if math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    short = Context(prec=DIGITS, rounding=rounding).plus(Decimal(repr(value)))
-    return f"{float(short):.{DIGITS}g}"
+    few = Context(prec=digits, rounding=rounding).plus(Decimal(repr(value)))
+    return f"{float(few):.{digits}g}"
 
 
 def norm_name(norm: object) -> str:
@@ -167,11 +182,11 @@ def norm_name(norm: object) -> str:
 
 
 def word_name(token: int, vocabulary: Sequence[str]) -> str:
-    return str(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
+    return short(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
 
 
 def class_name(question: Mapping[str, Any], label: int | None) -> str:
     classes = question.get("classes") or ()
     if label is None:
         return ""
-    return str(classes[label]) if 0 <= label < len(classes) else str(label)
+    return short(classes[label]) if 0 <= label < len(classes) else str(label)

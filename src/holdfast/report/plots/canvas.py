@@ -47,7 +47,7 @@ STYLE = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.6,
 }
-MOST_POINTS = 300  # what an eye can tell apart on this width, and a file can hold
+MOST_POINTS = 200  # what an eye can tell apart on this width, and a file can hold
 
 
 class Canvas:
@@ -58,10 +58,10 @@ class Canvas:
         self.axes: Axes = self.figure.add_subplot()
         self.svg = ""
 
-    def legend(self) -> None:
+    def legend(self, columns: int = 6) -> None:
         """Above the axes, where it hides nothing."""
         handles, labels = self.axes.get_legend_handles_labels()
-        self.figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), handlelength=1.4, columnspacing=1.6)
+        self.figure.legend(handles, labels, loc="outside upper left", ncols=min(columns, len(labels)), handlelength=1.4, columnspacing=1.6)
 
     def nothing(self, text: str) -> None:
         self.axes.set_axis_off()

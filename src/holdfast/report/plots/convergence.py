@@ -22,7 +22,7 @@ class Curve:
 
 def draw(history: Sequence[Event], quantity: str = "radius", things: str = "inputs") -> str:
     """Mean lower and upper end over the seconds spent on each input; ends that never became finite do not count."""
-    with canvas("convergence", f"Mean lower and upper end of the {quantity} over time", width=11.4, height=2.5) as drawn:
+    with canvas("convergence", f"Mean lower and upper end of the {quantity} over time", height=2.4) as drawn:
         lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history], largest=True)
         upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history], largest=False)
         if lower.seconds or upper.seconds:
@@ -47,7 +47,7 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
             now = better(best.get(key, value), value)
             total += now - best.get(key, 0.0)
             best[key] = now
-        waiting.difference_update(best)
+            waiting.discard(key)
         if not waiting:
             curve.seconds.append(seconds)
             curve.values.append(total / len(best))

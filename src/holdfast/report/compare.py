@@ -1,0 +1,221 @@
+"""Runs side by side on the same inputs: who holds longer, by how much, and where nobody can say yet."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from holdfast.errors import BadInput
+from holdfast.report.pairing import Run, paired, usual_radii
+from holdfast.report.question import setting
+from holdfast.report.summary import Row
+from holdfast.report.verdict import Tally, right, tally
+from holdfast.result import Bracket
+
+Values = NDArray[np.float64]
+Outcome = Literal["first", "second", "tie", "undecided"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of paired differences and where its expectation lies with the asked confidence, were the inputs drawn at random."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run in numbers. Means leave out what is infinite in any run, so that all runs' means speak of the same inputs."""
+
+    name: str
+    model: str
+    accuracy: float
+    tallies: tuple[Tally, ...]
+    mean_lower: float
+    mean_upper: float
+    rank_lower: int | None  # 1 holds longest; None without a mean
+    rank_upper: int | None
+    closed: int
+    open_above: int
+    unbreakable: int
+    seconds: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Two runs on the same inputs. The first wins where its lower end lies above the other's upper end: no doubt is left."""
+
+    first: str
+    second: str
+    outcomes: tuple[Outcome, ...]
+    lower: Interval  # of first - second
+    upper: Interval
+    accuracy: Interval
+    least: float  # the true mean difference on these inputs is proved to be at least this ...
+    most: float  # ... and shown to be at most this
+
+    @property
+    def wins(self) -> int:
+        return self.outcomes.count("first")
+
+    @property
+    def losses(self) -> int:
+        return self.outcomes.count("second")
+
+    @property
+    def ties(self) -> int:
+        return self.outcomes.count("tie")
+
+    @property
+    def undecided(self) -> int:
+        return self.outcomes.count("undecided")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `holdfast compare` shows. `radii` are those of the tallies; `pairs` the rows of all runs, input by input."""
+
+    runs: tuple[Run, ...]
+    pairs: tuple[tuple[Row, ...], ...]
+    radii: tuple[float, ...]
+    confidence: float
+    sides: tuple[Side, ...]
+    duels: tuple[Duel, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def scores(self) -> bool:
+        return self.runs[0].scores
+
+
+def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confidence: float = 0.95) -> Comparison:
+    """BadInput unless there are two or more runs that asked the same question of at least one common input."""
+    if len(runs) < 2:
+        raise BadInput("one run has nothing to be compared with: give two or more.")
+    if not 0 < confidence < 1:
+        raise BadInput(f"confidence {confidence}: must lie between 0 and 1, as in 0.95.")
+    pairs = paired(runs)
+    at = tuple(radii) if radii is not None else usual_radii(runs[0].question, pairs)
+    columns = list(zip(*pairs, strict=True))
+    return Comparison(
+        runs=tuple(runs),
+        pairs=tuple(pairs),
+        radii=at,
+        confidence=confidence,
+        sides=_sides(runs, columns, at),
+        duels=tuple(_duel(runs[i], columns[i], runs[j], columns[j], confidence) for i, j in combinations(range(len(runs)), 2)),
+        notes=_notes(runs, len(pairs)),
+    )
+
+
+def _sides(runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequence[float]) -> tuple[Side, ...]:
+    lower, upper = (_common_means(columns, end) for end in ("lower", "upper"))
+    return tuple(
+        Side(
+            name=run.name,
+            model=run.model,
+            accuracy=sum(map(right, rows)) / len(rows),
+            tallies=tuple(tally(rows, at, scores=run.scores) for at in radii),
+            mean_lower=lower[place],
+            mean_upper=upper[place],
+            rank_lower=_rank(lower, place),
+            rank_upper=_rank(upper, place),
+            closed=sum(row.bracket.closed for row in rows),
+            open_above=sum(row.bracket.upper.value == math.inf > row.bracket.lower.value for row in rows),
+            unbreakable=sum(row.bracket.lower.value == math.inf for row in rows),
+            seconds=sum(row.seconds for row in rows),
+            queries=sum(row.queries for row in rows),
+        )
+        for place, (run, rows) in enumerate(zip(runs, columns, strict=True))
+    )
+
+
+def _ends(rows: Sequence[Row], end: str) -> Values:
+    return np.array([row.bracket.lower.value if end == "lower" else row.bracket.upper.value for row in rows])
+
+
+def _common_means(columns: Sequence[Sequence[Row]], end: str) -> list[float]:
+    values = np.stack([_ends(rows, end) for rows in columns])
+    values = values[:, np.isfinite(values).all(0)]
+    return [float(row.mean()) if row.size else math.nan for row in values]
+
+
+def _rank(means: Sequence[float], place: int) -> int | None:
+    return None if math.isnan(means[place]) else 1 + sum(other > means[place] for other in means)
+
+
+def _duel(one: Run, first: Sequence[Row], two: Run, second: Sequence[Row], confidence: float) -> Duel:
+    low, high, other_low, other_high = (_ends(rows, end) for rows in (first, second) for end in ("lower", "upper"))
+    least, most = _true_difference(low, high, other_low, other_high)
+    return Duel(
+        first=one.name,
+        second=two.name,
+        outcomes=tuple(outcome(a.bracket, b.bracket) for a, b in zip(first, second, strict=True)),
+        lower=interval(_differences(low, other_low), confidence),
+        upper=interval(_differences(high, other_high), confidence),
+        accuracy=interval(np.array([float(right(a)) - right(b) for a, b in zip(first, second, strict=True)]), confidence),
+        least=least,
+        most=most,
+    )
+
+
+def _true_difference(low: Values, high: Values, other_low: Values, other_high: Values) -> tuple[float, float]:
+    """The ends of the mean difference, by the ends of all brackets, over the inputs that something breaks in one of the two."""
+    some = ~(np.isinf(low) & np.isinf(other_low))
+    if not some.any():
+        return math.nan, math.nan
+    with np.errstate(invalid="ignore"):  # infinity minus infinity: nothing is known of this difference
+        least, most = (low - other_high)[some], (high - other_low)[some]
+    return float(np.where(np.isnan(least), -np.inf, least).mean()), float(np.where(np.isnan(most), np.inf, most).mean())
+
+
+def _differences(values: Values, others: Values) -> Values:
+    """Where both are finite."""
+    known = np.isfinite(values) & np.isfinite(others)
+    return values[known] - others[known]
+
+
+def outcome(first: Bracket, second: Bracket) -> Outcome:
+    """Whose truth is larger, as far as the brackets say."""
+    if first.lower.value > second.upper.value:
+        return "first"
+    if second.lower.value > first.upper.value:
+        return "second"
+    return "tie" if first.closed and second.closed else "undecided"
+
+
+def interval(differences: Values, confidence: float) -> Interval:
+    """Student's t interval of the mean; without two differences it is unknown."""
+    count = len(differences)
+    mean = float(differences.mean()) if count else math.nan
+    if count < 2:
+        return Interval(mean, -math.inf, math.inf, count)
+    reach = float(stdtrit(count - 1, (1 + confidence) / 2) * differences.std(ddof=1) / math.sqrt(count))
+    return Interval(mean, mean - reach, mean + reach, count)
+
+
+def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
+    """What a reader must know before the numbers."""
+    told = []
+    for run in runs:
+        left_out, open_ = len(run.rows) - common, sum(row.status == "interrupted" for row in run.rows)
+        if left_out or run.silent:
+            told.append(
+                f"{run.name}: {left_out + run.silent} of {len(run.rows) + run.silent} inputs are not compared: not all runs answer them."
+            )
+        if open_:
+            told.append(f"{run.name}: {open_} answers are interrupted and may become better; resume the run.")
+    for name in ("tier", "arithmetic", "methods", "seed", "stop"):
+        said = [setting(run.question.get(name, (run.question.get("asked") or {}).get(name))) for run in runs]
+        if len(set(said)) > 1:
+            told.append(f"not asked with the same {name}: " + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True)))
+    return tuple(told)

@@ -1,0 +1,138 @@
+"""A comparison as headings and cells: the terminal, the page and Markdown show the same ones."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.report import markdown
+from holdfast.report.compare import Comparison, Interval
+from holdfast.report.summary import about, at_least, at_most
+from holdfast.report.verdict import right
+
+Cells = tuple[list[str], list[list[str]]]  # headings, and rows of as many cells
+
+
+def sides(found: Comparison) -> Cells:
+    """One row for each run."""
+    certified = [f"above {about(at)}" if found.scores else f"certified at {about(at)}" for at in found.radii]
+    quantity = "score" if found.scores else "radius"
+    headings = [
+        "run",
+        "model",
+        "right",
+        *certified,
+        f"mean proved {quantity}",
+        f"mean witnessed {quantity}",
+        "rank by proof",
+        "rank by attack",
+    ]
+    rows = [
+        [
+            side.name,
+            side.model,
+            percent(side.accuracy),
+            *(percent(t.share) for t in side.tallies),
+            at_least(side.mean_lower),
+            at_most(side.mean_upper),
+            _rank(side.rank_lower),
+            _rank(side.rank_upper),
+        ]
+        for side in found.sides
+    ]
+    return headings, rows
+
+
+def duels(found: Comparison) -> Cells:
+    """One row for each two runs."""
+    headings = ["first", "second", "first wins", "ties", "second wins", "undecided", "lower ends", "upper ends", "true mean difference"]
+    rows = [
+        [
+            duel.first,
+            duel.second,
+            str(duel.wins),
+            str(duel.ties),
+            str(duel.losses),
+            str(duel.undecided),
+            _interval(duel.lower),
+            _interval(duel.upper),
+            f"{at_least(duel.least)} to {at_most(duel.most)}",
+        ]
+        for duel in found.duels
+    ]
+    return headings, rows
+
+
+def explained(found: Comparison) -> str:
+    """What the numbers mean, in a few sentences."""
+    share = about(100 * found.confidence)
+    what = "score" if found.scores else "radius"
+    return (
+        f"All numbers speak of the {len(found.pairs)} inputs that every run answered. A run wins an input where its proved lower end lies "
+        f"above the other's witnessed upper end; where brackets overlap it is undecided. Differences are first minus second: the mean over "
+        f"the inputs where both ends are finite, with its {share} % interval (Student's t, inputs taken as drawn at random; a statement "
+        f"about such inputs, not a proof). The true mean difference of the {what} on these very inputs lies in the last column's range, by "
+        f"proofs below and witnesses above. Means leave out inputs where an end is infinite in any run."
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _rank(rank: int | None) -> str:
+    return "–" if rank is None else str(rank)
+
+
+def _interval(found: Interval) -> str:
+    if math.isinf(found.high):
+        return about(found.mean)
+    return f"{about(found.mean)} [{about(found.low)}, {about(found.high)}]"
+
+
+def as_markdown(found: Comparison) -> str:
+    parts = [
+        markdown.table(headings, [[markdown.text(cell) for cell in row] for row in rows]) for headings, rows in (sides(found), duels(found))
+    ]
+    notes = [f"- {markdown.text(note)}" for note in found.notes]
+    return "\n\n".join(["## Comparison", parts[0], parts[1], explained(found), *(["\n".join(notes)] if notes else [])]) + "\n"
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """docs/schema/comparison.schema.json describes it. Infinite and unknown numbers are null."""
+    return {
+        "format": 1,
+        "confidence": found.confidence,
+        "radii": list(found.radii),
+        "inputs": len(found.pairs),
+        "runs": [_known(asdict(side)) for side in found.sides],
+        "duels": [
+            {
+                **{name: value for name, value in _known(asdict(duel)).items() if name != "outcomes"},
+                "wins": duel.wins,
+                "ties": duel.ties,
+                "losses": duel.losses,
+                "undecided": duel.undecided,
+            }
+            for duel in found.duels
+        ],
+        "rows": [
+            {
+                "input": [row.index for row in pair],
+                "right": [right(row) for row in pair],
+                "lower": [_known(row.bracket.lower.value) for row in pair],
+                "upper": [_known(row.bracket.upper.value) for row in pair],
+                "outcomes": [duel.outcomes[place] for duel in found.duels],
+            }
+            for place, pair in enumerate(found.pairs)
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _known(value: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _known(part) for name, part in value.items()}
+    return [_known(part) for part in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,80 @@
+"""A gate's decision for machines and for the people who read pull requests: JUnit XML, Markdown and JSON."""
+
+import re
+from typing import Any
+from xml.etree import ElementTree as xml
+
+from holdfast.report import markdown
+from holdfast.report.gate import Check, Decision
+
+MOST_NAMED = 50
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(decision: Decision) -> str:
+    """One test case for each check, so that a red file means a closed gate and a green one an open gate."""
+    failed = sum(not check.passed for check in decision.checks)
+    suite = xml.Element("testsuite", name="holdfast gate", tests=str(len(decision.checks)), failures=str(failed), errors="0", skipped="0")
+    for check in decision.checks:
+        case = xml.SubElement(suite, "testcase", classname=_clean(f"holdfast.{decision.run.name}"), name=_clean(check.name))
+        told = f"wanted {check.wanted}; found {check.found}"
+        if not check.passed:
+            xml.SubElement(case, "failure", message=_clean(told)).text = _clean("\n".join(_named(check)))
+        else:
+            xml.SubElement(case, "system-out").text = _clean("\n".join([told, *_named(check)]))
+    root = xml.Element("testsuites")
+    root.append(suite)
+    xml.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _clean(text: str) -> str:
+    """XML has no signs for most control characters."""
+    return NOT_XML.sub("?", text)
+
+
+def _named(check: Check) -> list[str]:
+    rest = len(check.details) - MOST_NAMED
+    return [*check.details[:MOST_NAMED], *([f"... and {rest} more"] if rest > 0 else [])]
+
+
+def summary(decision: Decision) -> str:
+    """Markdown for a pull request: the verdict first, then the checks, then the inputs that count against the run."""
+    head = f"## Robustness gate: {'passed' if decision.passed else 'FAILED'}"
+    against = f", against `{_code(decision.baseline.name)}`" if decision.baseline else ""
+    about = f"Run `{_code(decision.run.name)}` of `{_code(decision.run.model or 'the network')}`{against}."
+    rows = [["pass" if c.passed else "**FAIL**", *(markdown.text(part) for part in (c.name, c.wanted, c.found))] for c in decision.checks]
+    parts = [head, about, markdown.table(["", "check", "wanted", "found"], rows)]
+    parts += [_list(check) for check in decision.checks if check.details]
+    return (
+        "\n\n".join([*parts, "Unknown inputs are not certified. Lower ends are proved, upper ends are witnessed by concrete inputs."])
+        + "\n"
+    )
+
+
+def _code(text: str) -> str:
+    return " ".join(text.replace("`", "'").split())
+
+
+def _list(check: Check) -> str:
+    lines = "\n".join(f"- {markdown.text(line)}" for line in _named(check))
+    return f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look at</summary>\n\n{lines}\n\n</details>"
+
+
+def as_json(decision: Decision) -> dict[str, Any]:
+    """docs/schema/gate.schema.json describes it."""
+    found = decision.tally
+    return {
+        "format": 1,
+        "passed": decision.passed,
+        "run": decision.run.name,
+        "model": decision.run.model,
+        "baseline": None if decision.baseline is None else decision.baseline.name,
+        "at": decision.rules.at,
+        "counts": None
+        if found is None
+        else {"certified": found.certified, "broken": found.broken, "unknown": found.unknown, "unanswered": found.silent},
+        "checks": [
+            {"name": c.name, "passed": c.passed, "wanted": c.wanted, "found": c.found, "inputs": list(c.details)} for c in decision.checks
+        ],
+    }

@@ -1,0 +1,18 @@
+"""Tables and words in Markdown that nothing in a run can break out of."""
+
+import re
+from collections.abc import Sequence
+
+LONG = 200
+
+
+def text(words: object) -> str:
+    """Any words as plain text inside a line or a cell: no markup, no line breaks, no HTML, not endless."""
+    plain = " ".join(str(words).split())
+    short = plain if len(plain) <= LONG else f"{plain[:LONG]}…"
+    return re.sub(r"([\\`*_{}\[\]<>|#~@])", r"\\\1", short)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

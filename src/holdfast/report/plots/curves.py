@@ -1,0 +1,59 @@
+"""Several runs in one picture: the share of inputs that each proves to hold, and that each has not shown to break, at every radius."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+
+from holdfast.report.plots.canvas import ESTIMATED, MOST_POINTS, PROVED, WITNESSED, canvas
+from holdfast.report.summary import Row, short
+
+COLOURS = (PROVED, WITNESSED, ESTIMATED, "#cc79a7", "#8a6d00", "#56b4e9")  # Okabe and Ito; the yellow darkened to be seen on white
+MARKS = ("o", "s", "^", "D", "v", "P")  # so that no run is told apart by its colour alone
+
+
+def draw(names: Sequence[str], columns: Sequence[Sequence[Row]], quantity: str = "radius") -> str:
+    """At most as many runs as there are colours; a solid line for what is proved, a dotted one for what still stands."""
+    shown = list(zip(names, columns, strict=True))[: len(COLOURS)]
+    finite = [v for _, rows in shown for row in rows for v in (row.bracket.lower.value, row.bracket.upper.value) if np.isfinite(v)]
+    with canvas("curves", f"Share of inputs certified and not broken, by {quantity}, two lines a run", width=11.4, height=3.6) as drawn:
+        if finite:
+            _lines(drawn.axes, shown, np.linspace(min(0.0, min(finite)), 1.02 * max(finite) or 1.0, MOST_POINTS), quantity)
+            drawn.legend(columns=max(1, 150 // (6 + max(len(_plain(name)) for name, _ in shown))))
+        else:
+            drawn.nothing("no answers yet")
+    return drawn.svg
+
+
+def _lines(axes: Axes, shown: Sequence[tuple[str, Sequence[Row]]], grid: NDArray[np.float64], quantity: str) -> None:
+    for place, (name, rows) in enumerate(shown):
+        for end, line, steps, label in (("lower", "-", "steps-pre", _plain(name)), ("upper", ":", "steps-post", None)):
+            axes.plot(
+                grid, _share(rows, grid, end, quantity), line, drawstyle=steps, color=COLOURS[place], marker=MARKS[place], markersize=5,
+                markevery=(place * 7, 50), label=label,
+            )  # fmt: skip
+    axes.set_xlabel(quantity)
+    axes.set_ylabel("share of inputs")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(grid[0], grid[-1])
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+
+
+def _share(rows: Sequence[Row], grid: NDArray[np.float64], end: str, quantity: str) -> NDArray[np.float64]:
+    """At each radius, the share of rows whose end reaches it; a misclassified input never does."""
+    values = np.sort([_reach(row, end, quantity) for row in rows])
+    share: NDArray[np.float64] = 1 - np.searchsorted(values, grid, side="left") / len(values)
+    return share
+
+
+def _reach(row: Row, end: str, quantity: str) -> float:
+    if quantity == "radius" and row.fails_at_once:
+        return -np.inf
+    return row.bracket.lower.value if end == "lower" else row.bracket.upper.value
+
+
+def _plain(name: str) -> str:
+    """matplotlib hides labels with a line in front and reads dollars as formulas."""
+    return short(name.replace("$", r"\$"), 30).lstrip("_") or "run"

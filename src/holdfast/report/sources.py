@@ -1,0 +1,50 @@
+"""Every way in which the numbers of a run were found: evidence, settings, seed, assumptions, and the standard's attributes."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.report.question import setting
+from holdfast.report.standard import Tags, tags_of
+from holdfast.result import Bound, Record
+
+
+@dataclass(frozen=True)
+class Source:
+    """One way in which ends or estimates of this run were found."""
+
+    role: str
+    kind: str
+    method: str
+    settings: str
+    seed: str
+    dtype: str
+    confidence: str
+    assumptions: str
+    tags: Tags
+
+
+def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
+    """Every way with how many numbers it found; the most frequent first."""
+    found: Counter[Source] = Counter()
+    for record in records:
+        bracket = record.bracket
+        ends = [("lower", bracket.lower), ("upper", bracket.upper), *(("estimate", e) for e in bracket.estimates)]
+        found.update(_source(role, bound) for role, bound in ends)
+    order = ("lower", "upper", "estimate")
+    return sorted(found.items(), key=lambda item: (order.index(item[0].role), -item[1]))
+
+
+def _source(role: str, bound: Bound) -> Source:
+    evidence = bound.evidence
+    return Source(
+        role=role,
+        kind=evidence.kind,
+        method=evidence.method,
+        settings=setting(evidence.settings),
+        seed="" if evidence.seed is None else str(evidence.seed),
+        dtype=(evidence.dtype or "").removeprefix("torch."),
+        confidence="" if evidence.confidence is None else f"{evidence.confidence:.6g}",
+        assumptions=" ".join(f"{sentence.rstrip('.')}." for sentence in evidence.assumptions),
+        tags=tags_of(evidence),
+    )

@@ -1,0 +1,27 @@
+"""Templates with everything they may call. The page's only script is named by its hash, so that no other one can run on it."""
+
+import base64
+import hashlib
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from holdfast.report.heat import HEAT_LEVELS
+from holdfast.report.question import setting
+from holdfast.report.summary import about, at_least, at_most, short
+
+
+def template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("holdfast.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(at_least=at_least, at_most=at_most, about=about, setting=setting, short=short)
+    script = (files("holdfast.report") / "templates" / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals.update(script=Markup(script), script_hash=digest, heat_levels=HEAT_LEVELS)
+    return environment.get_template(name)

@@ -1,0 +1,183 @@
+"use strict";
+document.documentElement.classList.add("js");
+
+const infinite = text => text.replace("−", "-").replace("∞", "Infinity ");
+const numeric = text => { const n = parseFloat(infinite(text)); return Number.isNaN(n) ? text : n; };
+const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
+
+/* What is known of a row at a radius: the same rules as holdfast.report.verdict. */
+function verdict(row, at, scores) {
+  const low = numeric(row.dataset.l), high = numeric(row.dataset.u);
+  if (scores) return low > at ? "certified" : high <= at ? "broken" : "unknown";
+  if (row.dataset.f) return "broken";
+  return low >= at ? "certified" : high < at ? "broken" : "unknown";
+}
+
+class Paged {
+  constructor(table) {
+    this.table = table;
+    this.body = table.tBodies[0];
+    this.rows = [...this.body.rows];
+    this.texts = new Map();
+    this.first = 0;
+    this.tools = [...document.querySelectorAll(`.tools[data-for=${table.id}]`)];
+    for (const tool of this.tools) {
+      tool.addEventListener("input", () => this.filter());
+      tool.querySelector("[data-back]")?.addEventListener("click", () => this.turn(-1));
+      tool.querySelector("[data-on]")?.addEventListener("click", () => this.turn(1));
+    }
+    [...table.tHead.rows[0].cells].forEach((head, column) =>
+      head.querySelector("button")?.addEventListener("click", () => this.sort(head, column)));
+    this.filter();
+  }
+  wish(name) {
+    for (const tool of this.tools) {
+      const field = tool.querySelector(`[data-wish=${name}]`);
+      if (field) return field.value;
+    }
+    return "";
+  }
+  get size() { return parseInt(this.wish("size"), 10) || Infinity; }
+  text(row) {
+    if (!this.texts.has(row)) this.texts.set(row, row.textContent.toLowerCase());
+    return this.texts.get(row);
+  }
+  sort(head, column) {
+    const rising = head.getAttribute("aria-sort") !== "ascending", key = head.dataset.key;
+    for (const other of this.table.tHead.rows[0].cells) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", rising ? "ascending" : "descending");
+    const keyed = this.rows.map(row => [numeric(key ? row.dataset[key] : row.cells[column].textContent.trim()), row]);
+    keyed.sort((a, b) => (rising ? 1 : -1) * order(a[0], b[0]));
+    this.rows = keyed.map(pair => pair[1]);
+    this.body.append(...this.rows);
+    this.filter();
+  }
+  filter() {
+    const words = this.wish("words").trim().toLowerCase(), status = this.wish("status"), kind = this.wish("kind");
+    const at = parseFloat(this.wish("at")), scores = "scores" in this.table.dataset;
+    const kept = row => (!status || row.dataset.s === status) && (!words || this.text(row).includes(words))
+      && (!kind || (kind === "wrong" ? "w" in row.dataset : verdict(row, at, scores) === kind));
+    this.kept = this.rows.filter(row => { row.hidden = !kept(row); return !row.hidden; });
+    this.first = 0;
+    this.draw();
+  }
+  turn(step) { this.first += step * this.size; this.draw(); }
+  showPageOf(row) {
+    const place = this.kept.indexOf(row);
+    if (place >= 0) { this.first = this.size === Infinity ? 0 : place - place % this.size; this.draw(); }
+  }
+  draw() {
+    const last = Math.min(this.kept.length, this.first + this.size);
+    for (const row of this.body.querySelectorAll(".on")) row.classList.remove("on");
+    for (const row of this.kept.slice(this.first, last)) row.classList.add("on");
+    for (const tool of this.tools) {
+      const back = tool.querySelector("[data-back]"), on = tool.querySelector("[data-on]"), told = tool.querySelector("output");
+      if (back) back.disabled = this.first === 0;
+      if (on) on.disabled = last >= this.kept.length;
+      if (told) told.textContent = this.kept.length ? `${this.first + 1} to ${last} of ${this.kept.length}` +
+        (this.kept.length < this.rows.length ? `, chosen from ${this.rows.length}` : "") : `none of ${this.rows.length}`;
+    }
+  }
+}
+
+/* One input by itself, built from its row; opened by #i17. */
+class Detail {
+  constructor(dialog, paged) {
+    this.dialog = dialog;
+    this.paged = paged;
+    const ends = paged.rows.flatMap(row => [numeric(row.dataset.l), numeric(row.dataset.u)]).filter(Number.isFinite);
+    this.low = ends.reduce((a, b) => Math.min(a, b), 0);
+    this.high = ends.reduce((a, b) => Math.max(a, b), 0) || 1;
+    this.heads = [...paged.table.tHead.rows[0].cells].map(cell => cell.textContent.trim());
+    dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+    dialog.querySelector("[data-back]").addEventListener("click", () => this.step(-1));
+    dialog.querySelector("[data-on]").addEventListener("click", () => this.step(1));
+    dialog.addEventListener("close", () => this.closed());
+    addEventListener("hashchange", () => this.follow());
+    this.follow();
+  }
+  follow() {
+    const row = location.hash.startsWith("#i") ? document.getElementById(location.hash.slice(1)) : null;
+    if (row && row.parentNode === this.paged.body) this.open(row);
+    else if (this.dialog.open) this.dialog.close();
+  }
+  step(by) {
+    const next = this.paged.kept[this.paged.kept.indexOf(this.row) + by];
+    if (next) location.hash = next.id;
+  }
+  closed() {
+    if (location.hash.startsWith("#i")) history.replaceState(null, "", location.pathname + location.search);
+    this.row?.querySelector("a")?.focus();
+  }
+  open(row) {
+    this.row = row;
+    this.paged.showPageOf(row);
+    const place = this.paged.kept.indexOf(row);
+    this.dialog.querySelector("[data-back]").disabled = place <= 0;
+    this.dialog.querySelector("[data-on]").disabled = place < 0 || place + 1 >= this.paged.kept.length;
+    this.dialog.querySelector("h2").textContent = `Input ${row.cells[0].innerText.trim().replace("\n", ", ")}`;
+    this.dialog.querySelector("[data-content]").replaceChildren(this.pictures(row), this.bar(row), this.facts(row), this.frames(row));
+    if (!this.dialog.open) this.dialog.showModal();
+  }
+  pictures(row) {
+    const box = element("div", "three");
+    for (const column of [1, 2, 3]) {
+      if (!row.cells[column].hasChildNodes()) continue;
+      const figure = element("figure"), caption = element("figcaption");
+      caption.textContent = this.heads[column];
+      figure.append(caption, ...[...row.cells[column].childNodes].map(node => node.cloneNode(true)));
+      box.append(figure);
+    }
+    return box;
+  }
+  bar(row) {
+    const bar = element("div", "bar"), span = this.high * 1.08 - this.low;
+    const at = value => Math.max(0, Math.min(100, 100 * (value - this.low) / span));
+    const low = at(numeric(row.dataset.l)), high = at(numeric(row.dataset.u));
+    for (const [name, from, to] of [["held", 0, low], ["maybe", low, high], ["lost", high, 100]]) {
+      const part = element("i", name);
+      part.style.left = `${from}%`;
+      part.style.width = `${to - from}%`;
+      bar.append(part);
+    }
+    bar.setAttribute("role", "img");
+    bar.setAttribute("aria-label", `proved to hold up to ${row.dataset.l}, shown to break beyond ${row.dataset.u}, unknown between`);
+    return bar;
+  }
+  facts(row) {
+    const list = element("dl");
+    for (let column = 4; column < row.cells.length; column++) {
+      const text = row.cells[column].innerText.trim().replace(/\n+/g, "; ");
+      if (!text) continue;
+      const name = element("dt"), value = element("dd");
+      name.textContent = this.heads[column];
+      value.textContent = text;
+      const source = row.cells[column].querySelector("small")?.textContent;
+      const tags = source && document.querySelector(`#methods tr[data-m="${CSS.escape(source)}"] [data-t]`)?.textContent;
+      if (tags) value.append(element("br"), Object.assign(element("span", "hint"), { textContent: tags }));
+      list.append(name, value);
+    }
+    return list;
+  }
+  frames(row) {
+    const cells = [...row.cells[1].querySelectorAll("[title]")], box = element("div");
+    if (!cells.length) return box;
+    const list = element("ul"), head = element("h3");
+    head.textContent = row.cells[1].querySelector(".words") ? "Word by word" : "Frame by frame";
+    for (const cell of cells) list.append(Object.assign(element("li"), { textContent: `${cell.textContent} ${cell.title}`.trim() }));
+    box.append(head, list);
+    return box;
+  }
+}
+
+function element(name, style) {
+  const made = document.createElement(name);
+  if (style) made.className = style;
+  return made;
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  const tables = [...document.querySelectorAll("table[data-paged]")].map(table => new Paged(table));
+  const dialog = document.querySelector("dialog");
+  if (dialog && tables.length) new Detail(dialog, tables[0]);
+});
