@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench soundness clean
+.PHONY: demo test lint bench soundness docs clean
 
 demo: $(READY)
 	$(BIN)/holdfast demo
@@ -23,6 +23,10 @@ bench: $(READY)
 # Not part of the tests: a million boxes for each relaxation, ten thousand certificates under attack.
 soundness: $(READY)
 	$(BIN)/python -m benchmarks.soundness
+
+# The reference, made of the docstrings.
+docs: $(READY)
+	$(BIN)/pdoc holdfast '!holdfast.cli' -o build/docs
 
 clean:
 	rm -rf $(VENV)

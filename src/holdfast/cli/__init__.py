@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli.report import register
 from holdfast.errors import HoldfastError
 
 NO_MEMORY = r"out of memory|not enough memory|can't allocate memory|cannot allocate memory"
@@ -282,6 +283,67 @@ def new_tests(
     generate(question, out, Console())
 
 
+@app.command("risk")
+def what_can_go_wrong(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the answers go: risk.json, risk.npz, and pictures.")],
+    property: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="robustness, confidence (runner-up, targeted, least), uncertainty, tie, reach, or package.module:score, your own "
+            "function of the outputs, positive where all is well.",
+        ),
+    ] = "robustness",
+    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="How far an input may move, in the units of the domain.")] = None,
+    norm: Annotated[str, typer.Option(metavar="P", help="1, 2, inf or any p >= 1.")] = "inf",
+    epsilon: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Confidence, tie: by how much classes must differ. Reach: the rise. Uncertainty: KL.")
+    ] = 0.0,
+    target: Annotated[
+        str | None, typer.Option(metavar="CLASSES", help="For targeted and reach: one class for all inputs, or for each, as in 3,3,7.")
+    ] = None,
+    patch: Annotated[
+        str | None, typer.Option(metavar="TOP,LEFT,SIZE", help="Only this square of the images moves; without --radius, freely.")
+    ] = None,
+    units: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="For lists of features: feature k moves by the radius times its number.")
+    ] = None,
+    outputs: Annotated[bool, typer.Option("--outputs", metavar="", help="Speak of the outputs themselves, not of their softmax.")] = False,
+    queries: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Network evaluations an input for the search of Q.")] = 2000,
+    tier: Annotated[str, typer.Option(metavar="TIER", help="As for radius: fast, tight, split or search.")] = "fast",
+    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
+    pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")] = 20,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
+    seconds: Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")] = None,
+    trust: Trust = False,
+    domain: Domain = None,
+    mean: Mean = None,
+    std: Std = None,
+    shape: Shape = None,
+    time_first: TimeFirst = False,
+    pool: Pool = None,
+    device: Device = "cpu",
+    black_box: BlackBox = False,
+    unbatched: Unbatched = False,
+    constant: Constant = None,
+) -> None:
+    """What can go wrong near each input, how fast, and how far away?"""
+    from holdfast.cli.question import ModelQuestion
+    from holdfast.cli.risk import RiskQuestion, quantify
+
+    network = ModelQuestion(
+        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
+    )
+    question = RiskQuestion(
+        network, data, property, radius=radius, norm=norm, epsilon=epsilon, target=target, patch=patch, units=units, outputs=outputs,
+        queries=queries, tier=tier, seconds=seconds, scale=scale, limit=limit, pictures=pictures, seed=seed,
+    )  # fmt: skip
+    quantify(question, out, Console())
+
+
 @app.command("verify")
 def can_it_happen(
     model: Annotated[
@@ -325,10 +387,11 @@ def resume(run: Run) -> None:
 def report(
     run: Run,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The page; default: report.html in the run's folder.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="A page (.html), a model card (.md) or JSON (.json); default: report.html there."),
     ] = None,
 ) -> None:
-    """Write the run as one self-contained page."""
+    """Write the run as one self-contained page, as a model card, or as JSON."""
     from holdfast.report import write_report
     from holdfast.store import Store
 
@@ -383,6 +446,19 @@ def demo(out: Out = Path("runs/demo")) -> None:
     from holdfast.cli.demo import demo as show
 
     show(out, Console())
+
+
+register(app)
+
+
+from holdfast.cli.monitor import monitor  # noqa: E402  (it uses the options above)
+
+app.add_typer(monitor, name="monitor")
+
+
+from holdfast.cli.reach import reach  # noqa: E402  (it uses the options above)
+
+app.command()(reach)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The main job on an embedded default: three networks that read digits, three questions, one report each."""
+"""The main job on an embedded default: three networks that read digits, with a report each, and one that reads words."""
 
 import time
 from pathlib import Path
@@ -7,6 +7,7 @@ from rich.console import Console
 
 from holdfast.cli.question import ModelQuestion, RadiusQuestion
 from holdfast.cli.run import begin
+from holdfast.cli.scored import show_scores
 from holdfast.errors import StoreError
 from holdfast.report import write_report
 from holdfast.store import FILE, Store
@@ -43,6 +44,8 @@ def demo(folder: Path, console: Console) -> None:
         begin(question, run, console)
         with Store.open(run) as store:
             pages.append(write_report(store, run / "report.html"))
+    console.rule("[bold]An LSTM that reads words: which word does each answer hang on?")
+    show_scores("helpdesk", None, "final", None, console)
     console.rule("[bold]done")
     console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at:")
     for page in pages:

@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,10 @@ LARGEST_FILE = 8 * 2**30
 
 
 def call(target: str, what: str) -> Any:
-    """package.module:name, imported from the working folder too; a class or function is called without arguments."""
-    module_name, _, name = target.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # any line of the user's own code may fail
-        hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
-        raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_told(error)}).{hint}") from error
-    factory: Callable[[], Any] | None = vars(module).get(name)
-    if factory is None:
-        raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")
+    """package.module:name; a class or function is called without arguments."""
+    factory, name = named(target, what)
     if isinstance(factory, nn.Module | Network):
         return factory
-    if not callable(factory):
-        raise BadInput(f"{what} {target!r}: {name} is {type(factory).__name__}, not a function without arguments.")
     try:
         return factory()
     except HoldfastError:
@@ -40,6 +27,24 @@ def call(target: str, what: str) -> Any:
         raise BadInput(
             f"{what} {target!r}: {name}() failed ({_told(error)}). It is called without arguments; --debug shows where."
         ) from error
+
+
+def named(target: str, what: str) -> tuple[Any, str]:
+    """package.module:name, imported from the working folder too -> something to call, or a model; and its name."""
+    module_name, _, name = target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # any line of the user's own code may fail
+        hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
+        raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_told(error)}).{hint}") from error
+    found: Any = vars(module).get(name)
+    if found is None:
+        raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")
+    if not callable(found) and not isinstance(found, Network):
+        raise BadInput(f"{what} {target!r}: {name} is {type(found).__name__}, not a function.")
+    return found, name
 
 
 def _told(error: Exception) -> str:

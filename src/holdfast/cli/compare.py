@@ -1,0 +1,83 @@
+"""`holdfast compare`: runs side by side, in the terminal and as a page, JSON or Markdown."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.output import line
+from holdfast.cli.question import numbers
+from holdfast.errors import BadInput
+from holdfast.report.compare import Comparison
+from holdfast.report.compare import compare as laid_side_by_side
+from holdfast.report.compare_table import Cells, as_json, as_markdown, duels, explained, sides
+from holdfast.report.pairing import Run, distinct, load
+from holdfast.report.writing import write
+from holdfast.store import Store
+
+ENDINGS = (".html", ".json", ".md")
+
+
+def open_runs(folders: Sequence[Path]) -> list[Run]:
+    """Runs with names that tell them apart."""
+    names = distinct([folder.resolve().name for folder in folders], [str(folder) for folder in folders])
+    with contextlib.ExitStack() as stack:
+        stores = [stack.enter_context(Store.open(folder)) for folder in folders]
+        return [load(store, name) for store, name in zip(stores, names, strict=True)]
+
+
+def compare(folders: Sequence[Path], at: str | None, confidence: float, out: Path | None, console: Console) -> None:
+    if out is not None and out.suffix not in ENDINGS:
+        raise BadInput(f"{out}: unknown ending; use one of {', '.join(ENDINGS)}.")
+    found = laid_side_by_side(open_runs(folders), radii=numbers(at, "at"), confidence=confidence)
+    for view in (*_tables(sides(found), console), *_tables(duels(found), console)):
+        console.print(view, highlight=False)
+    console.print(Text(explained(found), style="dim"))
+    for note in found.notes:
+        line(console, "note", note, warns=True)
+    if out is not None:
+        line(console, "written", str(write(_document(found, out), out)))
+
+
+def _document(found: Comparison, out: Path) -> str:
+    if out.suffix == ".json":
+        return json.dumps(as_json(found), indent=1, allow_nan=False)
+    if out.suffix == ".md":
+        return as_markdown(found)
+    from holdfast.report.compare_page import render  # here: matplotlib takes a second
+
+    return render(found)
+
+
+def _tables(cells: Cells, console: Console) -> list[Table]:
+    """One wide table, or where the terminal is too narrow, tables with a column for each row, as few as fit."""
+    headings, rows = cells
+    wide = Table()
+    for place, heading in enumerate(headings):
+        wide.add_column(heading, justify="left" if place < 2 else "right")
+    for row in rows:
+        wide.add_row(*map(Text, row))
+    if _fits(wide, console):
+        return [wide]
+    for size in range(len(rows), 0, -1):
+        turned = [_turned(headings, rows[k : k + size]) for k in range(0, len(rows), size)]
+        if size == 1 or all(_fits(view, console) for view in turned):
+            return turned
+    return []
+
+
+def _turned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    view = Table(headings[0])
+    for row in rows:
+        view.add_column(Text(row[0]), justify="right")
+    for place, heading in enumerate(headings[1:], 1):
+        view.add_row(heading, *(Text(row[place]) for row in rows))
+    return view
+
+
+def _fits(view: Table, console: Console) -> bool:
+    return console.measure(view, options=console.options.update(width=10_000)).maximum <= console.width

@@ -1,0 +1,51 @@
+"""`holdfast gate`: exit code 0 lets a run through, 1 stops it, 2 means that it could not be judged."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.compare import open_runs
+from holdfast.cli.output import line
+from holdfast.report.gate import Rules
+from holdfast.report.gate import gate as judge
+from holdfast.report.gate_files import as_json, junit, summary
+from holdfast.report.writing import write
+
+SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where else the decision goes."""
+
+    junit: Path | None = None
+    markdown: Path | None = None
+    json: Path | None = None
+
+
+def gate(run: Path, rules: Rules, against: Path | None, files: Files, console: Console) -> None:
+    judged, *baseline = open_runs([run] if against is None else [run, against])
+    decision = judge(judged, rules, baseline[0] if baseline else None)
+    view = Table("", "check", "wanted", "found")
+    for check in decision.checks:
+        mark = Text("pass", style="green") if check.passed else Text("FAIL", style="bold red")
+        view.add_row(mark, Text(check.name), Text(check.wanted), Text(check.found))
+    console.print(view, highlight=False)
+    for check in decision.checks:
+        for detail in check.details[: SHOWN if not check.passed else 0]:
+            line(console, check.name, detail, warns=True)
+        if not check.passed and len(check.details) > SHOWN:
+            line(console, check.name, f"... and {len(check.details) - SHOWN} more; --markdown and --junit name them", warns=True)
+    for path, document in ((files.junit, junit), (files.markdown, summary)):
+        if path is not None:
+            line(console, "written", str(write(document(decision), path)))
+    if files.json is not None:
+        line(console, "written", str(write(json.dumps(as_json(decision), indent=1), files.json)))
+    line(console, "gate", "passed" if decision.passed else "FAILED", warns=not decision.passed)
+    if not decision.passed:
+        sys.exit(1)

@@ -1,0 +1,153 @@
+"""`holdfast monitor`: the commands and their options; what they do is in `monitored` and `scored`, imported when it is needed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.cli import (
+    BlackBox,
+    Constant,
+    Device,
+    Domain,
+    Mean,
+    Pool,
+    Shape,
+    Std,
+    TimeFirst,
+    Trust,
+    Unbatched,
+    Vocabulary,
+)
+
+monitor = typer.Typer(
+    help="How likely does a network's answer stay when one word or frame is another? Scores for sequences and streams.",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[
+    str,
+    typer.Argument(metavar="[MONITOR]", help="The folder that fit wrote. Default: helpdesk, an LSTM that ships with holdfast."),
+]
+Sequences = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        "-d",
+        metavar="DATA",
+        help="Sequences: a .txt file of sentences, a .tsv file of label and text, a .npz file with x and y, or package.module:function.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many sequences.")]
+Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")]
+
+
+@monitor.command()
+def fit(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")],
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A .onnx or .pt2 file, or package.module:factory. Default: the embedded help desk LSTM."),
+    ] = None,
+    data: Sequences = None,
+    mutation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help='What may stand in an element\'s place. A .json file, {"word": ["words it may become"]}; vectors or vectors:0.7, words of '
+            "this cosine in the embedding; typos; noise:0.1 or noise:0.1,inf, a norm ball around a frame.",
+        ),
+    ] = None,
+    outputs: Annotated[
+        str, typer.Option(metavar="WHAT", help="What must stay: classes; bins:0.5 for the side of edges; tolerance:0.1 for numbers.")
+    ] = "classes",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.")
+    ] = "auto",
+    unknown: Annotated[str, typer.Option(metavar="POLICY", help="Words the model does not know: error, skip, or unk.")] = "unk",
+    samples: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Draws for a score, where it is sampled.")] = 1000,
+    confidence: Annotated[float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")] = 0.95,
+    limit: Limit = None,
+    seed: Seed = 0,
+    trust: Trust = False,
+    domain: Domain = None,
+    mean: Mean = None,
+    std: Std = None,
+    shape: Shape = None,
+    time_first: TimeFirst = False,
+    pool: Pool = None,
+    vocabulary: Vocabulary = None,
+    device: Device = "cpu",
+    black_box: BlackBox = False,
+    unbatched: Unbatched = False,
+    constant: Constant = None,
+) -> None:
+    """Make a monitor for a model and keep it in a folder."""
+    from holdfast.cli.monitored import FitQuestion, fit_monitor
+    from holdfast.cli.question import ModelQuestion
+
+    network = None
+    if model is not None:
+        network = ModelQuestion(
+            model, trust, domain, mean, std, shape, time_first, pool, vocabulary, device, black_box, unbatched, tuple(constant or ())
+        )
+    question = FitQuestion(network, data, mutation, outputs, mode, unknown, samples, confidence, limit, seed)
+    fit_monitor(question, out, Console())
+
+
+@monitor.command()
+def score(
+    folder: Folder = "helpdesk",
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="A sentence, or a file as in --data of fit.")] = None,
+    k: Annotated[
+        str, typer.Option("--k", metavar="STEPS", help="Which answer must stay: 0, right behind the element; so many later; or final.")
+    ] = "0",
+    limit: Limit = None,
+) -> None:
+    """Score every word or frame: coloured by how likely the answer stays, with the evidence."""
+    from holdfast.cli.scored import show_scores
+
+    show_scores(folder, text, k, limit, Console())
+
+
+@monitor.command()
+def evaluate(
+    folder: Folder = "helpdesk",
+    data: Sequences = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure a monitor on test data: errors against enumeration, attacks on least and most robust places, reliability."""
+    from holdfast.cli.scored import show_evaluation
+
+    show_evaluation(folder, data, limit, seed, Console())
+
+
+@monitor.command()
+def serve(
+    folder: Folder = "helpdesk",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000,
+    length: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Longest sequence that is taken.")] = 512,
+    body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20,
+) -> None:
+    """Answer over HTTP: POST /score, websocket /stream, GET /health and /metrics (Prometheus)."""
+    from holdfast.cli.monitored import run_service
+
+    run_service(folder, host, port, length, body, Console())
+
+
+@monitor.command()
+def export(
+    prism: Annotated[Path, typer.Option("--prism", metavar="FOLDER", help="Where the files in PRISM's explicit format go.")],
+    folder: Folder = "helpdesk",
+    data: Sequences = None,
+    limit: Limit = None,
+    theta: Annotated[float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")] = 0.6,
+    seed: Seed = 0,
+) -> None:
+    """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
+    from holdfast.cli.monitored import export_prism
+
+    export_prism(folder, data, prism, limit, theta, seed, Console())

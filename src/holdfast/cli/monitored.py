@@ -1,0 +1,288 @@
+"""Monitors on disk and how they come about: fit, open, serve, export."""
+
+import json
+import math
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import Tensor
+
+from holdfast.cli.data import load_data, load_substitutes
+from holdfast.cli.model import load_network
+from holdfast.cli.output import check_folder, line
+from holdfast.cli.question import ModelQuestion, norm_option, numbers, one_of
+from holdfast.cli.source import readable, utf8
+from holdfast.datasets import helpdesk
+from holdfast.errors import BadInput, StoreError, UnreadableFile
+from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
+from holdfast.monitor.reading import unknown_token
+from holdfast.monitor.saving import JSON
+from holdfast.monitor.text import words_of
+from holdfast.network import Network
+
+EMBEDDED = "helpdesk"
+SAID = "no model given, so this is the embedded help desk: an LSTM that reads what people ask, and words that may stand for others"
+HOW = "model.json"
+
+
+@dataclass(frozen=True)
+class FitQuestion:
+    """A whole `holdfast monitor fit` command; network None: the embedded help desk."""
+
+    network: ModelQuestion | None
+    data: str | None
+    mutation: str | None
+    outputs: str
+    mode: str
+    unknown: str
+    samples: int
+    confidence: float
+    limit: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A monitor, and what it was made for."""
+
+    monitor: Monitor
+    classes: list[str] | None
+    embedded: bool
+
+    def name_of(self, label: int) -> str:
+        return self.classes[label] if self.classes and 0 <= label < len(self.classes) else str(label)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sequences as a user gave them, with what to call each."""
+
+    sequences: list[Any]
+    names: list[str]
+    classes: list[str] | None = None
+
+
+# ---- fit
+
+
+def fit_monitor(q: FitQuestion, folder: Path, console: Console) -> None:
+    mode, unknown = one_of(q.mode, "mode", ("auto", "exact", "sampled", "abstract")), one_of(q.unknown, "unknown", ("error", "skip", "unk"))
+    output = output_of(q.outputs)
+    check_mutation(q.mutation, embedded=q.network is None)
+    check_folder(folder, JSON)
+    if q.network is None:
+        line(console, "note", SAID)
+    net = helpdesk.network() if q.network is None else load_network(q.network)
+    mutation = mutation_of(q.mutation, net)
+    rows = _training(q, net)
+    if net.vectors is None or (unknown == "unk" and not _has_unknown(net)):
+        unknown = "error"  # there is no token to stand for the others
+    made = Monitor.fit(
+        net, rows.sequences, mutation, outputs=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence,  # type: ignore[arg-type]
+        seed=q.seed,
+    )  # fmt: skip
+    made.save(folder)
+    _keep(folder, q.network, rows.classes)
+    line(console, "monitor", f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}")
+    line(console, "written", f"{folder}; now: holdfast monitor score {folder} " + ('"some text"' if net.vocabulary else "sequences.npz"))
+
+
+def _training(q: FitQuestion, net: Network) -> Rows:
+    if q.data is None and q.network is None:
+        return _limited(_embedded("train"), q.limit)
+    if q.data is None:
+        if q.mode == "abstract":
+            raise BadInput("mode abstract learns from sequences: give them with --data.")
+        return Rows([], [])
+    return load_rows(q.data, net, q.limit)
+
+
+def _has_unknown(net: Network) -> bool:
+    try:
+        unknown_token(net, None)
+    except BadInput:
+        return False
+    return True
+
+
+def _attackable(mutation: Mutation, net: Network) -> str:
+    if not mutation.finite or net.vectors is None:
+        return ""
+    counts = mutation.table(range(len(net.vectors))).counts
+    return f"; {int((counts > 1).sum())} of {len(counts)} tokens have substitutes"
+
+
+def check_mutation(text: str | None, *, embedded: bool) -> None:
+    """What can be said against it before the model is loaded."""
+    if text is None and not embedded:
+        raise BadInput("say what may stand in an element's place: --mutation sets.json, vectors, typos, or noise:0.1.")
+    if text is None or text == "typos" or re.fullmatch(r"vectors(:[0-9.eE-]+)?", text):
+        return
+    if text.startswith("noise:"):
+        noise_of(text)
+    elif text.endswith(".json"):
+        readable(Path(text))
+    else:
+        raise BadInput(f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or noise:0.1,inf.")
+
+
+def mutation_of(text: str | None, net: Network) -> Mutation:
+    if text is None:
+        return Groups.of_sets(helpdesk.sets(), vocabulary=net.vocabulary)
+    if text.startswith("noise:"):
+        return noise_of(text)
+    if net.vectors is None:
+        raise BadInput(f"mutation {text!r} is for words, but {net.name} reads frames of numbers: use noise:0.1.")
+    if text == "typos":
+        if net.vocabulary is None:
+            raise BadInput(f"typos need the words of {net.name}: --vocabulary FILE, one word a line.")
+        return Typos(net.vocabulary, unknown=unknown_token(net, None) if _has_unknown(net) else None)
+    if text.startswith("vectors"):
+        cosine = numbers(text.partition(":")[2] or "0.65", "vectors")
+        assert cosine is not None
+        return Groups.of_vectors(net.vectors, cosine=cosine[0])
+    sets = load_substitutes(text, net)
+    if isinstance(sets, list):
+        raise BadInput(f'{text}: the monitor takes one set for each word, as in {{"good": ["fine", "great"]}}.')
+    return Groups.of_sets({own: [own, *others] for own, others in sets.items()})
+
+
+def noise_of(text: str) -> Noise:
+    radius, _, norm = text.removeprefix("noise:").partition(",")
+    found = numbers(radius, "noise")
+    assert found is not None
+    return Noise(found[0], norm_option(norm) if norm else 2.0)
+
+
+def output_of(text: str) -> Output:
+    kind, _, rest = text.partition(":")
+    found = numbers(rest, kind) if rest else None
+    if kind == "classes" and found is None:
+        return Classes()
+    if kind == "bins" and found:
+        return Bins(tuple(found))
+    if kind == "tolerance" and found and len(found) == 1:
+        return Tolerance(found[0])
+    raise BadInput(f"outputs {text!r}: use classes, bins:0.5 (or bins:0,1,2), or tolerance:0.1.")
+
+
+# ---- sequences
+
+
+def load_rows(source: str, net: Network, limit: int | None) -> Rows:
+    """A .txt file of sentences, or what `load_data` reads."""
+    if source.endswith(".txt"):
+        if net.vocabulary is None:
+            raise BadInput(f"{source}: text needs a network that reads words (--vocabulary FILE, one word a line).")
+        texts = [text.strip() for text in utf8(Path(source)).splitlines() if text.strip()]
+        if not texts:
+            raise BadInput(f"{source}: holds no sentence.")
+        return _limited(of_texts(texts, net), limit)
+    data = load_data(source, net)
+    rows: list[Tensor] = data.x if data.lengths is None else [x[:n] for x, n in zip(data.x, data.lengths, strict=True)]
+    return _limited(Rows(list(rows), data.names, data.classes), limit)
+
+
+def of_texts(texts: Sequence[str], net: Network) -> Rows:
+    known = frozenset(net.vocabulary or ())
+    return Rows([words_of(text, known) for text in texts], list(texts))
+
+
+def _embedded(split: helpdesk.Split) -> Rows:
+    found = helpdesk.sentences(split)
+    return Rows(found.tokens, list(found.text), list(helpdesk.INTENTS))
+
+
+def _limited(rows: Rows, limit: int | None) -> Rows:
+    return rows if limit is None else Rows(rows.sequences[:limit], rows.names[:limit], rows.classes)
+
+
+def rows_for(opened: Opened, data: str | None, limit: int | None, console: Console) -> Rows:
+    """The data of a command that looks at a fitted monitor; the help desk's own test sentences without any."""
+    if data is not None:
+        return load_rows(data, opened.monitor.net, limit)
+    if not opened.embedded:
+        raise BadInput("say which sequences: --data FILE.")
+    line(console, "note", "no data given, so these are the embedded help desk's test sentences")
+    return _limited(_embedded("test"), limit)
+
+
+# ---- folders
+
+
+def _keep(folder: Path, network: ModelQuestion | None, classes: list[str] | None) -> None:
+    """How to read the model again; paths stay as they were given."""
+    content = {"model": EMBEDDED if network is None else asdict(network), "classes": classes}
+    try:
+        (folder / HOW).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{folder / HOW}: cannot be written ({error}).") from error
+
+
+def open_monitor(folder: str, console: Console) -> Opened:
+    """What `fit` wrote, with its model; `helpdesk` is the embedded one."""
+    if folder == EMBEDDED and not Path(folder).exists():
+        line(console, "note", SAID)
+        net, rows = helpdesk.network(), _embedded("train")
+        return Opened(Monitor.fit(net, rows.sequences[:6], mutation_of(None, net), unknown="unk"), rows.classes, True)
+    path = Path(folder) / HOW
+    if not Path(folder).is_dir():
+        raise UnreadableFile(f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the embedded one.")
+    try:
+        content = json.loads(utf8(path))
+        model, classes = content["model"], content["classes"]
+        question = None if model == EMBEDDED else ModelQuestion(**{**model, "constants": tuple(model["constants"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableFile(f"{path}: damaged, or not written by 'holdfast monitor fit' ({error}).") from error
+    net = helpdesk.network() if question is None else load_network(question)
+    return Opened(Monitor.load(folder, net), classes, question is None)
+
+
+# ---- serve and export
+
+
+def run_service(folder: str, host: str, port: int, length: int, body: int, console: Console) -> None:
+    from holdfast.monitor.serve import Limits, check_extra, serve
+
+    check_extra()
+    _check_address(host, port)
+    opened = open_monitor(folder, console)
+    line(console, "listening", f"http://{host}:{port} (POST /score, websocket /stream, /health, /metrics); Ctrl-C stops it")
+    if opened.monitor.net.vocabulary is not None:
+        line(console, "try", f'curl -d \'{{"text": "please cancel my order", "k": "final"}}\' http://{host}:{port}/score')
+    serve(opened.monitor, host=host, port=port, limits=Limits(body=body, length=length))
+
+
+def _check_address(host: str, port: int) -> None:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise BadInput(f"cannot listen on {host}:{port} ({error.strerror or error}). Choose another with --host and --port.") from error
+
+
+def export_prism(folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, console: Console) -> None:
+    from holdfast.monitor.marble import Marble, Refinement
+    from holdfast.monitor.prism import write
+    from holdfast.monitor.traces import profile
+
+    if not (theta > 0 and math.isfinite(theta)):
+        raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")
+    check_folder(to, "marble.tra")
+    opened = open_monitor(folder, console)
+    rows = _limited(_embedded("train"), limit) if data is None and opened.embedded else rows_for(opened, data, limit, console)
+    monitor = opened.monitor
+    if not monitor.mutation.finite or monitor.view is None:
+        raise BadInput(f"the abstract model needs a finite mutation and a recurrent layer that can be opened in {monitor.net.name}.")
+    traces = profile(monitor.net, [monitor.read(s) for s in rows.sequences], monitor.mutation, monitor.outputs, monitor.view)
+    mdp = Marble.fit(traces, Refinement(theta=theta, seed=seed)).mdp
+    written = write(mdp, to, labels=opened.classes)
+    line(console, "abstract model", f"{mdp.states} states, {mdp.inputs} abstract inputs, from {len(traces)} transitions")
+    line(console, "written", ", ".join(str(path) for path in written))

@@ -1,0 +1,196 @@
+"""What a monitor says, on the terminal: words coloured by their score, and how good the scores are."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.monitored import Opened, Rows, load_rows, of_texts, open_monitor, rows_for
+from holdfast.cli.output import line
+from holdfast.errors import BadInput
+from holdfast.monitor.evaluate import Evaluation, Mean, evaluate
+from holdfast.monitor.score import Scores, Steps
+from holdfast.result import Evidence
+
+FILES = (".txt", ".tsv", ".npz")
+MOST_FRAMES = 60
+CLOSE = 0.005  # scores that read the same
+RED, YELLOW, GREEN = (215, 60, 50), (210, 160, 30), (60, 160, 75)
+KINDS = {
+    "proved": "proved by enumeration: every value was run",
+    "sampled": "sampled: the interval holds with confidence {confidence:g}",
+    "estimated": "estimated by an abstract model: no guarantee",
+}
+
+
+# ---- score
+
+
+def show_scores(folder: str, text: str | None, k: str, limit: int | None, console: Console) -> None:
+    steps = steps_of(k)
+    opened = open_monitor(folder, console)
+    rows = _asked(opened, text, limit, console)
+    now = opened.monitor.score_all(rows.sequences)
+    found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
+    said = [opened.name_of(int(first.labels[-1])) for first in now]
+    for place in range(len(found)) if text is not None else _shakiest(found, said):
+        _show(rows.sequences[place], rows.names[place], found[place], said[place], opened, console)
+    _legend(found[0], console)
+
+
+def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
+    """For each answer the sequence with the lowest score."""
+    order = sorted(range(len(found)), key=lambda place: found[place].lowest)
+    first = {said[place]: place for place in reversed(order)}
+    return sorted(first.values())
+
+
+def _show(sequence: Any, name: str, scores: Scores, said: str, opened: Opened, console: Console) -> None:
+    if scores.words is None:
+        console.print(_frames(scores, f"{name}: {said}", opened))
+        return
+    own = sequence if isinstance(sequence, list) else name.split()
+    console.print(_sentence(scores, own if len(own) == len(scores) else scores.words, said), soft_wrap=True)
+
+
+def steps_of(text: str) -> Steps:
+    if text == "final":
+        return "final"
+    if not text.isdecimal():
+        raise BadInput(f"k {text!r}: say after how many further elements the answer is looked at (0, 1, 2 ...), or final.")
+    return int(text)
+
+
+def _asked(opened: Opened, text: str | None, limit: int | None, console: Console) -> Rows:
+    net = opened.monitor.net
+    if text is None:
+        line(console, "note", "of each answer the sentence with the lowest score is shown")
+        return rows_for(opened, None, limit, console)
+    if text.endswith(FILES) or Path(text).is_file():
+        return load_rows(text, net, limit)
+    if net.vocabulary is None:
+        raise BadInput(f"{net.name} has no words: give a .npz file with its sequences instead of {text[:40]!r}.")
+    return of_texts([text], net)
+
+
+def _sentence(scores: Scores, words: Sequence[str], said: str) -> Text:
+    """Words that may be another coloured from red to green with their score behind; what cannot is dim."""
+    line = Text()
+    for word, score, free in zip(words, scores.values.tolist(), scores.attackable.tolist(), strict=True):
+        style = colour(score) if free else Style(dim=True)
+        line.append(word, style)
+        if free and not math.isnan(score):
+            line.append(f" {_number(score)}", Style(dim=True))
+        line.append("  ")
+    line.append(f"-> {said}", "bold")
+    line.append(f"\n    {_extremes(scores, words)}", Style(dim=scores.least is None))
+    return line
+
+
+def _extremes(scores: Scores, words: Sequence[str]) -> str:
+    if scores.least is None or scores.most is None:
+        return "no word here can be another"
+    low, high = float(scores.values[scores.least]), float(scores.values[scores.most])
+    if high - low < CLOSE:
+        return f"all words that can be another score {_number(low)}"
+    told = f"least robust: {words[scores.least]} {_number(low)}; most robust: {words[scores.most]} {_number(high)}"
+    return told if scores.k != "final" else f"{told}; drawing {words[scores.least]} anew changes the answer {1 - low:.0%} of the time"
+
+
+def _number(score: float) -> str:
+    return "none" if math.isnan(score) else f"{score:.2f}"
+
+
+def colour(score: float) -> Style:
+    """Red at 0, yellow at one half, green at 1; bold below one half."""
+    if math.isnan(score):
+        return Style(dim=True)
+    low, high, share = (RED, YELLOW, 2 * score) if score < 0.5 else (YELLOW, GREEN, 2 * score - 1)
+    mixed = [round(a + (b - a) * min(1.0, max(0.0, share))) for a, b in zip(low, high, strict=True)]
+    return Style(color=Color.from_rgb(*mixed), bold=score < 0.5)
+
+
+def _frames(scores: Scores, title: str, opened: Opened) -> Table:
+    table = Table("frame", "score", "interval", "answer", title=title, title_justify="left")
+    for place, score in list(enumerate(scores))[:MOST_FRAMES]:
+        label = opened.name_of(score.label) if score.label >= 0 else ""
+        table.add_row(str(place), Text(_number(score.value), colour(score.value)), f"{_number(score.low)} to {_number(score.high)}", label)
+    least = f"least robust: frame {scores.least}, most robust: frame {scores.most}"
+    table.caption = least if len(scores) <= MOST_FRAMES else f"{least}; {len(scores) - MOST_FRAMES} more frames are not shown"
+    return table
+
+
+def _legend(scores: Scores, console: Console) -> None:
+    after = {0: "the answer right behind the element", "final": "the final answer"}.get(
+        scores.k, f"the answer after {scores.k} more elements"
+    )
+    line(console, "score", f"how likely {after} stays when this one element is drawn anew from what may stand there, itself included")
+    line(console, "evidence", evidence_words(scores.evidence))
+
+
+def evidence_words(evidence: Evidence) -> str:
+    kind = KINDS.get(evidence.kind, evidence.kind).format(confidence=evidence.confidence or 0)
+    return f"{kind}; {evidence.method} in {evidence.dtype}, where {' and '.join(evidence.assumptions)}"
+
+
+# ---- evaluate
+
+
+def show_evaluation(folder: str, data: str | None, limit: int | None, seed: int, console: Console) -> None:
+    opened = open_monitor(folder, console)
+    rows = rows_for(opened, data, limit, console)
+    found = evaluate(opened.monitor, rows.sequences, seed=seed)
+    line(
+        console,
+        "sequences",
+        f"{found.sequences} with {found.places} elements; {found.attackable} elements in {found.eligible} sequences can be attacked",
+    )
+    for part in (_errors(found), _attacks(found), _reliability(found)):
+        if part is not None:
+            console.print(part, highlight=False)
+
+
+def _errors(found: Evaluation) -> Any:
+    if found.errors is None:
+        return None
+    table = Table("error of scores now, attackable elements", "value", title_justify="left")
+    table.add_row("mean squared", f"{found.errors.squared:.5f}")
+    table.add_row("mean squared, of saying the mean always", f"{found.errors.constant:.5f}")
+    table.add_row("mean absolute", f"{found.errors.absolute:.5f}")
+    table.add_row("enumeration within the interval", f"{found.errors.within:.1%}")
+    if found.kind == "proved":
+        table.caption = "these scores are enumeration, so their error is 0 by definition"
+    return table
+
+
+def _attacks(found: Evaluation) -> Any:
+    if found.random is None:
+        return None
+    share = f"{found.confidence:.0%}"
+    table = Table("one element mutated at random, chosen by", f"least robust ({share})", f"most robust ({share})")
+    for attack in found.attacks:
+        table.add_row("scores now (k = 0)" if attack.k == 0 else "final scores", _mean(attack.least), _mean(attack.most))
+    table.add_row("chance (any attackable element)", _mean(found.random), _mean(found.random))
+    table.caption = f"how often the final answer changes, over {found.eligible} sequences"
+    return table
+
+
+def _mean(mean: Mean) -> str:
+    return f"{mean.value:.1%} [{mean.low:.1%}, {mean.high:.1%}]"
+
+
+def _reliability(found: Evaluation) -> Any:
+    if not found.reliability:
+        return None
+    table = Table("scores now", "elements", "mean score", "answers that stayed")
+    for row in found.reliability:
+        name = "1" if row.low == 1 else f"{row.low:g} to {row.high:g}"
+        table.add_row(name, str(row.count), f"{row.score:.3f}", f"{row.kept:.3f} [{row.kept_low:.3f}, {row.kept_high:.3f}]")
+    table.caption = "one random mutant of each attackable element went through the model itself"
+    return table

@@ -1,0 +1,124 @@
+"""`holdfast show`: one input of a run, as the page shows it, in the terminal."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.errors import BadInput
+from holdfast.report import blocks
+from holdfast.report.picture import describe_change
+from holdfast.report.sentence import moved_places
+from holdfast.report.standard import tags_of
+from holdfast.report.summary import Row, about, at_least, at_most, class_name, rows_of, short, unbreakable, weakest, word_name
+from holdfast.result import Bound, Bracket
+from holdfast.store import Store
+
+STYLE = {"proved": "blue", "witnessed": "dark_orange"}
+MOST_FRAMES = 40
+LONGEST_BAR = 24
+
+
+def show(folder: Path, number: int, console: Console) -> None:
+    with Store.open(folder) as store:
+        question, rows = store.question, rows_of(store.records(), store.inputs())
+    row = next((row for row in rows if row.index == number), None)
+    if row is None:
+        known = f"it has answers to {len(rows)}, from {rows[0].index} to {rows[-1].index}" if rows else "it has no answers yet"
+        raise BadInput(f"{folder}: no answer to input {number}; {known}.")
+    title = f"input {number}" + (f", {short(row.source.name)}" if row.source and row.source.name not in ("", str(number)) else "")
+    console.rule(Text(title, style="bold"))
+    if row.source is not None:
+        console.print(_pictures(row, question.get("vocabulary") or (), colour=console.color_system is not None))
+        console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
+    console.print(_evidence(row), highlight=False)
+    if row.frames:
+        console.print(_frames(row, question.get("vocabulary") or ()), highlight=False)
+    note = f"; {short(row.bracket.note, 400)}" if row.bracket.note else ""
+    console.print(Text(f"{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}"))
+
+
+def _pictures(row: Row, vocabulary: Sequence[str], *, colour: bool) -> Group | Columns:
+    assert row.source is not None
+    found = row.bracket.upper.evidence.witness
+    x, witness = row.source.x, None if found is None else found.numpy()
+    if row.source.tokens is not None:
+        return _sentences(row, vocabulary)
+    if witness is None or witness.shape != x.shape:
+        return Columns([Panel(blocks.picture(x, colour=colour), title="input", expand=False)])
+    size = describe_change(witness.astype(float) - x.astype(float))
+    changed = Group(blocks.change(x, witness, colour=colour), Text(size, style="dim"))
+    views = (
+        ("input", blocks.picture(x, witness, colour=colour)),
+        ("witness", blocks.picture(witness, x, colour=colour)),
+        ("change", changed),
+    )
+    return Columns([Panel(view, title=name, expand=False) for name, view in views])
+
+
+def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:
+    assert row.source is not None
+    assert row.source.tokens is not None
+    found = row.bracket.upper.evidence.witness
+    witness = None if found is None else found.numpy()
+    moved = moved_places(np.array(row.source.tokens), row.source.x, witness)
+    lines = [Text.assemble(("input:", "bold"), blocks.sentence(row.source.tokens, vocabulary, row.frames, moved))]
+    if witness is not None and moved and witness.ndim == 1:
+        lines.append(Text.assemble(("witness:", "bold"), blocks.sentence(witness.tolist(), vocabulary, (), moved)))
+    elif moved:
+        lines.append(Text.assemble(("witness:", "bold"), f" moves word {short(', '.join(map(str, moved)))}"))
+    return Group(*lines)
+
+
+def _answer(label: str, prediction: str) -> Text:
+    wrong = bool(label and prediction) and label != prediction
+    return Text.assemble(("label ", "dim"), label or "–", ("  says ", "dim"), (prediction or "–", "bold red" if wrong else ""))
+
+
+def _evidence(row: Row) -> Table:
+    """A column for each end and estimate, so that long assumptions have room."""
+    lower, upper = row.bracket.lower, row.bracket.upper
+    named = [("lower", lower, at_least(lower.value)), ("upper", upper, at_most(upper.value))]
+    named += [("estimate", bound, about(bound.value)) for bound in row.bracket.estimates]
+    view = Table("", *(name for name, _, _ in named))
+    columns = [[Text(shown, "bold"), *_why(bound)] for _, bound, shown in named]
+    for heading, *cells in zip(("value", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2"), *columns, strict=True):
+        view.add_row(heading, *cells)
+    return view
+
+
+def _why(bound: Bound) -> list[Text]:
+    e = bound.evidence
+    settings = ", ".join(f"{name} {value}" for name, value in e.settings.items())
+    assumes = " ".join(f"{sentence.rstrip('.')}." for sentence in e.assumptions)
+    parts = (e.method, settings, "" if e.seed is None else str(e.seed), assumes, str(tags_of(e)))
+    return [Text(e.kind, STYLE.get(e.kind, "green")), *map(Text, parts)]
+
+
+def _frames(row: Row, vocabulary: Sequence[str]) -> Table:
+    """One line for each frame or word, or for the weakest of many, with a bar as long as its lower end."""
+    tokens = row.source.tokens if row.source else None
+    finite = [end for r in row.frames for end in (r.bracket.lower.value, r.bracket.upper.value) if abs(end) < math.inf]
+    most = max(finite, default=0.0) or 1.0
+    left_out = f"the weakest {MOST_FRAMES} of {len(row.frames)}" if len(row.frames) > MOST_FRAMES else None
+    view = Table("word" if tokens else "frame", "lower", "upper", "", caption=left_out)
+    chosen = set(weakest(row.frames, MOST_FRAMES)) if len(row.frames) > MOST_FRAMES else {record.key.frame for record in row.frames}
+    for record in (record for record in row.frames if record.key.frame in chosen):
+        place, bracket = record.key.frame or 0, record.bracket
+        name = f"{place} {word_name(tokens[place], vocabulary)}" if tokens and place < len(tokens) else str(place)
+        told = Text("nothing breaks it") if unbreakable(bracket) else _bar(bracket, most)
+        view.add_row(Text(name), at_least(bracket.lower.value), at_most(bracket.upper.value), told)
+    return view
+
+
+def _bar(bracket: Bracket, most: float) -> Text:
+    """What is proved as a line, what is unknown as dots, and a stop where it is shown to break."""
+    low, high = (LONGEST_BAR * max(0.0, min(1.0, end.value / most)) for end in (bracket.lower, bracket.upper))
+    stop = "┃" if bracket.upper.value < math.inf else ""
+    return Text.assemble(("━" * round(low), "blue"), ("╌" * (round(high) - round(low)), "dim"), (stop, "dark_orange"))

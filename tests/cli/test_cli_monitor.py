@@ -1,0 +1,211 @@
+"""`holdfast monitor`: fit, score, evaluate, serve, export; what they show, what they write, and what they refuse."""
+
+import json
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_workshop import Ask
+
+from holdfast.datasets import helpdesk
+from holdfast.monitor import Groups, Monitor
+
+TEXT = "where is my package"
+READER = ("monitor", "fit", "reader.onnx", "--vocabulary", "words.txt", "--mutation", "substitutes.json", "-o", "mine")
+
+
+def embedded() -> Monitor:
+    net = helpdesk.network()
+    return Monitor.fit(net, [], Groups.of_sets(helpdesk.sets(), vocabulary=net.vocabulary), unknown="unk")
+
+
+def shown(word: str, text: str) -> float:
+    found = re.search(rf"\b{word} ([0-9.]+)", text)
+    assert found is not None, text
+    return float(found.group(1))
+
+
+def test_without_arguments_the_embedded_help_desk_is_scored(ask: Ask) -> None:
+    said = ask("monitor", "score")
+    assert said.code == 0
+    assert "embedded help desk" in said.out
+    assert sum("-> " in line for line in said.out.splitlines()) == 8
+    for intent in helpdesk.INTENTS:
+        assert f"-> {intent}" in said.out
+    assert "proved by enumeration" in said.out
+
+
+def test_scores_run_from_red_to_green() -> None:
+    from holdfast.cli.scored import colour
+
+    shades = [colour(score).color for score in (0.0, 0.5, 1.0)]
+    (low, _, high) = (shade.triplet for shade in shades if shade is not None)
+    assert low is not None
+    assert high is not None
+    assert low.red > 2 * low.green
+    assert high.green > 2 * high.red
+    assert colour(float("nan")).color is None
+
+
+@pytest.mark.parametrize("k", ["0", "1", "final"])
+def test_a_sentence_is_shown_with_the_monitors_scores(ask: Ask, k: str) -> None:
+    said = ask("monitor", "score", "helpdesk", f"{TEXT.capitalize()}!", "--k", k)
+    truth = embedded().score(TEXT.split(), k if k == "final" else int(k))
+    assert shown("my", said.out) == pytest.approx(float(truth.values[2]), abs=0.006)
+    assert "-> delivery" in said.out
+
+
+def test_a_monitor_is_kept_and_opened_again(ask: Ask, workshop: Path) -> None:
+    assert ask("monitor", "fit", "-o", "mine").code == 0
+    assert {path.name for path in (workshop / "mine").iterdir()} == {"monitor.json", "monitor.safetensors", "model.json"}
+    (workshop / "asked.txt").write_text(f"{TEXT}\n\nplease zyzzyva my order\n")
+    said = ask("monitor", "score", "mine", "asked.txt")
+    assert said.code == 0
+    assert shown("package", said.out) == pytest.approx(float(embedded().score(TEXT.split()).values[3]), abs=0.006)
+    assert "zyzzyva" in said.out
+
+
+def test_your_own_words_and_sets(ask: Ask, workshop: Path) -> None:
+    said = ask(*READER, "--data", "text.tsv")
+    assert said.code == 0
+    assert "mode exact; 2 of 9 tokens have substitutes" in said.out
+    assert "good" in ask("monitor", "score", "mine", "the film was good").out
+    assert "'terrible' is unknown" in ask("monitor", "score", "mine", "the terrible film").err
+    assert "no word here can be another" in ask("monitor", "score", "mine", "the film").out
+
+
+@pytest.mark.parametrize("mutation", ["typos", "vectors", "vectors:0.3"])
+def test_other_mutations_of_words(ask: Ask, mutation: str) -> None:
+    assert ask("monitor", "fit", "--mutation", mutation, "-o", "mine").code == 0
+    assert "-> delivery" in ask("monitor", "score", "mine", TEXT).out
+
+
+def test_frames_are_sampled_and_shown_as_a_table(ask: Ask) -> None:
+    said = ask("monitor", "fit", "lstm.onnx", "--mutation", "noise:0.1,inf", "--samples", "30", "-o", "mine")
+    assert said.code == 0, said
+    assert "Noise" in said.out
+    assert "mode sampled" in said.out
+    said = ask("monitor", "score", "mine", "data.npz", "--limit", "1")
+    assert "least robust: frame" in said.out
+    assert "sampled: the interval holds with confidence 0.95" in said.out
+    assert "answers that stayed" in ask("monitor", "evaluate", "mine", "--data", "data.npz").out
+
+
+def test_evaluation_shows_errors_attacks_and_reliability(ask: Ask) -> None:
+    said = ask("monitor", "evaluate", "--limit", "40")
+    for part in ("mean squared", "least robust", "chance", "final scores", "answers that stayed", "0 by definition"):
+        assert part in " ".join(said.out.split()), part
+
+
+def test_an_abstract_model_is_evaluated_against_enumeration(ask: Ask) -> None:
+    assert "mode abstract" in ask("monitor", "fit", "--mutation", "typos", "--mode", "abstract", "-o", "mine").out
+    said = ask("monitor", "evaluate", "mine", "--limit", "40")
+    error = re.search(r"mean squared\s+\S\s+([0-9.]+)", said.out)
+    constant = re.search(r"always\s+\S\s+([0-9.]+)", said.out)
+    assert error is not None
+    assert constant is not None
+    assert 0 < float(error.group(1)) < float(constant.group(1))
+    assert "estimated by an abstract model" in ask("monitor", "score", "mine", TEXT).out
+
+
+def test_the_abstract_model_goes_to_prism(ask: Ask, workshop: Path) -> None:
+    said = ask("monitor", "export", "--prism", "model", "--limit", "60")
+    assert said.code == 0, said
+    states = int(re.findall(r"(\d+) states", said.out)[0])
+    assert len((workshop / "model" / "marble.sta").read_text().splitlines()) == states + 1
+    assert (workshop / "model" / "marble.tra").read_text().split()[0] == str(states)
+    assert (workshop / "model" / "marble.delivery.trew").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("fit", "reader.onnx", "-o", "run"), "--mutation"),
+        (("fit", "--mutation", "magic", "-o", "run"), "magic"),
+        (("fit", "--mutation", "none.json", "-o", "run"), "no such file"),
+        (("fit", "--mutation", "noise:x", "-o", "run"), "expected a number"),
+        (("fit", "--mutation", "noise:-1", "-o", "run"), "radius"),
+        (("fit", "--mode", "quick", "-o", "run"), "abstract"),
+        (("fit", "--unknown", "guess", "-o", "run"), "skip"),
+        (("fit", "--outputs", "bins", "-o", "run"), "bins:0.5"),
+        (("fit", "none.onnx", "--mutation", "typos", "-o", "run"), "none.onnx"),
+        (("fit", "lstm.onnx", "--mutation", "typos", "-o", "run"), "noise:0.1"),
+        (("fit", "reader.onnx", "--mutation", "typos", "-o", "run"), "--vocabulary"),
+        (("score", "nowhere", "text"), "nowhere"),
+        (("score", "helpdesk", TEXT, "--k", "last"), "final"),
+        (("score", "helpdesk", "none.txt"), "no such file"),
+        (("evaluate", "nowhere"), "holdfast monitor fit"),
+        (("export", "--prism", "run", "--theta", "0"), "theta"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(ask: Ask, workshop: Path, arguments: tuple[str, ...], reason: str) -> None:
+    said = ask("monitor", *arguments)
+    assert said.code == 2, said
+    assert reason in said.err
+    assert said.err.count("\n") == 1
+    assert not (workshop / "run").exists()
+
+
+def test_a_monitor_is_never_overwritten_and_damage_is_named(ask: Ask, workshop: Path) -> None:
+    ask("monitor", "fit", "-o", "mine")
+    assert "already holds monitor.json" in ask("monitor", "fit", "-o", "mine").err
+    kept = json.loads((workshop / "mine" / "model.json").read_text())
+    question = {"model": "reader.onnx", "vocabulary": "words.txt", "constants": []}
+    (workshop / "mine" / "model.json").write_text(json.dumps({**kept, "model": question}))
+    assert "another model" in ask("monitor", "score", "mine", TEXT).err
+    (workshop / "mine" / "model.json").write_text('{"model": 3}')
+    said = ask("monitor", "score", "mine", TEXT)
+    assert said.code == 2
+    assert "model.json: damaged" in said.err
+
+
+def test_serving_without_the_extra_names_it(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    said = ask("monitor", "serve")
+    assert said.code == 2
+    assert "pip install 'holdfast[serve]'" in said.err
+
+
+def test_an_address_that_is_taken_is_said_at_once(ask: Ask) -> None:
+    for package in ("fastapi", "uvicorn", "websockets"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        said = ask("monitor", "serve", "--port", other.getsockname()[1])
+    assert said.code == 2
+    assert "cannot listen on 127.0.0.1" in said.err
+
+
+def test_the_service_answers_until_it_is_interrupted(process: Callable[..., Any]) -> None:
+    for package in ("fastapi", "uvicorn", "websockets"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = process("monitor", "serve", "--port", port)
+    try:
+        for _ in range(300):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                    assert json.loads(answer.read())["status"] == "ok"
+                break
+            except OSError:
+                assert running.poll() is None
+                time.sleep(0.1)
+        body = json.dumps({"text": TEXT, "k": "final"}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/score", body, timeout=10) as answer:
+            assert len(json.loads(answer.read())["scores"]) == 4
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=20)
+    finally:
+        running.kill()
+    assert f"http://127.0.0.1:{port}" in out
+    assert "Traceback" not in err
