@@ -64,7 +64,7 @@ def _convert(file: Path, target: Path) -> None:
     assert torch.allclose(load(target)(x), net(x), rtol=1e-4, atol=1e-5), f"{file.name} is not what it was taken for"
 
 
-def load(file: Path) -> hf.Network:
+def load(file: Path, device: str = "cpu") -> hf.Network:
     """A network that was converted."""
     with np.load(file, allow_pickle=False) as arrays:
         layers: list[nn.Module] = [nn.Flatten()]
@@ -74,4 +74,4 @@ def load(file: Path) -> hf.Network:
             linear.load_state_dict({"weight": weight, "bias": bias})
             layers += [linear, nn.ReLU()]
         shape = [int(size) for size in arrays["shape"]]
-    return hf.Network.from_torch(nn.Sequential(*layers[:-1]).eval(), shape=shape, name=file.stem)
+    return hf.Network.from_torch(nn.Sequential(*layers[:-1]).eval(), shape=shape, device=device, name=file.stem)

@@ -4,7 +4,8 @@ python -m benchmarks.lipschitz acasxu --seconds 116 --processes 2 --out benchmar
 
 --only keeps the questions whose network or property contains one of the words (as in --only prop_3 1_9), --part 2/4 the second quarter.
 Networks come from the .onnx files of the shared data, or from what `prepare` wrote, where that is all there is. Every answer is added to
-NAME.csv as soon as it is known; the table at the end says what was solved, what contradicts the key, and how fast.
+NAME.csv as soon as it is known; the table at the end says what was solved, what contradicts the key, and how fast. --merge asks nothing
+and makes that table of answers that parts wrote: --merge OUT/*/mnist_fc.csv. Of two answers to a question, one that settles it counts.
 """
 
 import argparse
@@ -31,6 +32,7 @@ class Question:
     seconds: float
     expected: str
     threads: int
+    device: str
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", default="1/1", help="as in 2/4: every fourth question, from the second on")
     parser.add_argument("--seconds", type=float, help="for each question; default: what the list says")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="CSV", help="answers of earlier runs: only the table")
     parser.add_argument("--out", type=Path, help="folder for the answers and the table")
 
 
 def main(chosen: argparse.Namespace) -> None:
+    if chosen.merge:
+        answers = _merged(chosen.merge)
+        _tell(chosen, answers, f"in {sum(a.seconds for a in answers):.0f} s of computing, in {len(chosen.merge)} parts")
+        return
     asked = _chosen(chosen)
     out = None if chosen.out is None else chosen.out / f"{chosen.name}.csv"
     answers: list[Answer] = []
@@ -78,7 +86,22 @@ def main(chosen: argparse.Namespace) -> None:
         _keep(out, answer, first=len(answers) == 1)
         mark = "WRONG" if answer.wrong else "against most" if answer.doubtful else ""
         print(f"{len(answers)}/{len(asked)} {answer.network} {answer.property} {answer.answer} {answer.seconds:.2f} s {mark}", flush=True)
-    _tell(chosen, answers, time.monotonic() - began)
+    spent = f"in {time.monotonic() - began:.0f} s by {chosen.processes} processes of {chosen.threads} threads on {chosen.device}"
+    _tell(chosen, answers, spent)
+
+
+def _merged(files: list[Path]) -> list[Answer]:
+    """What parts of a run wrote, one answer for each question."""
+    found: dict[tuple[str, str], Answer] = {}
+    for path in files:
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                numbers = {"seconds": float, "loading": float, "nodes": int, "least": float, "lowest": float}
+                answer = Answer(**{name: numbers.get(name, str)(value) for name, value in row.items()})
+                question = answer.network, answer.property
+                if question not in found or (answer.solved and not found[question].solved):
+                    found[question] = answer
+    return list(found.values())
 
 
 def _chosen(chosen: argparse.Namespace) -> list[Question]:
@@ -92,7 +115,7 @@ def _chosen(chosen: argparse.Namespace) -> list[Question]:
         for network, spec, seconds in csv.reader(file):
             model = next(p for p in (folder / f"{network}.gz", (folder / network).with_suffix(".npz")) if p.is_file())
             limit = float(seconds) if chosen.seconds is None else chosen.seconds
-            found.append(Question(model, folder / f"{spec}.gz", limit, key[plain(network), plain(spec)], chosen.threads))
+            found.append(Question(model, folder / f"{spec}.gz", limit, key[plain(network), plain(spec)], chosen.threads, chosen.device))
     wanted = [q for q in found if not chosen.only or any(w in q.model.name or w in q.spec.name for w in chosen.only)]
     first, step = (int(number) for number in chosen.part.split("/"))
     return wanted[first - 1 :: step]
@@ -114,7 +137,8 @@ def _answer(question: Question) -> Answer:
     began = time.monotonic()
     if question.model not in _loaded:
         _loaded.clear()
-        _loaded[question.model] = net = load(question.model) if question.model.suffix == ".npz" else hf.Network.from_onnx(question.model)
+        read = load if question.model.suffix == ".npz" else hf.Network.from_onnx
+        _loaded[question.model] = net = read(question.model, device=question.device)
         net.program(torch.zeros(1, *(size or 1 for size in net.shape or ()), dtype=net.dtype))
     loading, began = time.monotonic() - began, time.monotonic()
     found = hf.verify(_loaded[question.model], question.spec, stop=hf.Stop(seconds=question.seconds))
@@ -134,7 +158,7 @@ def _keep(out: Path | None, answer: Answer, *, first: bool) -> None:
         writer.writerow(asdict(answer))
 
 
-def _tell(chosen: argparse.Namespace, answers: list[Answer], seconds: float) -> None:
+def _tell(chosen: argparse.Namespace, answers: list[Answer], spent: str) -> None:
     columns = ["questions", "asked", "sat", "unsat", "not solved", "wrong", "against most", "median s", "most s", "parts", "parts a second"]
     table = Table(columns, chosen.out, chosen.name)
     groups: dict[str, list[Answer]] = {}
@@ -147,7 +171,7 @@ def _tell(chosen: argparse.Namespace, answers: list[Answer], seconds: float) -> 
         pace = nodes / sum(a.seconds for a in group)
         table.add(name, len(group), *given, len(group) - len(solved), *against, median(solved or [0.0]), max(solved or [0.0]), nodes, pace)
     solved_all = sum(a.solved for a in answers)
-    table.say(f"{solved_all} of {len(answers)} solved in {seconds:.0f} s by {chosen.processes} processes of {chosen.threads} threads.")
+    table.say(f"{solved_all} of {len(answers)} solved {spent}.")
     for a in answers:
         if not a.solved or a.wrong or a.doubtful:
             state = f"{a.answer} after {a.seconds:.1f} s, score in [{a.least:.3g}, {a.lowest:.3g}]"

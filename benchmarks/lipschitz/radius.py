@@ -1,0 +1,132 @@
+"""How far may a digit move? Brackets for 100 test images, against the witnesses of every search and against the estimate s / Q.
+
+python -m benchmarks.lipschitz radius --out benchmarks/.cache/results
+
+The lower end is proved, the upper end witnessed (hf.radius, tier fast). Every other search then looks for something closer by itself: a
+claim above its witness would be false. Beside them stands the radius that DeepQuant reads off a Lipschitz estimate: s(x) / Q, Q the
+steepest ratio that coordinate search finds with 2,000 queries; too small a Q makes it too large.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from benchmarks.certify.table import Table
+from holdfast.datasets import digits
+from holdfast.datasets.digits_networks import digits_cnn
+from holdfast.method import Method
+from holdfast.property import Robustness
+from holdfast.region import Ball
+
+NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}  # and the radius of the ball in which Q is searched
+QUERIES = 2000
+COLUMNS = [
+    "network", "norm", "median lower", "median upper", "median upper / lower", "s each", "other searches", "closest witness, median",
+    "claims above a witness", "s / Q above a witness, logits", "probabilities",
+]  # fmt: skip
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--norms", nargs="+", choices=list(NORMS), default=list(NORMS))
+    parser.add_argument("--out", type=Path, help="folder for the table")
+
+
+def main(chosen: argparse.Namespace) -> None:
+    data = digits("test")
+    table = Table(COLUMNS, chosen.out, "radius")
+    for name in chosen.networks:
+        net = hf.Network.from_torch(NETWORKS[name]().eval(), domain=(0, 1))
+        right = (net(data.x).argmax(1) == data.y).nonzero().flatten()[: chosen.count]
+        x, y = data.x[right], data.y[right]
+        for norm in chosen.norms:
+            table.add(name, norm, *_measured(net, x, y, *NORMS[norm]))
+    table.say(f"{chosen.count} test images that the network gets right, in their order. {QUERIES} queries for each Q.")
+
+
+def _measured(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float) -> list[object]:
+    began = time.process_time()
+    brackets = hf.radius(net, x, y, norm=norm)
+    seconds = (time.process_time() - began) / len(x)
+    lower, upper = torch.tensor([(b.lower.value, b.upper.value) for b in brackets], dtype=torch.float64).unbind(1)
+    others = searches()
+    found = torch.stack([_witnessed(net, x, y, norm, method) for method in others])
+    closest = torch.minimum(found.amin(0), upper)
+    estimates = [_estimate(net, x, y, norm, ball, view) for view in (lambda z: z, lambda z: z.softmax(-1))]
+    return [
+        float(lower.median()), float(upper.median()), median((upper / lower.clamp_min(1e-12)).tolist()), seconds,
+        ", ".join(type(method).__name__ for method in others), float(closest.median()), int((lower > closest).sum()),
+        *(f"{int((estimate > closest).sum())} of {len(x)}" for estimate in estimates),
+    ]  # fmt: skip
+
+
+def searches() -> list[Method[Any]]:
+    """Everything that finds witnesses, with more patience than usual."""
+    from holdfast.lipschitz.mesh import Mesh
+
+    return [hf.PGD(restarts=4, steps=25), hf.CarliniWagner(), hf.Corners(), Mesh()]
+
+
+def _witnessed(net: hf.Network, x: Tensor, y: Tensor, norm: float, method: Method[Any]) -> Tensor:
+    """-> (inputs,): the distance of the closest witness by this search alone."""
+    return torch.tensor([b.upper.value for b in hf.radius(net, x, y, norm=norm, methods=[method], seed=1)], dtype=torch.float64)
+
+
+def _estimate(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, view: Callable[[Tensor], Tensor]) -> Tensor:
+    """-> (inputs,): s(x) / Q, at most the radius in which Q was searched."""
+    region = Ball(x, torch.full((len(x),), ball), norm, net.domain)
+    prop = Robustness(y)
+
+    def score(points: Tensor) -> Tensor:
+        return prop.score(view(net(points.flatten(0, 1)).double()).unflatten(0, points.shape[:2]))
+
+    at_centre = score(x[None])[0]
+    return (at_centre / _steepest(region, score, at_centre)).clamp(max=ball)
+
+
+def _steepest(region: Ball, score: Callable[[Tensor], Tensor], at_centre: Tensor) -> Tensor:
+    """-> (inputs,): the largest |s(x') - s(x)| / ||x' - x|| that coordinate search meets; its step is halved where nothing is better."""
+    point = region.sample(1, torch.Generator().manual_seed(0))
+    size = region.centre[0].numel()
+    moves = torch.cat([torch.eye(size), -torch.eye(size)]).reshape(2 * size, 1, *region.shape)
+    step = torch.full((len(region),), float(region.radius[0]))
+
+    def ratio(points: Tensor) -> Tensor:
+        away = region.length((points - region.centre).double())
+        return torch.where(away > 1e-4, (score(points) - at_centre).abs() / away.clamp_min(1e-4), 0)
+
+    best = ratio(point)[0]
+    for _ in range(QUERIES // (2 * size)):
+        tried = region.project(point + region.per_row(step) * moves)
+        value, which = ratio(tried).max(0)
+        better = value > best
+        point = torch.where(region.per_row(better), tried[which, torch.arange(len(region))], point[0])[None]
+        best, step = torch.where(better, value, best), torch.where(better, step, step / 2)
+    return best
+
+
+def perceptron(sizes: Sequence[int] = (64, 32, 32, 10), epochs: int = 60) -> nn.Module:
+    """A small dense network, trained here in a few seconds."""
+    torch.manual_seed(0)
+    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
+    model, data = nn.Sequential(nn.Flatten(), *layers[:-1]), digits("train")
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3, weight_decay=1e-4)
+    for _ in range(epochs):
+        for some in torch.randperm(len(data.x)).split(64):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(data.x[some]), data.y[some]).backward()
+            optimiser.step()
+    return model
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"dense": perceptron, "cnn": digits_cnn}
