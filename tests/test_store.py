@@ -20,7 +20,7 @@ import holdfast as hf
 import truth
 from holdfast.attacks import PGD
 from holdfast.errors import MissingExtra, StoreError
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, by_definition
 from holdfast.store import FILE, Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,6 +107,36 @@ def test_question_provenance_and_inputs_come_back(store: Store) -> None:
     assert np.array_equal(one.x, x[0].numpy())
     assert (one.index, one.label, one.prediction, one.name, one.tokens) == (0, 1, 0, "first", None)
     assert (two.index, two.label, two.prediction, two.name, two.tokens) == (1, None, None, "", (3, 0, 5))
+
+
+def test_answers_and_maps_come_back(store: Store) -> None:
+    assert store.answers() == {}  # a run without them is whole
+    store.put_inputs([torch.rand(2, 3)] * 2, [0, 1], [0, 1], ["", ""], [None, None])
+    assert [stored.saliency for stored in store.inputs()] == [None, None]
+    store.write([rich_record(0), rich_record(1, 2), open_record(2)])
+    said = Answers((Likely(3, 1.5, 0.9), Likely(0, -math.inf, 0.0)), (Likely(0, 0.1 + 0.2, 1 / 3), Likely(3, 0.0, 0.25)))
+    answers = {Key(0): said, Key(1, 2): said, Key(2): Answers(said.before)}
+    store.put_answers(answers)
+    found = torch.tensor([[0.1, math.nan, 2.0]], dtype=torch.float64)
+    store.put_saliency({1: found})
+    store = reopened(store)
+    assert store.answers() == answers
+    one, two = store.inputs()
+    assert one.saliency is None
+    assert two.saliency is not None
+    assert two.saliency.dtype == np.float32
+    np.testing.assert_array_equal(two.saliency, found.float().numpy())
+
+
+def test_answers_of_an_earlier_witness_are_not_handed_out(store: Store) -> None:
+    store.write([open_record(0, 0.0, 4.0), open_record(1, 0.0, 4.0), open_record(2)])
+    said = Answers((Likely(1, 2.0, 0.8),), (Likely(0, 2.0, 0.8),))
+    store.put_answers({Key(k): said for k in range(3)})
+    store.write([open_record(0, 0.0, 3.0), open_record(1, 1.0, 4.0), open_record(2, 0.0, 5.0)])
+    store = reopened(store)
+    assert set(store.answers()) == {Key(1)}
+    store.put_answers({Key(0): said})
+    assert set(store.answers()) == {Key(0), Key(1)}
 
 
 def test_a_better_record_replaces_and_the_history_remembers(store: Store) -> None:
@@ -371,12 +401,15 @@ def no_constants(name: str) -> None:
 def test_json_is_json(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "run", {"norm": math.inf, "domain": [0.0, 1.0]})
     store.write([rich_record(0), open_record(2)])
+    store.put_answers({Key(0): Answers((Likely(1, math.nan, math.nan), Likely(0, -math.inf, 0.0)))})
     text = store.export(tmp_path / "out" / "records.json").read_text()
     document = json.loads(text, parse_constant=no_constants)
     assert document["question"]["domain"] == [0.0, 1.0]
     first, second = document["records"]
     assert (first["input"], first["lower"]["value"], first["status"]) == (0, 0.1 + 0.2, "stopped")
     assert first["lower"]["settings"]["name"] == "a'b\"é"
+    assert first["answers"]["before"][1] == {"label": 0, "output": "-inf", "share": 0.0}
+    assert "answers" not in second
     assert float(second["upper"]["value"]) == math.inf
 
 

@@ -166,3 +166,25 @@ class Record:
     seconds: float
     queries: int
     skipped: tuple[str, ...] = ()  # methods that do not apply here, each with its reason
+
+
+@dataclass(frozen=True)
+class Likely:
+    """A class as the network sees it.
+
+    output  the network's own number.
+    share   its probability: the output itself where all outputs already are one (none below 0, and together 1), else their softmax.
+            It says how sure the network sounds, not how often it is right.
+    """
+
+    label: int
+    output: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The few likeliest classes, largest first, at the input and at the witness; `after` is empty where there is no witness."""
+
+    before: tuple[Likely, ...]
+    after: tuple[Likely, ...] = ()

@@ -12,8 +12,9 @@ import math
 import os
 import platform
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +25,7 @@ from torch import Tensor
 
 import holdfast
 from holdfast.errors import Contradiction, MissingExtra, StoreError
-from holdfast.result import Bound, Bracket, Evidence, Key, Record
+from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record
 
 VERSION = 1
 FILE = "run.sqlite"
@@ -37,6 +38,11 @@ CREATE TABLE record (
 );
 CREATE TABLE history (position INTEGER, frame INTEGER, seconds REAL, queries INTEGER, lower REAL, upper REAL);
 """
+# What a page shows beside the brackets, made when it is first written: a run without them is whole, and older readers do not miss them.
+ANSWER = """CREATE TABLE IF NOT EXISTS answer (
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, upper REAL, body TEXT NOT NULL, PRIMARY KEY (position, frame)
+)"""
+SALIENCY = "CREATE TABLE IF NOT EXISTS saliency (position INTEGER PRIMARY KEY, map BLOB NOT NULL)"
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
 
 
@@ -50,6 +56,7 @@ class StoredInput:
     prediction: int | None
     name: str
     tokens: tuple[int, ...] | None
+    saliency: np.ndarray[Any, Any] | None = None  # float32, one number for each unit; None: not stored
 
 
 @dataclass(frozen=True)
@@ -153,10 +160,30 @@ class Store:
 
     def inputs(self) -> list[StoredInput]:
         rows = self._connection.execute("SELECT position, x, label, prediction, name, tokens FROM input ORDER BY position")
+        maps = self._saliency()
         return [
-            StoredInput(position, _unpack(x).numpy(), label, said, name or "", tuple(json.loads(tokens)) if tokens else None)
+            StoredInput(
+                position, _unpack(x).numpy(), label, said, name or "", tuple(json.loads(tokens)) if tokens else None, maps.get(position)
+            )
             for position, x, label, said, name, tokens in rows
         ]
+
+    def put_saliency(self, maps: Mapping[int, Tensor]) -> None:
+        """Maps of inputs by their place; `inputs` hands them back."""
+        rows = [(position, zlib.compress(_pack(found.float()))) for position, found in maps.items()]
+        with self._transaction() as connection:
+            connection.execute(SALIENCY)
+            connection.executemany("INSERT OR REPLACE INTO saliency VALUES (?, ?)", rows)
+
+    def _saliency(self) -> dict[int, np.ndarray[Any, Any]]:
+        if not self._has("saliency"):
+            return {}
+        rows = self._connection.execute("SELECT position, map FROM saliency")
+        return {position: _unpack(zlib.decompress(found)).numpy() for position, found in rows}
+
+    def _has(self, table: str) -> bool:
+        found = self._connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
+        return bool(found[0])
 
     # ---- records
 
@@ -195,6 +222,22 @@ class Store:
     def unfinished(self) -> dict[Key, Record]:
         """The records that a resumed run takes up again: interrupted, or stopped by their budget."""
         return {r.key: r for r in self.records() if r.status not in ("closed", "finished")}
+
+    def put_answers(self, answers: Mapping[Key, Answers]) -> None:
+        """What the network says at the input of a record and at the witness that the record has now."""
+        rows = [(*_columns(key), _upper(self._ends[key][1]), json.dumps(asdict(answer))) for key, answer in answers.items()]
+        with self._transaction() as connection:
+            connection.execute(ANSWER)
+            connection.executemany("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", rows)
+
+    def answers(self) -> dict[Key, Answers]:
+        """Those that are stored and speak of the record's witness as it is now: a better record makes them stale."""
+        if not self._has("answer"):
+            return {}
+        rows = self._connection.execute(
+            "SELECT position, frame, answer.body FROM answer JOIN record USING (position, frame) WHERE answer.upper IS record.upper"
+        )
+        return {_key(position, frame): _answers(json.loads(body)) for position, frame, body in rows}
 
     def history(self) -> list[Event]:
         rows = self._connection.execute("SELECT position, frame, seconds, queries, lower, upper FROM history ORDER BY rowid")
@@ -250,7 +293,8 @@ class Store:
         return target
 
     def _json(self, path: Path) -> None:
-        records = [{"input": r.key.index, "frame": r.key.frame, **_body(r)} for r in self.records()]
+        said = {key: {"answers": asdict(answers)} for key, answers in self.answers().items()}
+        records = [{"input": r.key.index, "frame": r.key.frame, **_body(r), **said.get(r.key, {})} for r in self.records()]
         document = {"question": self.question, "provenance": self.provenance, "records": records}
         path.write_text(json.dumps(_plain(document), indent=1, allow_nan=False))
 
@@ -342,7 +386,11 @@ def _ends(record: Record) -> tuple[float, float, str]:
 def _known(record: Record) -> tuple[float | None, float | None]:
     """An end that is not known is NULL."""
     lower, upper = record.bracket.lower.value, record.bracket.upper.value
-    return None if lower == -math.inf else lower, None if upper == math.inf else upper
+    return None if lower == -math.inf else lower, _upper(upper)
+
+
+def _upper(value: float) -> float | None:
+    return None if value == math.inf else value
 
 
 def _body(record: Record) -> dict[str, Any]:
@@ -391,6 +439,10 @@ def _unbound(b: dict[str, Any], witness: bytes | None) -> Bound:
         _unpack(witness) if witness is not None else None,
     )  # fmt: skip
     return Bound(float(b["value"]), evidence)
+
+
+def _answers(stored: dict[str, Any]) -> Answers:
+    return Answers(*(tuple(Likely(**one) for one in stored[side]) for side in ("before", "after")))
 
 
 def _witnesses(bracket: Bracket) -> tuple[bytes | None, bytes | None]:

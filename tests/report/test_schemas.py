@@ -20,6 +20,7 @@ from holdfast.report.compare_table import as_json as comparison_json
 from holdfast.report.gate import Rules, gate
 from holdfast.report.gate_files import as_json as gate_json
 from holdfast.report.pairing import load
+from holdfast.result import Answers, Key, Likely
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 TYPES: dict[str, Any] = {
@@ -79,6 +80,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hf.Store]:
     hf.radius(net, x[:2], net(x[:2]).argmax(-1), store=made)
     answered = record(2, 0.0, math.inf, status="interrupted")
     made.write([replace(answered, bracket=answered.bracket.with_estimate(estimate(0.3)), skipped=("Magic: needs a wand",))])
+    likely = Likely(1, -math.inf, math.nan)
+    made.put_answers({Key(0): Answers((Likely(0, 2.5, 0.9), likely), (likely,)), Key(2): Answers((likely,))})
     with made:
         yield made
 
@@ -100,6 +103,8 @@ def test_a_run(store: hf.Store, tmp_path: Path) -> None:
         (("records", 1, "status"), "done"),
         (("records", 1, "queries"), -1),
         (("records", 1, "more"), 1),
+        (("records", 0, "answers", "before", 0, "share"), "inf"),
+        (("records", 0, "answers", "after"), None),
         (("provenance", "torch"), None),
     ],
 )

@@ -13,6 +13,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli.monitor import monitor
+from holdfast.cli.options import ModelArgument, with_model
+from holdfast.cli.question import ModelQuestion
+from holdfast.cli.reach import reach
 from holdfast.cli.report import register
 from holdfast.errors import HoldfastError
 
@@ -26,54 +30,15 @@ app = typer.Typer(
     add_completion=False,
 )
 
-MODEL, STOPPING = "The model", "When to stop"  # panels of --help
-Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
+STOPPING = "When to stop"  # a panel of --help
 Data = Annotated[
     str,
     typer.Option(
         "--data", "-d", metavar="DATA", help="A .npz file with x and y, a .tsv file of label and text, or package.module:function."
     ),
 ]
-Trust = Annotated[
-    bool, typer.Option("--trust", metavar="", rich_help_panel=MODEL, help="Open a .pt2 file although that can run code it contains.")
-]
-Domain = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LOW,HIGH", rich_help_panel=MODEL, help="Lowest and highest value of an input, as in 0,1. Radii are in these units."
-    ),
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(metavar="NUMBERS", rich_help_panel=MODEL, help="The model is given (x - mean) / std; one number or one for each channel."),
-]
-Std = Annotated[str | None, typer.Option(metavar="NUMBERS", rich_help_panel=MODEL, help="See --mean.")]
-Shape = Annotated[
-    str | None,
-    typer.Option(metavar="SIZES", rich_help_panel=MODEL, help="Shape of one input, as in 1,28,28, where the model does not say."),
-]
-TimeFirst = Annotated[
-    bool,
-    typer.Option("--time-first", metavar="", rich_help_panel=MODEL, help="The model wants (time, batch, ...); your data stay batch first."),
-]
-Pool = Annotated[
-    str | None,
-    typer.Option(metavar="HOW", rich_help_panel=MODEL, help="The model answers once a frame: take the last, the mean or the max."),
-]
-Vocabulary = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", rich_help_panel=MODEL, help="The words of a token model, one a line in the order of their numbers."),
-]
-Device = Annotated[str, typer.Option(metavar="WHERE", rich_help_panel=MODEL, help="cpu or cuda.")]
-BlackBox = Annotated[
-    bool, typer.Option("--black-box", metavar="", rich_help_panel=MODEL, help="Run a .onnx file by onnxruntime: no gradients, no proofs.")
-]
-Unbatched = Annotated[
-    bool, typer.Option("--unbatched", metavar="", rich_help_panel=MODEL, help="The .onnx file takes one input without a batch axis.")
-]
-Constant = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=NUMBER", rich_help_panel=MODEL, help="Another input of the .onnx file, as in sr=16000; may be repeated."),
+Questions = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
@@ -87,8 +52,9 @@ def common(
 
 
 @app.command()
+@with_model()
 def radius(
-    model: Model,
+    network: ModelQuestion,
     data: Data,
     out: Out,
     norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf",
@@ -147,27 +113,17 @@ def radius(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
     batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory.")] = 128,
+    saliency: Annotated[
+        bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")
+    ] = False,
     seconds: Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")] = None,
     queries: Annotated[
         int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")
     ] = None,
     gap: Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")] = 0.0,
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    vocabulary: Vocabulary = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """How far can each input move before the class changes?"""
     from holdfast.cli.question import (
-        ModelQuestion,
         RadiusQuestion,
         arithmetic_option,
         mode_option,
@@ -177,20 +133,19 @@ def radius(
     )
     from holdfast.cli.run import begin
 
-    network = ModelQuestion(
-        model, trust, domain, mean, std, shape, time_first, pool, vocabulary, device, black_box, unbatched, tuple(constant or ())
-    )
     question = RadiusQuestion(
         network, data, scale=scale, limit=limit, norm=norm_option(norm), frames=frames, frame_scale=frame_scale, targets=targets,
         substitutes=substitutes, unit=unit_option(unit), free=free, values=values, mode=mode_option(mode), tier=tier_option(tier),
         arithmetic=arithmetic_option(arithmetic), methods=methods, seconds=seconds, queries=queries, gap=gap, seed=seed, batch=batch,
+        saliency=saliency,
     )  # fmt: skip
     begin(question, out, Console())
 
 
 @app.command("saliency")
+@with_model("vocabulary")
 def maps(
-    model: Model,
+    network: ModelQuestion,
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the maps go: saliency.npz, and pictures.")],
     unit: Annotated[
@@ -202,31 +157,17 @@ def maps(
     scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")] = None,
     pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")] = 20,
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """How far can the margin fall when a single pixel, frame or feature changes?"""
-    from holdfast.cli.question import ModelQuestion
     from holdfast.cli.saliency import SaliencyQuestion, show
 
-    network = ModelQuestion(
-        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
-    )
     show(SaliencyQuestion(network, data, unit=unit, values=values, scale=scale, limit=limit, pictures=pictures), out, Console())
 
 
 @app.command("testgen")
+@with_model("vocabulary")
 def new_tests(
-    model: Model,
+    network: ModelQuestion,
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the tests go: tests.npz, and pictures.")],
     criterion: Annotated[
@@ -257,25 +198,10 @@ def new_tests(
     queries: Annotated[
         int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")
     ] = None,
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """New inputs near yours that make neurons do what none of yours did."""
-    from holdfast.cli.question import ModelQuestion
     from holdfast.cli.testgen import TestsQuestion, generate
 
-    network = ModelQuestion(
-        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
-    )
     question = TestsQuestion(
         network, data, train=train, criterion=criterion, layers=layers, per=per, threshold=threshold, sections=sections, unit=unit,
         changes=changes, tests=tests, pictures=pictures, scale=scale, limit=limit, seed=seed, batch=batch, seconds=seconds, queries=queries,
@@ -284,8 +210,9 @@ def new_tests(
 
 
 @app.command("risk")
+@with_model("vocabulary")
 def what_can_go_wrong(
-    model: Model,
+    network: ModelQuestion,
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the answers go: risk.json, risk.npz, and pictures.")],
     property: Annotated[
@@ -318,25 +245,10 @@ def what_can_go_wrong(
     pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")] = 20,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
     seconds: Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")] = None,
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """What can go wrong near each input, how fast, and how far away?"""
-    from holdfast.cli.question import ModelQuestion
     from holdfast.cli.risk import RiskQuestion, quantify
 
-    network = ModelQuestion(
-        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
-    )
     question = RiskQuestion(
         network, data, property, radius=radius, norm=norm, epsilon=epsilon, target=target, patch=patch, units=units, outputs=outputs,
         queries=queries, tier=tier, seconds=seconds, scale=scale, limit=limit, pictures=pictures, seed=seed,
@@ -345,10 +257,9 @@ def what_can_go_wrong(
 
 
 @app.command("verify")
+@with_model("domain", "mean", "std", "time_first", "pool", "vocabulary", "black_box", model=Questions)
 def can_it_happen(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
-    ],
+    network: ModelQuestion,
     spec: Annotated[str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")] = None,
     seconds: Annotated[
         float | None,
@@ -357,21 +268,14 @@ def can_it_happen(
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="With a list: a .csv file for the answers.")] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
-    trust: Trust = False,
-    shape: Shape = None,
-    device: Device = "cpu",
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """Can what a VNN-LIB property describes happen? sat with a counterexample, unsat with a proof, timeout or unknown."""
-    from holdfast.cli.question import ModelQuestion
     from holdfast.cli.verify import answer_many, answer_one, check
 
-    check(model, spec)
+    check(network.model, spec)
     if spec is None:
-        answer_many(Path(model), seconds, key, out, seed, Console())
+        answer_many(Path(network.model), seconds, key, out, seed, Console())
         return
-    network = ModelQuestion(model, trust, shape=shape, device=device, unbatched=unbatched, constants=tuple(constant or ()))
     answer_one(network, spec, 120.0 if seconds is None else seconds, seed)
 
 
@@ -413,31 +317,12 @@ def export(
 
 
 @app.command()
-def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")],
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    vocabulary: Vocabulary = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
-) -> None:
+@with_model(model=ModelArgument)
+def inspect(network: ModelQuestion) -> None:
     """What holdfast understands of a model: inputs, layers, which methods apply, what stops a proof."""
     from holdfast.cli.look import look
-    from holdfast.cli.question import ModelQuestion
 
-    look(
-        ModelQuestion(
-            model, trust, domain, mean, std, shape, time_first, pool, vocabulary, device, black_box, unbatched, tuple(constant or ())
-        ),
-        Console(),
-    )
+    look(network, Console())
 
 
 @app.command()
@@ -449,15 +334,7 @@ def demo(out: Out = Path("runs/demo")) -> None:
 
 
 register(app)
-
-
-from holdfast.cli.monitor import monitor  # noqa: E402  (it uses the options above)
-
 app.add_typer(monitor, name="monitor")
-
-
-from holdfast.cli.reach import reach  # noqa: E402  (it uses the options above)
-
 app.command()(reach)
 
 

@@ -1,5 +1,6 @@
 """The main job on an embedded default: three networks that read digits, with a report each, and one that reads words."""
 
+import json
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ QUESTIONS = (
     (
         "cnn",
         "A convolutional network: how far may every pixel move (norm inf)?",
-        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20),
+        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20, saliency=True),
     ),
     (
         "lstm",
@@ -57,7 +58,8 @@ def _clear(run: Path, question: RadiusQuestion) -> None:
     if not (run / FILE).exists():
         return
     with Store.open(run) as store:
-        earlier = store.question.get("asked") == question.as_json()
+        asked = {**store.question.get("asked", {}), "saliency": question.saliency}  # demos before there were maps are demos too
+    earlier = asked == json.loads(json.dumps(question.as_json()))  # a list, once stored, is no tuple
     if not earlier:
         raise StoreError(f"{run} holds a run that is not an earlier demo. Choose another folder with --out.")
     for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", "report.html"):

@@ -6,26 +6,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli import (
-    BlackBox,
-    Constant,
-    Device,
-    Domain,
-    Mean,
-    Pool,
-    Shape,
-    Std,
-    TimeFirst,
-    Trust,
-    Unbatched,
-    Vocabulary,
-)
+from holdfast.cli.options import with_model
+from holdfast.cli.question import ModelQuestion
 
 monitor = typer.Typer(
     help="How likely does a network's answer stay when one word or frame is another? Scores for sequences and streams.",
     no_args_is_help=True,
 )
 
+Optional = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A .onnx or .pt2 file, or package.module:factory. Default: the embedded help desk LSTM."),
+]
 Folder = Annotated[
     str,
     typer.Argument(metavar="[MONITOR]", help="The folder that fit wrote. Default: helpdesk, an LSTM that ships with holdfast."),
@@ -44,12 +36,10 @@ Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives t
 
 
 @monitor.command()
+@with_model(model=Optional, default=None)
 def fit(
+    network: ModelQuestion | None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")],
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="A .onnx or .pt2 file, or package.module:factory. Default: the embedded help desk LSTM."),
-    ] = None,
     data: Sequences = None,
     mutation: Annotated[
         str | None,
@@ -70,28 +60,10 @@ def fit(
     confidence: Annotated[float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")] = 0.95,
     limit: Limit = None,
     seed: Seed = 0,
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    vocabulary: Vocabulary = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """Make a monitor for a model and keep it in a folder."""
     from holdfast.cli.monitored import FitQuestion, fit_monitor
-    from holdfast.cli.question import ModelQuestion
 
-    network = None
-    if model is not None:
-        network = ModelQuestion(
-            model, trust, domain, mean, std, shape, time_first, pool, vocabulary, device, black_box, unbatched, tuple(constant or ())
-        )
     question = FitQuestion(network, data, mutation, outputs, mode, unknown, samples, confidence, limit, seed)
     fit_monitor(question, out, Console())
 

@@ -56,6 +56,7 @@ class RadiusQuestion:
     gap: float = 0.0
     seed: int = 0
     batch: int = 128
+    saliency: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "norm": str(self.norm)}

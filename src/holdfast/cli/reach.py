@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli import BlackBox, Constant, Device, Domain, Mean, Pool, Shape, Std, TimeFirst, Trust, Unbatched
+from holdfast.cli.options import ModelArgument, with_model
+from holdfast.cli.question import ModelQuestion
 
 
+@with_model("vocabulary", model=ModelArgument)
 def reach(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")],
+    network: ModelQuestion,
     box: Annotated[
         str | None,
         typer.Option(
@@ -30,25 +32,11 @@ def reach(
     scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data of --input by this: 255 for bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --input.")] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
-    trust: Trust = False,
-    domain: Domain = None,
-    mean: Mean = None,
-    std: Std = None,
-    shape: Shape = None,
-    time_first: TimeFirst = False,
-    pool: Pool = None,
-    device: Device = "cpu",
-    black_box: BlackBox = False,
-    unbatched: Unbatched = False,
-    constant: Constant = None,
 ) -> None:
     """Between which values does each output stay while the inputs move in a box?"""
-    from holdfast.cli.question import ModelQuestion, whole_numbers
+    from holdfast.cli.question import whole_numbers
     from holdfast.cli.ranges import RangeQuestion, show
 
-    network = ModelQuestion(
-        model, trust, domain, mean, std, shape, time_first, pool, None, device, black_box, unbatched, tuple(constant or ())
-    )
     question = RangeQuestion(
         network, box, data, radius, whole_numbers(outputs, "outputs"), tolerance, seconds, scale=scale, limit=limit, seed=seed
     )

@@ -16,6 +16,7 @@ from rich.console import Console
 from holdfast.api import default_methods, measured, radius_problems
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.certify import Certify, Enumerate, Split, Tighten
+from holdfast.cli.aside import check_saliency, keep_answers, keep_saliency
 from holdfast.cli.data import Data, load_data, load_mask, load_substitutes
 from holdfast.cli.live import Live
 from holdfast.cli.model import load_network
@@ -99,6 +100,8 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     data = load_data(q.data, net, scale=q.scale).limited(q.limit)
     about["data"] = {"name": q.data, "fingerprint": data.fingerprint, "count": len(data.x)}
     _same(about, begun, "data")
+    if q.saliency:
+        check_saliency(q, net, data)
     sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
     about["substitutes"] = sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets
     _same(about, begun, "substitutes")
@@ -121,7 +124,8 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
         "domain": str(net.domain),
         "stop": {"seconds": q.seconds, "queries": q.queries, "gap": q.gap},
     }
-    spec = json.dumps([about["asked"], about["substitutes"], words], sort_keys=True)
+    asked = {name: value for name, value in about["asked"].items() if name != "saliency"}  # a map beside the answer is no other question
+    spec = json.dumps([asked, about["substitutes"], words], sort_keys=True)
     about["spec"] = {"fingerprint": of_text(spec)}
     return Built(q, net, data, problems, methods, stop, about)
 
@@ -187,6 +191,9 @@ def _solve(store: Store, built: Built, console: Console) -> None:
         with warnings.catch_warnings(), Live(console, "radius", total) as live:
             warnings.filterwarnings("ignore", message="interrupted")
             records = solve(built.problems, built.methods, built.stop, seed=q.seed, batch=q.batch, store=store, progress=live)
+        keep_answers(store, built.problems, q.batch)
+        if q.saliency and not any(r.status == "interrupted" for r in records):
+            keep_saliency(store, q, built.net, built.data)
     except KeyboardInterrupt:  # a second one, or one before the first step
         records, interrupted = store.records(), True
     console.print(table(store), highlight=False)

@@ -1,10 +1,12 @@
 """`holdfast show`: one input of a run, as the page shows it, in the terminal."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.columns import Columns
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -13,11 +15,12 @@ from rich.text import Text
 
 from holdfast.errors import BadInput
 from holdfast.report import blocks
+from holdfast.report.likely import flat, percent
 from holdfast.report.picture import describe_change
 from holdfast.report.sentence import moved_places
 from holdfast.report.standard import tags_of
 from holdfast.report.summary import Row, about, at_least, at_most, class_name, rows_of, short, unbreakable, weakest, word_name
-from holdfast.result import Bound, Bracket
+from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
 
 STYLE = {"proved": "blue", "witnessed": "dark_orange"}
@@ -27,7 +30,7 @@ LONGEST_BAR = 24
 
 def show(folder: Path, number: int, console: Console) -> None:
     with Store.open(folder) as store:
-        question, rows = store.question, rows_of(store.records(), store.inputs())
+        question, rows = store.question, rows_of(store.records(), store.inputs(), store.answers())
     row = next((row for row in rows if row.index == number), None)
     if row is None:
         known = f"it has answers to {len(rows)}, from {rows[0].index} to {rows[-1].index}" if rows else "it has no answers yet"
@@ -37,6 +40,8 @@ def show(folder: Path, number: int, console: Console) -> None:
     if row.source is not None:
         console.print(_pictures(row, question.get("vocabulary") or (), colour=console.color_system is not None))
         console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
+    if row.answers is not None:
+        console.print(_likely(row.answers, question), highlight=False)
     console.print(_evidence(row), highlight=False)
     if row.frames:
         console.print(_frames(row, question.get("vocabulary") or ()), highlight=False)
@@ -51,7 +56,7 @@ def _pictures(row: Row, vocabulary: Sequence[str], *, colour: bool) -> Group | C
     if row.source.tokens is not None:
         return _sentences(row, vocabulary)
     if witness is None or witness.shape != x.shape:
-        return Columns([Panel(blocks.picture(x, colour=colour), title="input", expand=False)])
+        return Columns([Panel(blocks.picture(x, colour=colour), title="input", expand=False), *_map(row.source.saliency, colour=colour)])
     size = describe_change(witness.astype(float) - x.astype(float))
     changed = Group(blocks.change(x, witness, colour=colour), Text(size, style="dim"))
     views = (
@@ -59,7 +64,15 @@ def _pictures(row: Row, vocabulary: Sequence[str], *, colour: bool) -> Group | C
         ("witness", blocks.picture(witness, x, colour=colour)),
         ("change", changed),
     )
-    return Columns([Panel(view, title=name, expand=False) for name, view in views])
+    return Columns([*(Panel(view, title=name, expand=False) for name, view in views), *_map(row.source.saliency, colour=colour)])
+
+
+def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
+    """Light where one change lowers the margin most."""
+    if found is None or not found.size:
+        return []
+    plane = flat(found)
+    return [Panel(blocks.picture(plane / (plane.max() or 1.0), colour=colour), title="saliency", expand=False)]
 
 
 def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:
@@ -79,6 +92,17 @@ def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:
 def _answer(label: str, prediction: str) -> Text:
     wrong = bool(label and prediction) and label != prediction
     return Text.assemble(("label ", "dim"), label or "–", ("  says ", "dim"), (prediction or "–", "bold red" if wrong else ""))
+
+
+def _likely(answers: Answers, question: Mapping[str, Any]) -> Table:
+    """The likeliest classes at the input and, beside them, at the witness."""
+    view = Table("says of the input", "share", "output", *(("of the witness", "share", "output") if answers.after else ()))
+    sides = [side for side in (answers.before, answers.after) if side]
+    for pair in zip(*sides, strict=True):
+        view.add_row(
+            *(Text(part) for one in pair for part in (class_name(question, one.label), f"{percent(one.share)} %", about(one.output)))
+        )
+    return view
 
 
 def _evidence(row: Row) -> Table:

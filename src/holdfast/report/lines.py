@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from holdfast.report import picture
 from holdfast.report.heat import Heat
+from holdfast.report.likely import Map, map_of, packed
 from holdfast.report.picture import Pictures
 from holdfast.report.sentence import sentences
 from holdfast.report.summary import Row, at_least, at_most, class_name, short
@@ -15,6 +16,7 @@ from holdfast.report.verdict import right
 from holdfast.result import Bound
 
 PICTURE_BYTES = 450_000  # for all lines together; those that come too late go without
+ATTRIBUTE = 20  # signs around what rides on a row
 LONG_NOTE = 400
 BLANK = Pictures(Markup(), Markup(), Markup())
 
@@ -34,6 +36,8 @@ class Line:
     low: str  # the ends in more digits, still rounded outwards, for sorting and filtering
     high: str
     pictures: Pictures
+    saliency: Map
+    answers: str  # the likeliest classes before and after, packed
     picture_left_out: bool  # the page would grow too large
 
 
@@ -49,15 +53,18 @@ class End:
 def lines_of(rows: Sequence[Row], question: Mapping[str, Any]) -> list[Line]:
     heat = Heat.over(record for row in rows for record in row.frames)
     lines: list[Line] = []
-    room = PICTURE_BYTES
-    for row in rows:
+    answers = [packed(row.answers) for row in rows]
+    room = PICTURE_BYTES - min(PICTURE_BYTES // 4, sum(len(said) + ATTRIBUTE for said in answers if said))
+    for row, said in zip(rows, answers, strict=True):
         pictures = _pictures(row, question.get("vocabulary") or (), heat) if room > 0 else BLANK
-        room -= len(pictures.input) + len(pictures.witness) + len(pictures.change)
-        lines.append(_line(row, question, pictures if room > 0 else BLANK, left_out=room <= 0))
+        saliency = map_of(row.source.saliency) if room > 0 and row.source else Map()
+        room -= len(pictures.input) + len(pictures.witness) + len(pictures.change) + len(saliency.png) + len(saliency.words)
+        shown, marked = (pictures, saliency) if room > 0 else (BLANK, Map())
+        lines.append(_line(row, question, shown, marked, said, left_out=room <= 0))
     return lines
 
 
-def _line(row: Row, question: Mapping[str, Any], pictures: Pictures, *, left_out: bool) -> Line:
+def _line(row: Row, question: Mapping[str, Any], pictures: Pictures, saliency: Map, answers: str, *, left_out: bool) -> Line:
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
     closed = "by definition" if row.bracket.closed else ""
@@ -73,6 +80,8 @@ def _line(row: Row, question: Mapping[str, Any], pictures: Pictures, *, left_out
         low=at_least(lower.value, 7),
         high=at_most(upper.value, 7),
         pictures=pictures,
+        saliency=saliency,
+        answers=answers,
         picture_left_out=left_out,
     )
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from holdfast.report.likely import names_of
 from holdfast.report.lines import lines_of
 from holdfast.report.pairing import usual_radii
 from holdfast.report.plots import band, convergence, share, times
@@ -36,7 +37,7 @@ STATUSES = (
 def render(store: Store) -> str:
     """The run as one HTML document."""
     question, records, inputs = store.question, store.records(), store.inputs()
-    rows = rows_of(records, inputs)
+    rows = rows_of(records, inputs, store.answers())
     brackets = [row.bracket for row in rows]
     asked = max(len(inputs), len(rows))
     each = any(row.frames for row in rows)
@@ -59,6 +60,7 @@ def render(store: Store) -> str:
         asked=asked,
         totals=totals_of(rows),
         lines=lines,
+        names=names_of(rows[:MOST_ROWS], question),
         left_out=len(rows) - len(lines),
         without_picture=sum(line.picture_left_out for line in lines),
         has_estimates=any(bracket.estimates for bracket in brackets),

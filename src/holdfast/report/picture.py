@@ -121,6 +121,14 @@ def blue_or_orange(planes: Array) -> bytes:
     return png(_packed(level.astype(np.uint8)), level.shape[1], depth=4, colour=3, chunks=chunks)
 
 
+def shades(planes: Array) -> bytes:
+    """PNG of (h, w, 1) numbers of at least 0: transparent where they are 0, full orange at the largest."""
+    largest = _blocks(planes).max(-1)[..., 0]
+    level = (largest / (largest.max() or 1.0) * 15).round().astype(np.uint8)
+    chunks = [(b"PLTE", bytes(MORE * 16)), (b"tRNS", bytes(range(0, 256, 17)))]
+    return png(_packed(level), level.shape[1], depth=4, colour=3, chunks=chunks)
+
+
 def inked(ink: Ink) -> bytes:
     """PNG of (h, w) shares of ink: a pen on clear paper."""
     chunks = [(b"PLTE", bytes((255, 255, 255, *PEN))), (b"tRNS", b"\0")]

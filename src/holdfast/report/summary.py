@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
-from holdfast.result import Bound, Bracket, Record, Status, overall
+from holdfast.result import Answers, Bound, Bracket, Key, Record, Status, overall
 from holdfast.store import StoredInput
 
 DIGITS = 4
@@ -29,6 +29,7 @@ class Row:
     queries: int
     frames: tuple[Record, ...] = ()
     source: StoredInput | None = None
+    answers: Answers | None = None  # at the input and at the witness of the bracket; None: not stored
 
     @property
     def fails_at_once(self) -> bool:
@@ -62,16 +63,16 @@ def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
     return [frame for _, _, frame in ends[:count]]
 
 
-def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = ()) -> list[Row]:
+def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answers: Mapping[Key, Answers] | None = None) -> list[Row]:
     """One row for each input that has a record, in the order of the data."""
     sources = {stored.index: stored for stored in inputs}
     groups: dict[int, list[Record]] = {}
     for record in records:
         groups.setdefault(record.key.index, []).append(record)
-    return [_row(index, group, sources.get(index)) for index, group in sorted(groups.items())]
+    return [_row(index, group, sources.get(index), answers or {}) for index, group in sorted(groups.items())]
 
 
-def _row(index: int, group: list[Record], source: StoredInput | None) -> Row:
+def _row(index: int, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> Row:
     brackets = [record.bracket for record in group]
     estimates: dict[str, Bound] = {}
     for estimate in (e for bracket in brackets for e in bracket.estimates):
@@ -79,12 +80,13 @@ def _row(index: int, group: list[Record], source: StoredInput | None) -> Row:
         if estimate.value < smallest.value:
             estimates[estimate.evidence.method] = estimate
     breakable = [bracket for bracket in brackets if not unbreakable(bracket)]
+    first = min(group, key=lambda record: record.bracket.upper.value)
     notes = dict.fromkeys(bracket.note for bracket in breakable or brackets if bracket.note)
     return Row(
         index=index,
         bracket=Bracket(
             min((b.lower for b in brackets), key=lambda bound: bound.value),
-            min((b.upper for b in brackets), key=lambda bound: bound.value),
+            first.bracket.upper,
             tuple(estimates.values()),
             "; ".join(notes),
         ),
@@ -93,6 +95,7 @@ def _row(index: int, group: list[Record], source: StoredInput | None) -> Row:
         queries=sum(record.queries for record in group),
         frames=tuple(record for record in group if record.key.frame is not None),
         source=source,
+        answers=answers.get(first.key),
     )
 
 

@@ -116,7 +116,7 @@ class Detail {
     this.dialog.querySelector("[data-back]").disabled = place <= 0;
     this.dialog.querySelector("[data-on]").disabled = place < 0 || place + 1 >= this.paged.kept.length;
     this.dialog.querySelector("h2").textContent = `Input ${row.cells[0].innerText.trim().replace("\n", ", ")}`;
-    this.dialog.querySelector("[data-content]").replaceChildren(this.pictures(row), this.bar(row), this.facts(row), this.frames(row));
+    this.dialog.querySelector("[data-content]").replaceChildren(this.pictures(row), this.answers(row), this.bar(row), this.facts(row), this.frames(row));
     if (!this.dialog.open) this.dialog.showModal();
   }
   pictures(row) {
@@ -126,6 +126,38 @@ class Detail {
       const figure = element("figure"), caption = element("figcaption");
       caption.textContent = this.heads[column];
       figure.append(caption, ...[...row.cells[column].childNodes].map(node => node.cloneNode(true)));
+      box.append(figure);
+    }
+    if (row.dataset.p) {
+      const figure = element("figure"), map = element("img");
+      map.src = `data:image/png;base64,${row.dataset.p}`;
+      map.alt = `saliency: ${row.dataset.q}`;
+      figure.append(element("figcaption", "", "saliency"), map, element("p", "hint", row.dataset.q));
+      box.append(figure);
+    }
+    return box;
+  }
+  /* The likeliest classes before and after, from data-a: class, percent, output; before; after. */
+  answers(row) {
+    const box = element("div", "two"), names = JSON.parse(this.paged.table.dataset.names || "{}");
+    for (const [place, side] of (row.dataset.a || "").split(";").entries()) {
+      if (!side) continue;
+      const figure = element("figure"), table = element("table", "likely"), head = table.createTHead().insertRow();
+      for (const [name, style] of [["class"], ["share", "n"], ["output", "n"]]) {
+        const cell = element("th", style, name);
+        cell.scope = "col";
+        head.append(cell);
+      }
+      const body = table.createTBody();
+      for (const [label, percent, output] of side.split(",").map(one => one.split(" "))) {
+        const line = body.insertRow(), name = element("th", "", names[label] ?? label), bar = element("i");
+        name.scope = "row";
+        bar.style.width = `${parseFloat(percent.replace(/[<>]/, "")) || 0}%`;
+        name.append(bar);
+        line.append(name, element("td", "n", `${percent} %`), element("td", "n", output));
+      }
+      table.setAttribute("aria-label", place ? "likeliest classes at the witness" : "likeliest classes at the input");
+      figure.append(element("figcaption", "", `the network says of the ${place ? "witness" : "input"}`), table);
       box.append(figure);
     }
     return box;
@@ -170,9 +202,10 @@ class Detail {
   }
 }
 
-function element(name, style) {
+function element(name, style, text) {
   const made = document.createElement(name);
   if (style) made.className = style;
+  if (text) made.textContent = text;
   return made;
 }
 

@@ -1,0 +1,76 @@
+"""What a page shows of each input beside its bracket: the likeliest classes before and after, and a map of what matters.
+
+None of it is part of the search: the few questions to the network that it takes count nowhere.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.cli.data import Data
+from holdfast.cli.question import RadiusQuestion, values_option
+from holdfast.errors import BadInput
+from holdfast.hamming.saliency import saliency
+from holdfast.network import Network
+from holdfast.problem import Problem
+from holdfast.result import Answers, Likely
+from holdfast.store import Store
+
+MOST = 3  # classes that are kept
+
+
+def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
+    """Ask about every record whose answers are not stored yet, or were stored for an earlier witness."""
+    known = store.answers()
+    witnesses = {r.key: r.bracket.upper.evidence.witness for r in store.records() if r.key not in known}
+    for problem in problems:
+        rows = torch.tensor([row for row, key in enumerate(problem.keys) if key in witnesses], dtype=torch.int64)
+        for some in rows.split(batch):
+            keys = [problem.keys[row] for row in some.tolist()]
+            found = {key: point for key in keys if (point := witnesses[key]) is not None}
+            before = likeliest(problem.network(problem.region.centre[some.to(problem.region.centre.device)])) if keys else []
+            after = likeliest(problem.network(_points(problem.network, list(found.values())))) if found else []
+            said = dict(zip(found, after, strict=True))
+            store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, before, strict=True)})
+
+
+def _points(net: Network, witnesses: list[Tensor]) -> Tensor:
+    """Witnesses of one shape as the network takes them: replaced words are stored as tokens."""
+    together = torch.stack(witnesses)
+    return together.to(net.device, net.dtype) if together.is_floating_point() else net.embed(together)
+
+
+def likeliest(outputs: Tensor) -> list[tuple[Likely, ...]]:
+    """(n, classes) -> for each row its largest outputs."""
+    wide = outputs.double().cpu()
+    already = (wide >= 0).all(-1) & ((wide.sum(-1) - 1).abs() < 1e-3)  # they are probabilities as they stand
+    shares = torch.where(already[:, None], wide, wide.softmax(-1))
+    best = wide.topk(min(MOST, wide.shape[1])).indices
+    rows = zip(best.tolist(), wide.gather(1, best).tolist(), shares.gather(1, best).tolist(), strict=True)
+    return [tuple(Likely(*one) for one in zip(*row, strict=True)) for row in rows]
+
+
+def check_saliency(q: RadiusQuestion, net: Network, data: Data) -> None:
+    """Raise, before any search, where no map of single changes can be drawn."""
+    if net.vectors is not None:
+        raise BadInput(
+            f"--saliency: {net.name} reads words, and maps are of images and tables. Leave it out; --frames each asks word by word."
+        )
+    if q.frames is not None or data.lengths is not None:
+        raise BadInput("--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks frame by frame.")
+    data.stacked(q.data)
+    if not net.domain.bounded and q.values is None:
+        raise BadInput("--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1.")
+
+
+def keep_saliency(store: Store, q: RadiusQuestion, net: Network, data: Data) -> None:
+    """Maps of the inputs that have none yet, a batch at a time."""
+    x, values = data.stacked(q.data), values_option(q.values)
+    levels = None if values is None else torch.tensor(values, dtype=torch.float64)
+    missing = torch.tensor([stored.index for stored in store.inputs() if stored.saliency is None], dtype=torch.int64)
+    for some in missing.split(q.batch):
+        if not len(some):  # nothing is missing
+            break
+        maps = saliency(net, x[some], data.y[some], unit=q.unit, values=levels)
+        store.put_saliency(dict(zip(some.tolist(), maps, strict=True)))

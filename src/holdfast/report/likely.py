@@ -1,0 +1,69 @@
+"""The likeliest classes before and after, and which places matter, small enough to ride on a row of the page."""
+
+import base64
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.report.picture import planes_of, shades
+from holdfast.report.summary import Row, about, class_name
+from holdfast.result import Answers, Likely
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A saliency map as base64 of a PNG, and what it says in words; both empty where there is none."""
+
+    png: str = ""
+    words: str = ""
+
+
+def packed(answers: Answers | None) -> str:
+    """'3 98.1 12.07,5 1.5 7.9;5 60 9.1': class, percent, output; before; after. The page's script makes lists of it."""
+    return "" if answers is None else ";".join(",".join(map(_packed, side)) for side in (answers.before, answers.after))
+
+
+def _packed(one: Likely) -> str:
+    return f"{one.label} {percent(one.share)} {about(one.output)}"
+
+
+def percent(share: float) -> str:
+    if math.isnan(share):
+        return "–"
+    return "<0.01" if share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
+
+
+def names_of(rows: Iterable[Row], question: Mapping[str, Any]) -> dict[int, str]:
+    """The names of the classes that rows speak of; those without a name are left out."""
+    labels = {one.label for row in rows if row.answers for one in (*row.answers.before, *row.answers.after)}
+    return {label: name for label in sorted(labels) if (name := class_name(question, label)) != str(label)}
+
+
+def map_of(found: Array | None) -> Map:
+    """Shades of orange, the strongest where one change lowers the margin most."""
+    if found is None or not found.size or not np.isfinite(found).any():
+        return Map()
+    plane = flat(found)
+    return Map(base64.b64encode(shades(planes_of(plane))).decode(), _words(plane))
+
+
+def flat(found: Array) -> Array:
+    """(..., h, w) or (n,) -> (h, w): of channels the one that matters most; places that may not change matter not."""
+    filled = np.nan_to_num(found.astype(float), nan=0.0).clip(0)
+    plane: Array = filled.reshape(-1, *filled.shape[-2:]).max(0) if filled.ndim >= 2 else filled.reshape(1, -1)
+    return plane
+
+
+def _words(plane: Array) -> str:
+    most = float(plane.max())
+    if most <= 0:
+        return "no single change that was tried lowers the margin"
+    row, column = np.unravel_index(int(plane.argmax()), plane.shape)
+    place = f"number {column}" if len(plane) == 1 else f"row {row}, column {column}"
+    return f"one change lowers the margin by up to {about(most)}, at {place} (estimated)"

@@ -1,0 +1,133 @@
+"""What a run keeps for its page beside the brackets: the likeliest classes before and after, and maps of what matters."""
+
+import contextlib
+import importlib
+import math
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cli_workshop import WORDS, Ask
+
+import holdfast as hf
+from holdfast.cli.aside import likeliest
+from holdfast.cli.demo import QUESTIONS, _clear
+from holdfast.store import FILE, Store
+
+QUICK = ("--methods", "pgd", "--domain", "0,1")
+IMAGES = ("radius", "-m", "cli_own_code:pooled", "-d", "images.npz", "-o", "run", *QUICK)
+
+
+@pytest.fixture
+def images(workshop: Path) -> torch.Tensor:
+    """What cli_own_code.pooled reads, and its own answers."""
+    x = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    np.savez("images.npz", x=x.numpy(), y=[0, 1, 2])
+    return x
+
+
+def test_the_largest_outputs_and_their_shares() -> None:
+    [one] = likeliest(torch.tensor([[0.0, 2.0, -1.0, 1.0]]))
+    assert [(p.label, p.output) for p in one] == [(1, 2.0), (3, 1.0), (0, 0.0)]
+    total = sum(math.exp(v) for v in (0, 2, -1, 1))
+    np.testing.assert_allclose([p.share for p in one], [math.exp(v) / total for v in (2, 1, 0)])
+    [one, two] = likeliest(torch.tensor([[0.25, 0.75], [0.25, 0.7]]))
+    assert [p.share for p in one] == [0.75, 0.25]  # probabilities already
+    assert two[0].share == pytest.approx(1 / (1 + math.exp(-0.45)))
+
+
+def test_answers_are_those_of_the_network(ask: Ask) -> None:
+    assert ask("radius", "-m", "lstm.onnx", "-d", "wrong.npz", "-o", "run", "--limit", "4", "--batch", "3", *QUICK).code == 0
+    net = hf.Network.from_onnx("lstm.onnx")
+    with Store.open("run") as store:
+        answers, records = store.answers(), store.records()
+        x = torch.stack([torch.from_numpy(stored.x) for stored in store.inputs()])
+    assert sorted(answers) == [r.key for r in records]
+    witnesses = torch.stack([w for r in records if (w := r.bracket.upper.evidence.witness) is not None])
+    assert len(witnesses) == 4
+    for outputs, side in ((net(x), "before"), (net(witnesses), "after")):
+        for row, r in zip(outputs, records, strict=True):
+            told = getattr(answers[r.key], side)
+            np.testing.assert_allclose([p.output for p in told], row.sort(descending=True).values, rtol=1e-5)
+            assert [p.label for p in told] == row.argsort(descending=True).tolist()
+    labels = np.load("wrong.npz")["y"]
+    assert all(answers[r.key].after[0].label != labels[r.key.index] for r in records)
+
+
+def test_the_few_questions_are_not_counted(ask: Ask) -> None:
+    arguments = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", *QUICK)
+    assert ask(*arguments, "-o", "run").code == 0
+    with Store.open("run") as store:
+        first = [r.queries for r in store.records()]
+    net = hf.Network.from_onnx("lstm.onnx", domain=(0, 1))
+    data = np.load("data.npz")
+    with Store.create("other", {}) as other:
+        hf.radius(net, torch.from_numpy(data["x"][:2]), torch.from_numpy(data["y"][:2]), methods=[hf.PGD()], store=other)
+        assert [r.queries for r in other.records()] == first
+        assert other.answers() == {}
+
+
+def test_replaced_words_are_asked_as_words(ask: Ask) -> None:
+    Path("every.json").write_text(str({word: list(WORDS) for word in WORDS}).replace("'", '"'))
+    arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "--substitutes", "every.json")
+    assert ask(*arguments, "--methods", "enumerate", "-o", "run").code == 0
+    with Store.open("run") as store:
+        answers, inputs = store.answers(), store.inputs()
+        found = [r for r in store.records() if r.bracket.upper.evidence.witness is not None]
+    assert len(answers) == 3
+    assert found
+    for r in found:
+        before, after = answers[r.key].before, answers[r.key].after
+        assert before[0].label == inputs[r.key.index].label != after[0].label
+
+
+def test_resume_asks_again_only_where_something_is_missing(ask: Ask, images: torch.Tensor) -> None:
+    assert ask(*IMAGES, "--saliency").code == 0
+    with Store.open("run") as store:
+        answers, maps = store.answers(), [stored.saliency for stored in store.inputs()]
+    assert len(answers) == len(images)
+    with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:
+        connection.execute("DELETE FROM answer WHERE position = 1")
+        connection.execute("UPDATE answer SET body = replace(body, '\"label\": ', '\"label\": 7') WHERE position = 0")
+        connection.execute("DROP TABLE saliency")
+    assert ask("resume", "run").code == 0
+    with Store.open("run") as store:
+        again = store.answers()
+        said = [[one.label for one in again[key].before] == [one.label for one in answers[key].before] for key in sorted(answers)]
+        assert said == [False, True, True]  # what is there stays as it is, what is missing comes again
+        for one, two in zip(maps, (stored.saliency for stored in store.inputs()), strict=True):
+            np.testing.assert_array_equal(one, two)  # type: ignore[arg-type]
+
+
+def test_maps_are_those_of_the_library(ask: Ask, images: torch.Tensor) -> None:
+    assert ask(*IMAGES, "--batch", "2", "--saliency").code == 0
+    with Store.open("run") as store:
+        maps = torch.stack([torch.from_numpy(stored.saliency) for stored in store.inputs()])
+        asked = store.question
+    net = hf.Network.from_torch(importlib.import_module("cli_own_code").pooled(), domain=(0, 1))
+    torch.testing.assert_close(maps, hf.saliency(net, images, torch.arange(3)).float())
+    assert ask("report", "run").code == 0
+    assert Path("run/report.html").read_text().count(" data-p=") == 3
+    assert ask(*IMAGES, "--batch", "2", "-o", "other").code == 0
+    with Store.open("other") as store:
+        assert [stored.saliency for stored in store.inputs()] == [None] * 3
+        assert store.question["spec"] == asked["spec"]  # a map is no other question
+
+
+def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor) -> None:
+    words = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "-o", "run", "--saliency")
+    assert "reads words" in refused(*words).err
+    frames = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "-o", "run", "--saliency")
+    assert "not of frames" in refused(*frames, *QUICK, "--frames", "each").err
+    assert "Say --domain" in refused(*frames).err
+
+
+def test_an_earlier_demo_is_cleared_away(tmp_path: Path) -> None:
+    for name, _, question in QUESTIONS:
+        asked = question.as_json()
+        for stored in (asked, {key: value for key, value in asked.items() if key != "saliency"}):
+            Store.create(tmp_path / name, {"asked": stored}).close()
+            _clear(tmp_path / name, question)
+            assert not (tmp_path / name / FILE).exists()
