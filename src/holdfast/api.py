@@ -14,6 +14,7 @@ from holdfast.bounding.question import graph_of
 from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.hamming import Branch, Greedy, Grid
+from holdfast.lipschitz.mesh import Mesh
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
@@ -236,7 +237,7 @@ def default_methods(
         return [Grid()]
     counts: list[Method[Any]] = [Greedy()] if what != "norms" else []
     if not net.differentiable:
-        return counts or [Corners()]
+        return counts or [Corners(), Mesh()]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
     if tier == "search":
         return counts if what == "units" else [*counts, *searches]

@@ -244,7 +244,8 @@ def _not_probabilities(outputs: Tensor) -> None:
 
 
 def _solved(problem: Problem, tier: Tier, stop: Stop, seed: int, notes: list[str]) -> list[Bracket]:
-    methods: list[Method[Any]] = [*default_methods(problem.network, problem.goal, tier), Mesh()]
+    methods: list[Method[Any]] = default_methods(problem.network, problem.goal, tier)
+    methods += [Mesh()] if problem.network.differentiable else []  # a black box has it already
     if not isinstance(problem.property, LinearProperty):
         methods.append(Certify())  # closed-form planes are what can prove a curved property, whatever the tier
     records = solve([problem], methods, stop, seed=seed)

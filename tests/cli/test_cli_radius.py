@@ -79,7 +79,7 @@ def test_a_black_box_is_asked_without_gradients(ask: Ask) -> None:
     said = ask("radius", "-m", "cli_own_code:black_box", "-d", "cli_own_code:inputs", "-o", "run", "--domain=0,1", "--limit", "1")
     assert said.code == 0, said.err
     assert "nothing can be proved" in said.out
-    assert records(ask)[0]["upper"]["method"] == "Corners"
+    assert records(ask)[0]["upper"]["method"] in ("Corners", "Mesh")
 
 
 def test_text_in_words_out(ask: Ask) -> None:

@@ -108,7 +108,8 @@ def radius(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Only these of certify, tighten, split, enumerate, greedy, branch, grid, pgd, carlini, corners, clever; so pgd,certify.",
+            help="Only these of certify, tighten, split, enumerate, greedy, branch, grid, pgd, carlini, corners, mesh, clever, smoothing; "
+            "so pgd,certify.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,

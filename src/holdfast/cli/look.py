@@ -12,6 +12,7 @@ from holdfast.cli.question import ModelQuestion, sizes
 from holdfast.cli.run import METHODS
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.hamming import Branch, Greedy, Grid
+from holdfast.lipschitz import Smoothing
 from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Problem
@@ -30,7 +31,9 @@ FINDS = {
     "pgd": "witnesses",
     "carlini": "witnesses",
     "corners": "witnesses, also in a black box",
+    "mesh": "witnesses by mesh search, also in a black box",
     "clever": "estimates",
+    "smoothing": "sampled radii of the smoothed classifier",
 }
 FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
 
@@ -87,6 +90,8 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
             reason, asked = None if net.vectors is not None else "needs a model that reads tokens", ", with --substitutes"
         elif method in (Greedy, Branch, Grid):
             reason, asked = "norm 0 needs a bounded domain (--domain)" if counts is None else method().obstacle(counts), ", with --norm 0"
+        elif method is Smoothing:
+            reason, asked = None, ", with --norm 2"
         else:
             reason = method().obstacle(ball)
         table.add_row(name, FINDS[name], f"[green]yes[/]{asked}" if reason is None else f"[red]no:[/] {escape(reason)}")

@@ -24,6 +24,7 @@ from holdfast.cli.output import line
 from holdfast.cli.question import RadiusQuestion, frames_option, numbers, targets_option, values_option
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.hamming import Branch, Greedy, Grid
+from holdfast.lipschitz import Mesh, Smoothing
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_text
@@ -35,6 +36,7 @@ from holdfast.store import Store
 METHODS: dict[str, type[Method[Any]]] = {
     "certify": Certify, "tighten": Tighten, "split": Split, "enumerate": Enumerate,
     "greedy": Greedy, "branch": Branch, "grid": Grid, "pgd": PGD, "carlini": CarliniWagner, "corners": Corners, "clever": CLEVER,
+    "mesh": Mesh, "smoothing": Smoothing,
 }  # fmt: skip
 
 

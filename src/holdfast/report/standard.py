@@ -43,6 +43,8 @@ METHODS = {
     "CarliniWagner": _Kind(glass=True),
     "CLEVER": _Kind(glass=True),
     "Corners": _Kind(glass=False),
+    "Mesh": _Kind(glass=False),
+    "Smoothing": _Kind(glass=False),
     "Greedy": _Kind(glass=True),
     "Grid": _Kind(glass=False),
 }
