@@ -22,7 +22,7 @@ import torch
 import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.lipschitz.prepare import CACHE, SETS, load
-from holdfast.lipschitz.instances import plain, read_key
+from holdfast.lipschitz.instances import contradicts, plain, read_key
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Answer:
 
     @property
     def wrong(self) -> bool:
-        """Contradicts the key; a question mark there says that the tools of the competition did not agree."""
-        return self.solved and self.expected in ("sat", "unsat") and self.answer != self.expected
+        return contradicts(self.answer, self.expected)
 
     @property
     def doubtful(self) -> bool:

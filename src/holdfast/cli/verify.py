@@ -18,6 +18,7 @@ from holdfast.cli.model import load_network
 from holdfast.cli.question import ModelQuestion
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, StoreError
 from holdfast.lipschitz import Instance, Verdict, read_instances, read_key, verify
+from holdfast.lipschitz.instances import contradicts
 from holdfast.lipschitz.verify import input_shape
 from holdfast.network import Network
 from holdfast.solver import Stop
@@ -122,9 +123,7 @@ class Line:
 
     @property
     def wrong(self) -> bool:
-        """Contradicts a key that is sure."""
-        sure = self.expected in ("sat", "unsat")
-        return sure and self.answer in ("sat", "unsat") and self.answer != self.expected
+        return contradicts(self.answer, self.expected)
 
     def cells(self) -> list[str]:
         numbers = [f"{self.seconds:.2f}", str(self.nodes), f"{self.least:.6g}", f"{self.lowest:.6g}"]

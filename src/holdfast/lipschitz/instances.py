@@ -24,6 +24,11 @@ class Instance:
         return plain(self.model), plain(self.spec)
 
 
+def contradicts(answer: str, expected: str) -> bool:
+    """A settled answer against a key that is sure; one with a question mark is what most tools said."""
+    return answer in KNOWN and expected in KNOWN and answer != expected
+
+
 def plain(file: str | Path) -> str:
     """The name without folders and without endings that only say how it is packed."""
     return Path(file).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".vnnlib")
