@@ -19,6 +19,7 @@ from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
 from holdfast.property import Linear, Property, Robustness, Targeted
+from holdfast.property.base import next_likely
 from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
@@ -343,9 +344,8 @@ def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -
 
 
 def _runner_up(net: Network, centre: Tensor, label: Tensor) -> Tensor:
-    """-> (batch,): of the other classes the one with the largest output."""
     Robustness(label).check(len(centre), net.outputs_for(centre))
-    return net(centre).scatter(1, label[:, None], -torch.inf).argmax(-1)
+    return next_likely(net(centre), label)
 
 
 def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor | None) -> Family:

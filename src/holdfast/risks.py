@@ -42,7 +42,8 @@ from holdfast.property import (
     Tie,
     Uncertainty,
 )
-from holdfast.property.base import check_labels
+from holdfast.property.base import check_labels, least_likely, next_likely
+from holdfast.property.probability import are_probabilities
 from holdfast.region import Ball, Family, Frames, Patch, Region
 from holdfast.result import Bound, Bracket, Evidence, Key, by_definition
 from holdfast.solver import Stop, solve
@@ -209,8 +210,8 @@ def _property(
     if given not in QUESTIONS:
         raise BadInput(f"property {given!r} is unknown; there are {', '.join(QUESTIONS)}, a Property, or your own function of the outputs.")
     outputs = net(region.centre)
-    if softmax and given != "robustness":
-        _not_probabilities(outputs)
+    if softmax and given != "robustness" and bool(are_probabilities(outputs).all()):
+        raise BadInput("the network's outputs are probabilities already: say softmax=False (--outputs).")
     aim = None if target is None else torch.as_tensor(target, device=net.device).expand(len(region)).long()
     if aim is None and given in ("targeted", "reach"):
         raise BadInput(f"property {given!r} speaks of a class: name it (target=, --target).")
@@ -221,9 +222,9 @@ def _property(
     made: dict[str, Callable[[], Property]] = {
         "robustness": lambda: Robustness(label),
         "confidence": lambda: Confidence(label, None, epsilon, softmax),
-        "runner-up": lambda: Confidence(label, _other(outputs, label, -math.inf).argmax(-1), epsilon, softmax),
+        "runner-up": lambda: Confidence(label, next_likely(outputs, label), epsilon, softmax),
         "targeted": lambda: Confidence(label, aim, epsilon, softmax),
-        "least": lambda: Confidence(label, _other(outputs, label, math.inf).argmin(-1), epsilon, softmax),
+        "least": lambda: Confidence(label, least_likely(outputs, label), epsilon, softmax),
         "uncertainty": lambda: Uncertainty.around(outputs, None if toward is None else toward.expand(outputs.shape), epsilon),
         "tie": lambda: Tie(label, epsilon, softmax),
         "reach": lambda: Reach.rise(outputs, label if aim is None else aim, epsilon, softmax),
@@ -232,15 +233,6 @@ def _property(
         if classes is not None:
             check_labels(classes, len(region), outputs.shape[-1], what)
     return net, made[given]()
-
-
-def _other(outputs: Tensor, label: Tensor, hidden: float) -> Tensor:
-    return outputs.scatter(-1, label[:, None], hidden)
-
-
-def _not_probabilities(outputs: Tensor) -> None:
-    if bool((outputs >= 0).all()) and bool((outputs.sum(-1) - 1).abs().max() < 1e-3):
-        raise BadInput("the network's outputs are probabilities already: say softmax=False (--outputs).")
 
 
 def _solved(problem: Problem, tier: Tier, stop: Stop, seed: int, notes: list[str]) -> list[Bracket]:

@@ -14,6 +14,7 @@ from holdfast.errors import BadInput
 from holdfast.hamming.saliency import saliency
 from holdfast.network import Network
 from holdfast.problem import Problem
+from holdfast.property.probability import are_probabilities
 from holdfast.result import Answers, Likely
 from holdfast.store import Store
 
@@ -44,8 +45,7 @@ def _points(net: Network, witnesses: list[Tensor]) -> Tensor:
 def likeliest(outputs: Tensor) -> list[tuple[Likely, ...]]:
     """(n, classes) -> for each row its largest outputs."""
     wide = outputs.double().cpu()
-    already = (wide >= 0).all(-1) & ((wide.sum(-1) - 1).abs() < 1e-3)  # they are probabilities as they stand
-    shares = torch.where(already[:, None], wide, wide.softmax(-1))
+    shares = torch.where(are_probabilities(wide)[:, None], wide, wide.softmax(-1))
     best = wide.topk(min(MOST, wide.shape[1])).indices
     rows = zip(best.tolist(), wide.gather(1, best).tolist(), shares.gather(1, best).tolist(), strict=True)
     return [tuple(Likely(*one) for one in zip(*row, strict=True)) for row in rows]

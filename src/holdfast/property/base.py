@@ -97,6 +97,16 @@ def lead(outputs: Tensor, label: Tensor) -> Tensor:
     return at(outputs, label) - outputs.masked_fill(own, -torch.inf).amax(-1)
 
 
+def next_likely(outputs: Tensor, label: Tensor) -> Tensor:
+    """(batch, outputs), (batch,) -> (batch,): of the other classes the one with the largest output."""
+    return outputs.scatter(-1, label[:, None], -torch.inf).argmax(-1)
+
+
+def least_likely(outputs: Tensor, label: Tensor) -> Tensor:
+    """(batch, outputs), (batch,) -> (batch,): of the other classes the one with the smallest output."""
+    return outputs.scatter(-1, label[:, None], torch.inf).argmin(-1)
+
+
 def check_labels(labels: Tensor, batch: int, outputs: int, what: str) -> None:
     """Raise unless labels is (batch,) of classes the network has."""
     if labels.dtype != torch.int64:

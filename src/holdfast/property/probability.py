@@ -18,6 +18,11 @@ def share(outputs: Tensor, softmax: bool) -> Tensor:
     return outputs.softmax(-1) if softmax else outputs
 
 
+def are_probabilities(outputs: Tensor) -> Tensor:
+    """(..., classes) -> (...): whether they are probabilities as they stand."""
+    return (outputs >= 0).all(-1) & ((outputs.sum(-1) - 1).abs() < 1e-3)
+
+
 def least_leads(lower: Tensor, upper: Tensor) -> Tensor:
     """(batch, others) twice, bounds of d_k = z_c - z_k -> (batch, others): p_c - p_k is at least this.
 
