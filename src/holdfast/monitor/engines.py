@@ -12,7 +12,7 @@ from holdfast.monitor.choices import Mutation
 from holdfast.monitor.outputs import Output
 from holdfast.monitor.quick import REMEMBERED, Numbers, Quick, Step, weigh
 from holdfast.monitor.rerun import ask
-from holdfast.monitor.view import View, doubt
+from holdfast.monitor.view import View
 from holdfast.network import Network
 
 
@@ -42,7 +42,7 @@ class Batched:
         reference = outputs[:1].expand(count, -1)
         margins = self.output.margins(outputs, reference)
         self.margin = float(margins[0])
-        close = ~(margins > doubt(self.view, outputs))
+        close = ~(margins > self.view.doubt(outputs))
         return weigh(self.output.labels(outputs, reference).numpy(), close.numpy(), found.probability.numpy())
 
 

@@ -6,7 +6,7 @@ at the end, carries the live mutants along in one batch: a mutant costs one prod
 score of a sequence of n. Memory is bounded: at most BYTES of mutants live at once, the rest waits for another sweep. A mutant whose
 state has become that of the unmutated sequence, bit for bit, is dropped: from there on both say the same.
 
-Arithmetic: the labels are those of the network as executed here. Where a label is decided by less than the view's `slack`, rounding
+Arithmetic: the labels are those of the network as executed here. Where a label is decided by less than the view's `doubt`, rounding
 could make the user's module say otherwise, so the module itself is asked (`rerun`), and its answer counts.
 """
 
@@ -21,10 +21,9 @@ from holdfast.errors import BadInput
 from holdfast.monitor.choices import Mutation, Table
 from holdfast.monitor.live import Live
 from holdfast.monitor.outputs import Classes, Output
-from holdfast.monitor.recurrent import Recurrent
 from holdfast.monitor.rerun import Data, prefix_outputs
 from holdfast.monitor.score import Steps
-from holdfast.monitor.view import View, doubt, find
+from holdfast.monitor.view import View, find
 from holdfast.network import Network
 
 Keep = Literal["labels", "states", "mutants"]
@@ -79,7 +78,7 @@ def labels(
     if net.vectors is not None:
         _check_ids(data.elements, len(net.vectors))
     found = find(net) if view == "find" else view
-    if isinstance(found, Recurrent) and not found.covers(data.longest):
+    if found is not None and not found.covers(data.longest):
         found = None
     if found is None and keep != "labels":
         raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
@@ -199,12 +198,12 @@ class _Count:
 
     def _decide_close_calls(self, view: View, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor) -> int:
         """Where rounding could decide, the user's module does; in place. -> how many were asked."""
-        close = (~(self.output.margins(base, base) > doubt(view, base))).nonzero()[:, 0]
+        close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
             base[close] = prefix_outputs(self.net, self.data, close, close)
         doubtful = close[:0]
         if len(of):
-            doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > doubt(view, mutated))).nonzero()[:, 0]
+            doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > view.doubt(mutated))).nonzero()[:, 0]
         if len(doubtful):
             rows = of[doubtful]
             mutated[doubtful] = prefix_outputs(self.net, self.data, rows, self.due[rows], self.table.values[choice[doubtful]])

@@ -118,3 +118,10 @@ class Opened:
 
     def outputs(self, state: Tensor) -> Tensor:
         return state[:, self.model.width :]
+
+    def doubt(self, outputs: Tensor) -> Tensor:
+        return torch.full_like(outputs[:, 0], self.slack)
+
+    def covers(self, sequence: Tensor) -> bool:
+        """A Streaming model is its steps, however many."""
+        return True

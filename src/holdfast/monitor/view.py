@@ -18,7 +18,6 @@ class View(Protocol):
     tokens: int | None
     dtype: torch.dtype
     device: torch.device
-    slack: float  # labels decided by less may differ from those of the user's module
 
     def start(self, count: int) -> Tensor: ...
 
@@ -32,10 +31,13 @@ class View(Protocol):
 
     def outputs(self, state: Tensor) -> Tensor: ...
 
+    def doubt(self, outputs: Tensor) -> Tensor:
+        """(n, o) -> (n,): labels decided by no more than this are open."""
+        ...
 
-def doubt(view: View, outputs: Tensor) -> Tensor | float:
-    """(n, o) -> (n,): labels decided by no more than this are open."""
-    return view.doubt(outputs) if isinstance(view, Recurrent) else view.slack
+    def covers(self, sequence: Tensor) -> bool:
+        """Whether the view is the network on a sequence as long as this one, too."""
+        ...
 
 
 def find(net: Network, sequences: Sequence[Tensor] = ()) -> View | None:
