@@ -1,7 +1,7 @@
 """Small networks whose smallest set of changed units is found by trying everything."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -73,3 +73,40 @@ def changed(records: Sequence[Record]) -> list[float]:
 
 def run(problem: Problem, method: object, **options: object) -> list[Record]:
     return solve([problem], [method], **options)  # type: ignore[list-item, arg-type]
+
+
+def randomised(model: nn.Module, seed: int, scale: float = 1.0) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            fan = parameter[0].numel() if parameter.dim() > 1 else 1
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale / math.sqrt(fan))
+    return model.eval()
+
+
+def small_cnn(seed: int, channels: int = 1, side: int = 4, function: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+    return randomised(
+        nn.Sequential(
+            nn.Conv2d(channels, 3, 3, padding=1), function(), nn.Conv2d(3, 4, 2, stride=2), function(), nn.Flatten(),
+            nn.Linear(4 * (side // 2) ** 2, 3),
+        ),
+        seed,
+        2.0,
+    )  # fmt: skip
+
+
+def deep_cnn(seed: int) -> nn.Module:
+    """Two layers behind the second, composed maps between functions."""
+    return randomised(
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(),
+            nn.Linear(12, 7), nn.LeakyReLU(0.1), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3),
+        ),
+        seed,
+        2.0,
+    )  # fmt: skip
+
+
+def smooth(seed: int) -> nn.Module:
+    layers = [nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)]
+    return randomised(nn.Sequential(*layers), seed, 3.0)
