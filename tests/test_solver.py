@@ -141,7 +141,7 @@ def test_bad_questions_are_refused_before_any_work() -> None:
     with pytest.raises(BadInput, match="out of range"):
         solve([good, bad], [PGD()], store=memory)
     assert memory.written == []
-    assert network.queries <= 12
+    assert network.queries <= 18
     with pytest.raises(BadInput, match="batch must be at least 1"):
         solve([good], [PGD()], batch=0)
     with pytest.raises(BadInput, match="2 keys for 6 inputs"):
@@ -452,7 +452,8 @@ def test_estimates_never_move_an_end() -> None:
 
 def test_a_store_that_holds_a_false_proof_is_contradicted_too() -> None:
     lie = Bound(1e9, Evidence("proved", "an old version"))
-    record = Record(Key(0), Bracket(lie, by_definition(math.inf)), "interrupted", 0.0, 0)
+    question = known_problem().digests()[0]
+    record = Record(Key(0), Bracket(lie, by_definition(math.inf)), "interrupted", 0.0, 0, question=question)
     with pytest.raises(Contradiction, match="an old version"):
         solve([known_problem()], [PGD()], store=Memory({Key(0): record}))
 

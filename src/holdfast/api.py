@@ -288,7 +288,8 @@ def radius_problems(
         stacked = torch.stack([rows[i] for i in members])
         if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
             raise BadInput(f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim).")
-        centre = (stacked if stacked.is_floating_point() else net.embed(stacked)).to(net.device, net.dtype)
+        # Where changes are counted, rounding to the network's arithmetic is none.
+        centre = net.exactly(stacked) if stacked.is_floating_point() and norm != 0 else _read(net, stacked)
         place = torch.tensor(members)
         if sets is not None:
             assert net.vectors is not None
@@ -305,6 +306,11 @@ def radius_problems(
     for problem in problems:
         problem.check()
     return problems
+
+
+def _read(net: Network, x: Tensor) -> Tensor:
+    """Inputs as the network reads them: token ids by their vectors, numbers in its own arithmetic."""
+    return (x if x.is_floating_point() else net.embed(x)).to(net.device, net.dtype)
 
 
 def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:

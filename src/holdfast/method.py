@@ -30,6 +30,7 @@ class Claims:
     estimate_kind: Kind = "estimated"
     confidence: float | None = None
     assumptions: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
     dtype: str = "torch.float64"  # the arithmetic of what is proved
 
 

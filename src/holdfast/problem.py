@@ -11,8 +11,9 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.errors import BadInput
 from holdfast.network import Network
+from holdfast.network.fingerprint import of_text, of_value
 from holdfast.property import Property
-from holdfast.region import Family, Region
+from holdfast.region import Family, Region, Words
 from holdfast.result import Key
 
 Goal = Literal["radius", "worst"]
@@ -39,6 +40,12 @@ class Problem:
     def family(self) -> Family:
         assert isinstance(self.region, Family)
         return self.region
+
+    def answers(self, x: Tensor) -> Tensor:
+        """(batch, *shape) -> (batch, outputs): what the user's own model says, asked with tokens where the points are sentences."""
+        if isinstance(self.region, Words) and self.network.token_model is not None:
+            return self.network.ask_tokens(self.region.decode(x).clamp_min(0))
+        return self.network(x)
 
     def score(self, x: Tensor) -> Tensor:
         """(..., batch, *shape) -> (..., batch)."""
@@ -76,6 +83,14 @@ class Problem:
         if self.goal == "radius" and not isinstance(self.region, Family):
             raise BadInput(f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball.")
         self.property.check(len(self), self.network.outputs_for(self.region.centre))
+
+    def digests(self) -> list[str]:
+        """For each row the hash of what is asked there: the network, the goal, the region and the property."""
+        network = self.network.identity(self.region.centre)
+        return [
+            of_text(f"{network} {self.goal} {of_value(batch.take(self.region, row))} {of_value(batch.take(self.property, row))}")
+            for row in torch.arange(len(self), device=self.region.centre.device).split(1)
+        ]
 
     def mergeable(self) -> tuple[object, ...]:
         """Problems with equal answers here can be solved as one batch."""

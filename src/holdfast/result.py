@@ -25,6 +25,7 @@ class Evidence:
     method       the method that found it, with its `settings` and `seed`, so that it can be found again.
     dtype        the arithmetic in which it was computed.
     assumptions  what must be true for the number to mean what it says, one sentence each.
+    checks       what was looked at before the number was believed, one sentence each: that the proof speaks of this very model.
     """
 
     kind: Kind
@@ -35,6 +36,7 @@ class Evidence:
     assumptions: tuple[str, ...] = ()
     confidence: float | None = None
     witness: "Tensor | None" = field(default=None, compare=False)
+    checks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Key:
         return iter((self.index, self.frame))
 
 
-Status = Literal["closed", "finished", "stopped", "interrupted"]
+Status = Literal["closed", "finished", "stopped", "interrupted", "refuted"]
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,11 @@ class Record:
     closed: both ends are equal. finished: every method has done all it can, or the gap asked for is
     reached. stopped: the budget ran out.
     interrupted: Ctrl-C; a resumed run takes it up again.
+    refuted: a proof and a witness excluded each other, or the model changed while it was asked; nothing of it is kept.
+
+    question  the hash of what was asked: the network's program, the input, the region, the property, the goal. An answer to one
+              question is none to another.
+    means     the hash of the methods, their settings, the seed and the gap; with others the search goes on from these ends.
     """
 
     key: Key
@@ -166,6 +173,8 @@ class Record:
     seconds: float
     queries: int
     skipped: tuple[str, ...] = ()  # methods that do not apply here, each with its reason
+    question: str = ""
+    means: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from holdfast.api import Tier, default_methods
-from holdfast.bounding.question import ASSUMPTIONS
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS
 from holdfast.certify import Certify
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.lipschitz.mesh import Mesh
@@ -154,7 +154,7 @@ def _asked(
             raise BadInput("the region says its size itself; leave the radius out.")
         return region
     rows = torch.as_tensor(x)
-    centre = (rows if rows.is_floating_point() else net.embed(rows)).to(net.device, net.dtype)
+    centre = net.exactly(rows) if rows.is_floating_point() else net.embed(rows)
     if radius is None and patch is None:
         raise BadInput("how far may the input move? Give a radius (--radius), or a region.")
     size = torch.as_tensor(math.inf if radius is None else radius, dtype=torch.float64)
@@ -255,7 +255,7 @@ def _metric(problem: Problem, queries: int, seed: int, notes: list[str]) -> tupl
         except UnsupportedLayer as error:
             notes.append(f"no proved end of Q: {error}")
     shown = Evidence("witnessed", "search for Q", {"queries": queries}, seed, dtype=str(problem.network.dtype))
-    proof = Evidence("proved", "slopes and shells", dtype="torch.float64", assumptions=ASSUMPTIONS)
+    proof = Evidence("proved", "slopes and shells", dtype="torch.float64", assumptions=ASSUMPTIONS, checks=CHECKS)
     brackets = []
     for row, (ratio, most) in enumerate(zip(found.ratio.tolist(), upper.tolist(), strict=True)):
         low = by_definition(0.0) if ratio == 0 else Bound(ratio, replace(shown, witness=found.point[row].cpu()))

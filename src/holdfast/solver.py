@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
 from holdfast.method import Claims, Method
 from holdfast.network import Network
+from holdfast.network.fingerprint import of_value
+from holdfast.network.network import alike, same_by_rounding
 from holdfast.problem import Problem, merge
 from holdfast.region import Words
 from holdfast.region.normed import NormFamily
@@ -71,16 +73,46 @@ class _Work:
     brackets: list[Bracket]
     skipped: tuple[str, ...] = ()
     twin: Network | None = None
+    digests: tuple[str, ...] = ()  # of the question of each row
+    means: str = ""
+    answers: Tensor | None = None  # what the model said of the inputs at first
+    faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
 
     def records(self, status: Status) -> list[Record]:
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
+        asked = self.digests or ("",) * share
         return [
-            Record(key, bracket, "closed" if bracket.closed else status, seconds, queries, self.skipped)
-            for key, bracket in zip(self.problem.keys, self.brackets, strict=True)
+            Record(key, bracket, self._status(row, status), seconds, queries, self.skipped, asked[row], self.means)
+            for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
         ]
+
+    def _status(self, row: int, status: Status) -> Status:
+        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else status
+
+    def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
+        """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
+        if row in self.faults:
+            return
+        try:
+            better = self.brackets[row].tightened(lower=lower, upper=upper)
+            self.brackets[row] = better if note is None else replace(better, note=note)
+        except Contradiction as error:
+            self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
+
+    def refute(self, row: int, why: str) -> None:
+        """The model is not what was proved."""
+        told = (
+            f"input {self.problem.keys[row]}: {self.problem.network.name} {why}, so it remembers what it was asked, draws random numbers "
+            f"or chooses by its arithmetic, and nothing about it can be proved. Take that out, or fix its state."
+        )
+        self._disbelieve(row, BadInput(told))
+
+    def _disbelieve(self, row: int, error: HoldfastError) -> None:
+        self.faults[row] = error
+        self.brackets[row] = replace(_by_definition(self.problem)[row], note=str(error))
 
 
 def solve(
@@ -97,8 +129,9 @@ def solve(
 
     Problems that share a network and a shape are solved in batches of at most `batch` rows (if not said: 128, on a graphics card
     1,024). Rows the store already holds as
-    finished are not asked again, interrupted ones go on from what was known. Ctrl-C ends the search, keeps everything found so
-    far, and marks what was not finished as interrupted.
+    finished are not asked again, interrupted ones go on from what was known; a store that holds answers to other questions is refused.
+    Ctrl-C ends the search, keeps everything found so far, and marks what was not finished as interrupted. A row whose proof and witness
+    exclude each other is raised as a Contradiction when all others are done and kept.
     """
     asked = list(problems)
     stop = stop or Stop()
@@ -109,8 +142,10 @@ def solve(
         raise BadInput("two questions share a key; give every row of every problem its own.")
     for problem in asked:
         problem.check()
-    answered = dict(store.finished()) if store else {}
-    begun = store.unfinished() if store else {}
+    means = of_value([(m.name, m.settings()) for m in methods] + [seed, stop.gap])
+    digests = {key: digest for problem in asked for key, digest in zip(problem.keys, problem.digests(), strict=True)} if store else {}
+    answered, begun = _known(store, digests, means) if store else ({}, {})
+    faults: list[HoldfastError] = []
     batches = list(_batches(asked, set(answered), batch))
     total, began = len(keys), time.monotonic()
     deadline = math.inf if stop.seconds is None else began + stop.seconds
@@ -131,20 +166,26 @@ def solve(
                     left = max(0.0, min(deadline - time.monotonic(), math.inf if left is None else left))
                 progress(Progress(len(answered), total, records, method, passed, left))
 
-        work = _Work(problem, _by_definition(problem))
+        work = _Work(problem, _by_definition(problem), digests=tuple(digests[key] for key in problem.keys if store), means=means)
         try:
             if not interrupted:
                 _begin(work, methods)
-            work.brackets = [_resumed(b, begun.get(key)) for b, key in zip(work.brackets, problem.keys, strict=True)]
+            for row, key in enumerate(problem.keys):
+                _resume(work, row, begun.get(key))
             status: Status = "interrupted" if interrupted else _work(work, methods, stop, now + share, seed, report)
+            _ask_again(work)
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
+        faults += work.faults.values()
         records = work.records(status)
         answered.update((record.key, record) for record in records)
         solved += len(records)
         report(records, "done", solved=solved)
     if interrupted:
         warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
+    if faults:
+        more = f" The same is true of {len(faults) - 1} more." if len(faults) > 1 else ""
+        raise type(faults[0])(f"{faults[0]}{more}")
     return [answered[key] for key in keys]
 
 
@@ -168,11 +209,51 @@ def _by_definition(problem: Problem) -> list[Bracket]:
     return [Bracket(by_definition(least), by_definition(math.inf)) for _ in problem.keys]
 
 
-def _resumed(bracket: Bracket, earlier: Record | None) -> Bracket:
+def _known(store: Sink, digests: dict[Key, str], means: str) -> tuple[dict[Key, Record], dict[Key, Record]]:
+    """What the store holds of these questions: finished with these means, and begun. An answer to another question is refused."""
+    finished, unfinished = store.finished(), store.unfinished()
+    for key, record in {**finished, **unfinished}.items():
+        if key in digests and record.question != digests[key]:
+            raise StoreError(
+                f"the store holds an answer for input {key} that belongs to another question: the network, the input, the region or the "
+                f"property is not the one it was given for{'' if record.question else ' (it was written by an older version)'}. Use "
+                f"another store (--out), or ask what was asked there."
+            )
+    done = {key: record for key, record in finished.items() if record.means == means}
+    return done, {**unfinished, **{key: record for key, record in finished.items() if key not in done}}
+
+
+def _resume(work: _Work, row: int, earlier: Record | None) -> None:
     """An interrupted search goes on from its better ends."""
-    if earlier is None:
-        return bracket
-    return replace(bracket.tightened(lower=earlier.bracket.lower, upper=earlier.bracket.upper), estimates=earlier.bracket.estimates)
+    if earlier is not None and earlier.status != "refuted":
+        work.tighten(row, lower=earlier.bracket.lower, upper=earlier.bracket.upper)
+        work.brackets[row] = replace(work.brackets[row], estimates=earlier.bracket.estimates)
+
+
+def _ask_again(work: _Work) -> None:
+    """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
+    witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed."""
+    problem, proved = work.problem, {row for row, bracket in enumerate(work.brackets) if _by_proof(bracket)}
+    if work.answers is None or not proved:
+        return
+    again = problem.answers(problem.region.centre)
+    alone = problem.take(torch.tensor([0])).answers(problem.region.centre[:1])
+    if not (alike(work.answers, again) and same_by_rounding(alone, again[:1])):
+        for row in range(len(problem)):
+            work.refute(row, "answers differently now than before the proofs")
+    shown = [row for row in sorted(proved - set(work.faults)) if work.brackets[row].upper.evidence.witness is not None]
+    if work.twin is None or isinstance(problem.region, Words) or not shown:
+        return
+    witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
+    points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
+    size = work.answers.abs().amax().double()  # at a witness outputs may be near zero
+    for row, own, precise in zip(shown, problem.network(points), work.twin(points), strict=True):
+        if not same_by_rounding(own, precise, size):
+            work.refute(row, "answers differently in float64 at the witness")
+
+
+def _by_proof(bracket: Bracket) -> bool:
+    return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in ("definition", "the input itself")
 
 
 def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
@@ -183,8 +264,10 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
     centre = problem.region.centre
     work.twin = problem.network.double(centre)
-    outputs = problem.network(centre)
+    work.answers = outputs = problem.answers(centre)
     scores = problem.property.score(outputs)
+    if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
+        scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
     said = outputs.argmax(-1)
     for row, limit in enumerate(problem.family.limit().tolist() if problem.goal == "radius" else ()):
         if not bool(scores[row] > 0):
@@ -255,31 +338,31 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     index = torch.arange(len(work.problem)) if rows is None else rows
     name = method.name if method else "the input itself"
     settings = method.settings() if method else {}
-    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions)
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=claims.checks)
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
         for i, value in zip(index.tolist(), claims.proved.tolist(), strict=True):
             if value >= limit[i]:  # the region grows no more, so what holds here holds at every radius
-                work.brackets[i] = replace(work.brackets[i].tightened(lower=Bound(math.inf, unbroken)), note=UNBROKEN)
+                work.tighten(i, lower=Bound(math.inf, unbroken), note=UNBROKEN)
             elif not math.isnan(value):
-                work.brackets[i] = work.brackets[i].tightened(lower=Bound(value, base))
+                work.tighten(i, lower=Bound(value, base))
     if claims.estimate is not None:
         guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))
         for i, value in zip(index.tolist(), claims.estimate.tolist(), strict=True):
-            if not math.isnan(value):
+            if not math.isnan(value) and i not in work.faults:
                 work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
         part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
         points, values = firm(part, claims.witness, claims.found, work.twin)
-        shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=())
+        shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=(), checks=())
         # People look at words, not at their vectors.
         seen = part.region.decode(points) if isinstance(part.region, Words) else points
         for place, i in enumerate(index.tolist()):
             value = float(values[place])
             if bool(claims.found[place]) and value < work.brackets[i].upper.value:
                 evidence = replace(shown, witness=seen[place].detach().cpu().clone())
-                work.brackets[i] = work.brackets[i].tightened(upper=Bound(value, evidence))
+                work.tighten(i, upper=Bound(value, evidence))
 
 
 def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tuple[Tensor, Tensor]:
@@ -311,11 +394,9 @@ def replay(problem: Problem, x: Tensor, twin: Network | None) -> Tensor:
     and a class that flips only by float32 rounding is no counterexample to them.
     """
     region = problem.region
-    outputs = [problem.network(x).double()]
+    outputs = [problem.answers(x).double()]
     if twin is not None and twin is not problem.network:
         outputs.append(twin(x))
-    if isinstance(region, Words) and problem.network.token_model is not None:
-        outputs.append(problem.network.ask_tokens(region.decode(x).clamp_min(0)).double())
     scores = torch.stack([problem.property.score(z).double() for z in outputs])
     if problem.goal == "worst":
         return torch.where(region.contains(x) & scores.isfinite().all(0), scores.amax(0), torch.inf)

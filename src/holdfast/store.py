@@ -404,6 +404,8 @@ def _body(record: Record) -> dict[str, Any]:
         "seconds": record.seconds,
         "queries": record.queries,
         "skipped": list(record.skipped),
+        "question": record.question,
+        "means": record.means,
     }
 
 
@@ -418,6 +420,7 @@ def _bound(bound: Bound) -> dict[str, Any]:
         "seed": e.seed,
         "dtype": e.dtype,
         "assumptions": list(e.assumptions),
+        "checks": list(e.checks),
         "confidence": e.confidence,
     }
 
@@ -430,13 +433,22 @@ def _record(position: int, frame: int, body: str, lower_witness: bytes | None, u
         tuple(_unbound(e, None) for e in b["estimates"]),
         b["note"],
     )
-    return Record(_key(position, frame), bracket, b["status"], b["seconds"], b["queries"], tuple(b["skipped"]))
+    return Record(
+        _key(position, frame),
+        bracket,
+        b["status"],
+        b["seconds"],
+        b["queries"],
+        tuple(b["skipped"]),
+        b.get("question", ""),
+        b.get("means", ""),
+    )
 
 
 def _unbound(b: dict[str, Any], witness: bytes | None) -> Bound:
     evidence = Evidence(
         b["kind"], b["method"], b["settings"], b["seed"], b["dtype"], tuple(b["assumptions"]), b["confidence"],
-        _unpack(witness) if witness is not None else None,
+        _unpack(witness) if witness is not None else None, tuple(b.get("checks", ())),
     )  # fmt: skip
     return Bound(float(b["value"]), evidence)
 

@@ -288,7 +288,7 @@ def grid(low: Tensor, high: Tensor, steps: int) -> Tensor:
 def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, seed: int) -> None:
     """After every step, each failing point of a grid lies in a part that is left, and its score is at least the part's bound."""
     _, net = perceptron(seed, 2, 10, 10, 2)
-    graph = prepared(net, torch.zeros(1, 2))
+    graph = prepared(net, Box.between(-torch.ones(1, 2), torch.ones(1, 2)))
     region = boxes(seed, 1, (2,), 2.0)
     x = grid(region.lower[0], region.upper[0], 61)
     found = values(graph, x)
@@ -319,7 +319,7 @@ def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, 
 def test_the_queue_stays_short_when_it_may_not_grow() -> None:
     """Nothing fails here, but only just: breadth first many boxes wait, depth first few do, and both come to the end."""
     _, net = perceptron(3, 4, 24, 24, 2)
-    graph = prepared(net, torch.zeros(1, 4))
+    graph = prepared(net, Box.between(-torch.ones(1, 4), torch.ones(1, 4)))
     region = boxes(3, 1, (4,), 3.0)
     x = grid(region.lower[0], region.upper[0], 21)
     least = float((values(graph, x)[graph.output].flatten(1) @ torch.tensor([1.0, -1.0]).double()).min())

@@ -26,7 +26,8 @@ def network(seed: int, *sizes: int) -> hf.Network:
 def over(net: hf.Network, width: float) -> tuple[Graph, Box]:
     assert net.shape is not None
     centre = torch.zeros((2, *(size or 1 for size in net.shape)), dtype=torch.float64)
-    return prepared(net, centre.float()), Box.between(centre - width, centre + width)
+    region = Box.between(centre - width, centre + width)
+    return prepared(net, region), region
 
 
 def direct(graph: Graph, known: object, entering: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 A node's value for one input keeps the batch axis that the operators expect, at size one; the engine maps over inputs and rows.
 """
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from holdfast.bounding.relax import Relaxation
-from holdfast.errors import UnsupportedLayer
+from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, converted, where
 
@@ -97,6 +96,7 @@ class Graph:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     exact: set[Node] = field(default_factory=set)  # nodes that rows pass on their way back without any rounding
     folded: list[str] = field(default_factory=list)  # what was computed from weights alone, in float64
+    ending: Callable[[Tensor], Tensor] | None = None  # a last softmax that was left out, (n, outputs) -> (n, outputs)
 
     @property
     def entry(self) -> Entry:
@@ -242,6 +242,7 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
             (result,) = node.args
         elif skipped is not None and node is skipped:
             (known[node],) = fx.node.map_arg(node.args[:1], known.__getitem__)
+            graph.ending = torch.nn.LogSoftmax(-1) if "log" in str(node.target) else torch.nn.Softmax(-1)
         else:
             known[node] = _call(graph, names.get(node.name, node.name), node, known)
     while isinstance(result, tuple | list):
@@ -297,25 +298,6 @@ def _refuse_rounding(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str])
             raise UnsupportedLayer(f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work.")
 
 
-def _sharing(node: fx.Node) -> set[fx.Node]:
-    """The nodes that may share memory with what `node` overwrites, but for those made from its own result."""
-
-    def source(of: fx.Node) -> fx.Node | None:
-        returns = getattr(getattr(of.target, "_schema", None), "returns", ())
-        view = of.target is operator.getitem or "dropout" in str(of.target) or any(r.alias_info is not None for r in returns)
-        first = of.args[0] if of.args else None
-        return first if view and isinstance(first, fx.Node) else None
-
-    found: set[fx.Node] = set()
-    waiting = [source(node)]
-    while waiting:
-        other = waiting.pop()
-        if other is not None and other not in found:
-            found.add(other)
-            waiting += [source(other), *(user for user in other.users if user is not node and source(user) is other)]
-    return found
-
-
 SOFTMAX = (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default)
 RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.squeeze.dim)
 
@@ -337,7 +319,7 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     args = fx.node.map_arg(node.args, known.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
     if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and node.target not in HANDLERS:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node, args):
             raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
         constant = node.target(*args, **kwargs)  # type: ignore[operator]
         if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((args, kwargs))):
@@ -348,14 +330,18 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
             f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
             f"methods still work; to add one, see docs/extending.md."
         )
-    writes = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-    # The tracer gives what was overwritten its new name, but not what shares its memory.
-    if writes and any(user not in known and user is not node for other in _sharing(node) for user in other.users):
-        raise UnsupportedLayer(
-            f"{name}: {node.target} overwrites a tensor that is read again under another name, which has no bound here. Use the form "
-            f"that does not work in place; attacks still work."
-        )
-    return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
+    try:
+        return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
+    except HoldfastError:
+        raise
+    except Exception as error:  # a form of the operator that nobody thought of
+        told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+        raise UnsupportedLayer(f"layer {name}: this form of {node.target} has no bound ({told}); attacks still work.") from error
+
+
+def _switched_off(node: fx.Node, args: Any) -> bool:
+    """Dropout outside of training draws nothing."""
+    return "dropout" in str(node.target) and len(args) > 2 and args[2] is False
 
 
 def leaves(value: Any) -> list[Any]:

@@ -58,8 +58,8 @@ def _positive(leaf: Any) -> Any:
     aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints, aten.squeeze.dim,
     aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.numpy_T.default,
     aten.expand.default, aten.select.int, aten.slice.Tensor, aten.cat.default, aten.stack.default, aten.index_select.default,
-    aten.index.Tensor, aten.gather.default, aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default,
-    aten.repeat.default, aten.flip.default, aten.roll.default, aten.pixel_shuffle.default, aten.unflatten.int,
+    aten.index.Tensor, aten.gather.default, aten.repeat.default, aten.flip.default, aten.roll.default, aten.pixel_shuffle.default,
+    aten.unflatten.int,
     aten.movedim.int, aten.swapaxes.default, aten.narrow.default, aten.broadcast_to.default,
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default,
 )  # fmt: skip
@@ -102,10 +102,12 @@ def getitem(graph: Graph, call: Call) -> Any:
 
 
 @handles(
-    aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other, aten._assert_tensor_metadata.default
+    aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other, aten._assert_tensor_metadata.default,
+    aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
 )  # fmt: skip
 def same(graph: Graph, call: Call) -> Any:
-    """Everything here is float64; a change of float type is none, but integers and truth values are steps."""
+    """Everything here is float64, and nothing is overwritten: a copy or a change of float type is none, but integers and truth values are
+    steps."""
     types = [leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))]
     if any(isinstance(kind, torch.dtype) and not kind.is_floating_point for kind in types):
         raise UnsupportedLayer(f"{call.name}: a cast to integers or truth values has no bound here; attacks still work.")
@@ -135,6 +137,21 @@ def made(graph: Graph, call: Call) -> Tensor:
     node, *rest = call.args
     constant: Tensor = call.target(torch.zeros(node.shape, dtype=torch.float64, device=graph.device), *rest, **call.kwargs)
     return constant
+
+
+@handles(aten.slice_scatter.default, aten.select_scatter.default)
+def scattered(graph: Graph, call: Call) -> Node:
+    """What an assignment to a part leaves: the base, with the part in its place."""
+    return affine(graph, call)
+
+
+@handles(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
+def filled_in(graph: Graph, call: Call) -> Any:
+    """Every element overwritten: what was there does not matter."""
+    node, value = call.args[:2]
+    if isinstance(value, Node):
+        return graph.moved(call.name, [value], lambda v: v.expand(node.shape))
+    return torch.as_tensor(value, device=graph.device).double().expand(node.shape)
 
 
 # ---- affine maps with constants
@@ -172,7 +189,7 @@ def _added(a: Any, b: Any, alpha: float = 1) -> Tensor:
 
 
 def _size(value: Any) -> Any:
-    return abs(value)  # of integer tensors too
+    return value if isinstance(value, Tensor) and value.dtype == torch.bool else abs(value)  # of integer tensors too
 
 
 @handles(aten.neg.default)

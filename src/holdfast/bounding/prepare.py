@@ -6,14 +6,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from holdfast.bounding import agreement
 from holdfast.bounding.graph import Affine, Graph, Node, Transform, build, exact_nodes
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, InTurn, OneByOne
+from holdfast.region import Region
 
 
-def prepared(net: Network, x: Tensor) -> Graph:
-    """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded."""
-    return fused(build(_for_one(net), x))
+def prepared(net: Network, region: Region) -> Graph:
+    """The graph of the network for the points of a region, compared with it there; UnsupportedLayer names what cannot be bounded."""
+    one = _for_one(net)
+    graph = fused(build(one, region.centre))
+    agreement.check(net, graph, region, one)
+    return graph
 
 
 def _for_one(net: Network) -> Network:
@@ -24,7 +29,7 @@ def _for_one(net: Network) -> Network:
     if not isinstance(adapter, Adapter) or not isinstance(single, OneByOne):
         return net
     one = copy.copy(net)
-    one.module, one._programs = copy.deepcopy(adapter), {}
+    one.module, one._programs, one._twins = copy.deepcopy(adapter), {}, {}
     one.module.model = _First(single)
     return one
 
@@ -47,7 +52,7 @@ def fused(graph: Graph) -> Graph:
     for node in graph.nodes:
         for source in node.inputs:
             readers[source] = readers.get(source, 0) + 1
-    shorter, known = Graph(device=graph.device, folded=graph.folded), dict[Node, Node]()
+    shorter, known = Graph(device=graph.device, folded=graph.folded, ending=graph.ending), dict[Node, Node]()
     for node in graph.nodes:
         inputs = tuple(known[source] for source in node.inputs)
         last = inputs[0] if inputs else None

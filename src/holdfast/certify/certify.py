@@ -8,7 +8,7 @@ from torch import Tensor
 
 from holdfast.bounding.engine import lower_bound, propagate
 from holdfast.bounding.graph import Graph, Relaxed
-from holdfast.bounding.question import ASSUMPTIONS, graph_of, rows_of
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.bounding.relax import LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
@@ -19,7 +19,7 @@ from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 
 AS_EXECUTED = (
-    "the network computes as its graph says, sums in any order, without TF32 or transforms that trade rounding for speed",
+    "the network computes as its graph says, sums in any order, without TF32, NNPACK or transforms that trade rounding for speed",
     "its activations are within twenty units of rounding",
 )
 EXECUTED = (LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh)  # functions whose rounding is that well known
@@ -59,7 +59,7 @@ class Certify(Method[Search]):
         if self.arithmetic == "executed" and not isinstance(problem.property, LinearProperty):
             return "a proof about the network as executed needs a property in linear rows, since any other score is rounded itself"
         try:
-            graph = graph_of(problem, executed=self.arithmetic == "executed")
+            graph = checked_graph(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
             return str(error)
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
@@ -92,19 +92,42 @@ class Certify(Method[Search]):
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
-            return Claims(proved=proved, assumptions=ASSUMPTIONS)
-        return Claims(proved=proved, assumptions=AS_EXECUTED, dtype=str(problem.network.dtype))
+            return Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS)
+        return Claims(proved=proved, assumptions=AS_EXECUTED, checks=CHECKS, dtype=str(problem.network.dtype))
 
 
 def _obstacle_as_executed(problem: Problem, graph: Graph) -> str | None:
     """Why nothing is known about the rounding of this network as it runs."""
     if problem.network.dtype not in (torch.float32, torch.float64):
         return f"a proof about the network as executed needs float32 or float64, and this one is {problem.network.dtype}"
+    kernels = _blurred_kernels(problem.network.device)
+    if kernels is not None:
+        return kernels
     if graph.folded:
         return f"{graph.folded[0]}: computes a constant from weights, whose rounding as executed is not bounded here"
     unknown = [n for n in graph.nodes if isinstance(n, Relaxed) and not isinstance(n.relaxation, EXECUTED)]
     if unknown:
         return f"{unknown[0].name}: the rounding of {type(unknown[0].relaxation).__name__} as executed is not bounded here"
+    return None
+
+
+def _blurred_kernels(device: torch.device) -> str | None:
+    """Which settings of torch let it take kernels that round more than sums of products do; None where there is none."""
+    if torch.get_float32_matmul_precision() != "highest":
+        return (
+            "a proof about the network as executed needs full float32 products, and torch.set_float32_matmul_precision allows shorter ones "
+            "here: set it to 'highest'"
+        )
+    if (
+        device.type == "cpu"
+        and not torch._C._get_mkldnn_enabled()
+        and torch.backends.nnpack.is_available()
+        and torch._C._get_nnpack_enabled()
+    ):
+        return (
+            "a proof about the network as executed needs convolutions that are plain sums, and without oneDNN torch takes NNPACK's, which "
+            "transform: turn oneDNN on, or NNPACK off (torch.backends.nnpack.set_flags(False))"
+        )
     return None
 
 

@@ -93,7 +93,16 @@ def _first_broken(problem: Problem, options: dict[int, Places], count: int, at_o
     waiting = variants()
     while chunk := list(itertools.islice(waiting, at_once)):
         rows, tokens = (torch.tensor(part, device=region.centre.device) for part in zip(*chunk, strict=True))
-        scores = batch.take(problem.property, rows).score(problem.network(region.vectors.table[tokens]))
+        scores = batch.take(problem.property, rows).score(_asked(problem, tokens))
         for place in (~(scores > 0)).nonzero().flatten().tolist():
             broken.setdefault(int(rows[place]), tokens[place])
     return broken
+
+
+def _asked(problem: Problem, tokens: Tensor) -> Tensor:
+    """What the user's own model says of sentences; the vectors stand in where it is one of vectors."""
+    region = problem.region
+    assert isinstance(region, Words)
+    if problem.network.token_model is not None:
+        return problem.network.ask_tokens(tokens)
+    return problem.network(region.vectors.table[tokens])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.engine import linear_bound, propagate
-from holdfast.bounding.question import ASSUMPTIONS, graph_of
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -84,7 +84,7 @@ class Split(Method[Splitting]):
             else:
                 next_[row] = attempt
         state = replace(state, low=low, attempts=tuple(next_))
-        return state if any(next_) else None, Claims(proved=low, assumptions=ASSUMPTIONS)
+        return state if any(next_) else None, Claims(proved=low, assumptions=ASSUMPTIONS, checks=CHECKS)
 
     def _attempt(self, problem: Problem, row: int, low: float, push: float) -> Attempt | None:
         region = problem.region

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.bounding.engine import propagate
 from holdfast.bounding.graph import Graph
 from holdfast.bounding.quadratic import Bends, Quadratic
-from holdfast.bounding.question import ASSUMPTIONS, graph_of
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.certify.certify import Certify, Search
 from holdfast.memory import free_bytes
 from holdfast.method import Claims, Method
@@ -68,7 +68,7 @@ class Tighten(Method[Training]):
             return self._opened(problem, replace(state, search=search, low=claims.proved)), claims
         state = self._train(problem, state)
         state = replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
-        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS)
+        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
 
     def _opened(self, problem: Problem, state: Training) -> Training:
         """Once the first planes are done, the coefficients to train, if the network has second-order models."""

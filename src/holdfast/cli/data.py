@@ -189,11 +189,11 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
 
 
 def _scaled(row: Tensor, scale: float | None, net: Network, source: str) -> Tensor:
-    """Numbers in the network's arithmetic, or token ids for a network that reads tokens."""
+    """Numbers as they are, what is divided in the network's arithmetic, or token ids for a network that reads tokens."""
     if scale is not None and not 0 < scale < math.inf:
         raise BadInput(f"scale {scale}: the data are divided by it, so it must be a number above 0.")
     if row.is_floating_point() or scale is not None:
-        return (row.double() / (scale or 1)).to(net.dtype)
+        return (row.double() / scale).to(net.dtype) if scale is not None else net.exactly(row).to(row.device)
     if net.vectors is None:
         raise BadInput(
             f"{source}: x holds integers ({str(row.dtype).removeprefix('torch.')}), but {net.name} takes numbers. Say what to divide them "

@@ -18,6 +18,7 @@ from holdfast.report import blocks
 from holdfast.report.likely import flat, percent
 from holdfast.report.picture import describe_change
 from holdfast.report.sentence import moved_places
+from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
 from holdfast.report.summary import Row, about, at_least, at_most, class_name, rows_of, short, unbreakable, weakest, word_name
 from holdfast.result import Answers, Bound, Bracket
@@ -112,7 +113,9 @@ def _evidence(row: Row) -> Table:
     named += [("estimate", bound, about(bound.value)) for bound in row.bracket.estimates]
     view = Table("", *(name for name, _, _ in named))
     columns = [[Text(shown, "bold"), *_why(bound)] for _, bound, shown in named]
-    for heading, *cells in zip(("value", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2"), *columns, strict=True):
+    for heading, *cells in zip(
+        ("value", "kind", "method", "settings", "seed", "assumes", "checked", "ISO/IEC 24029-2"), *columns, strict=True
+    ):
         view.add_row(heading, *cells)
     return view
 
@@ -120,8 +123,7 @@ def _evidence(row: Row) -> Table:
 def _why(bound: Bound) -> list[Text]:
     e = bound.evidence
     settings = ", ".join(f"{name} {value}" for name, value in e.settings.items())
-    assumes = " ".join(f"{sentence.rstrip('.')}." for sentence in e.assumptions)
-    parts = (e.method, settings, "" if e.seed is None else str(e.seed), assumes, str(tags_of(e)))
+    parts = (e.method, settings, "" if e.seed is None else str(e.seed), sentences(e.assumptions), sentences(e.checks), str(tags_of(e)))
     return [Text(e.kind, STYLE.get(e.kind, "green")), *map(Text, parts)]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.bounding.engine import linear_bound, propagate
 from holdfast.bounding.graph import Graph
-from holdfast.bounding.question import ASSUMPTIONS, graph_of
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS, checked_graph, graph_of
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Centre, Chain, chain_of
@@ -121,7 +121,7 @@ class Branch(Method[Tree]):
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:
-            graph_of(problem)
+            checked_graph(problem)
         except UnsupportedLayer as error:
             return str(error)
         return None
@@ -138,7 +138,7 @@ class Branch(Method[Tree]):
 
     def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, Claims]:
         if not len(state.nodes):
-            return None, Claims(proved=state.safe, assumptions=ASSUMPTIONS)
+            return None, Claims(proved=state.safe, assumptions=ASSUMPTIONS, checks=CHECKS)
         question, chosen = state.question, self._chosen(state)
         waiting = torch.ones(len(state.nodes), dtype=torch.bool, device=chosen.device).index_fill(0, chosen, False)
         tree = replace(state, nodes=batch.take(state.nodes, waiting), asked=state.asked + len(chosen))
@@ -159,7 +159,7 @@ class Branch(Method[Tree]):
                 loss=_noted_loss(tree, nodes),
             )
         tree = _grown(_pruned(tree))
-        claims = Claims(proved=tree.safe, witness=witness, found=tree.broken < state.broken, assumptions=ASSUMPTIONS)
+        claims = Claims(proved=tree.safe, witness=witness, found=tree.broken < state.broken, assumptions=ASSUMPTIONS, checks=CHECKS)
         return tree if len(tree.nodes) else None, claims
 
     def _chosen(self, state: Tree) -> Tensor:

@@ -28,7 +28,7 @@ from holdfast import batch
 from holdfast.bounding.branch import Branching, Frontier, InputSplit
 from holdfast.bounding.graph import Graph
 from holdfast.bounding.prepare import prepared
-from holdfast.bounding.question import ASSUMPTIONS
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.lipschitz.ranges import Range, box_of, rows_of, within
 from holdfast.lipschitz.search import FULL, lowered, method_for, near, problem_of, scattered
@@ -115,7 +115,7 @@ class _Search:
         self._hear(self.inside.centre, torch.arange(len(self.region), device=self.net.device))
         self._attack(deadline)
         try:
-            graph = prepared(self.net, self.inside.centre)
+            graph = prepared(self.net, self.inside)
         except UnsupportedLayer as error:
             self.note = f"nothing is proved: {error}"
             return
@@ -244,7 +244,7 @@ class _Search:
         settings = {"tolerance": self.tolerance, **self.settings}
         said, point = {"as executed": turned * executed}, self.at[t].cpu().clone()
         seen = Evidence("witnessed", "reach", said, self.seed, dtype=str(self.twin.dtype), witness=point)
-        proof = Evidence("proved", "reach", settings, self.seed, dtype="torch.float64", assumptions=ASSUMPTIONS)
+        proof = Evidence("proved", "reach", settings, self.seed, dtype="torch.float64", assumptions=ASSUMPTIONS, checks=CHECKS)
         lower = Bound(proved, proof) if proved > -math.inf else by_definition(-math.inf)
         return Bracket(lower, Bound(best, seen))
 

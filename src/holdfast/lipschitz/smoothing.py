@@ -82,7 +82,7 @@ def smoothed(
     centre = torch.as_tensor(x)
     if centre.dim() < 2 or not len(centre):
         raise BadInput(f"smoothing: x has shape {tuple(centre.shape)}, expected (inputs, ...) with at least one input.")
-    centre = (centre if centre.is_floating_point() else net.embed(centre)).to(net.device, net.dtype)
+    centre = net.exactly(centre) if centre.is_floating_point() else net.embed(centre)
     generator = torch.Generator().manual_seed(seed)
     chosen = _counts(net, centre, sigma, choosing, generator).argmax(1)
     counts = _counts(net, centre, sigma, samples, generator)

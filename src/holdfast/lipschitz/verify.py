@@ -15,7 +15,7 @@ from holdfast import batch
 from holdfast.bounding.branch import Branching, Frontier, Points
 from holdfast.bounding.graph import Graph
 from holdfast.bounding.prepare import prepared
-from holdfast.bounding.question import ASSUMPTIONS
+from holdfast.bounding.question import ASSUMPTIONS, CHECKS
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.lipschitz.search import FULL, OFTEN, lowered, method_for, near, problem_of, scattered
 from holdfast.network import Network
@@ -115,7 +115,7 @@ class _Search:
         if self.witness is not None:
             return
         try:
-            graph = prepared(self.net, self.inside.centre)
+            graph = prepared(self.net, self.inside)
         except UnsupportedLayer as error:
             self.note = str(error)
             return
@@ -198,7 +198,7 @@ class _Search:
     def _evidence(self) -> Evidence | None:
         if self.answer == "unsat":
             assumed = ASSUMPTIONS if self.spec.exact else (*ASSUMPTIONS, ROUNDED_FACTORS)
-            return Evidence("proved", "verify", self.settings, self.seed, dtype="torch.float64", assumptions=assumed)
+            return Evidence("proved", "verify", self.settings, self.seed, dtype="torch.float64", assumptions=assumed, checks=CHECKS)
         if self.witness is not None:
             return Evidence("witnessed", "verify", self.settings, self.seed, dtype=str(self.net.dtype), witness=self.witness[0])
         return None

@@ -40,8 +40,7 @@ class Adapter(nn.Module):
         """(batch, *shape) -> (batch, outputs)."""
         outputs: Any
         batch, length = x.shape[0], x.shape[1] if x.dim() > 1 else 1
-        if self.mean is not None:
-            x = x - self.mean
+        x = x.clone() if self.mean is None else x - self.mean  # fresh memory: the model may write into what it is given
         if self.std is not None:
             x = x / self.std
         if self.time_first:
@@ -53,6 +52,11 @@ class Adapter(nn.Module):
             outputs = self.model(x)
         while isinstance(outputs, tuple | list):  # nn.LSTM and its like answer (outputs, state)
             outputs = outputs[0]
+        if not isinstance(outputs, Tensor):
+            raise BadInput(
+                f"the model answers with {type(outputs).__name__}, not with a tensor. Wrap it in a module whose forward returns the "
+                f"tensor to measure."
+            )
         if self.pool is not None:
             outputs = self._pooled(outputs)
         answer: Tensor = outputs.flatten(1) if outputs.dim() > 1 else outputs.unsqueeze(1)

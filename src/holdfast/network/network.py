@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
-from holdfast.network.fingerprint import of_file, of_module, of_text
+from holdfast.network.fingerprint import of_callable, of_file, of_module, of_program, of_tensors
 from holdfast.network.tokens import split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.region.base import Domain
@@ -47,7 +48,9 @@ class Network:
     token_model: nn.Module | None = None  # the whole model, tokens in, to replay words through
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
     queries: int = 0
+    tokens_checked: set[tuple[int, ...]] = field(default_factory=set)  # lengths for which the traced token model was looked at
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
+    _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
 
     # ---- ways in
 
@@ -80,6 +83,13 @@ class Network:
         if not isinstance(module, nn.Module):
             raise BadInput(f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable.")
         notes: list[str] = []
+        written = getattr(module, "_orig_mod", None)
+        if isinstance(written, nn.Module):
+            module = written
+            notes.append("was compiled; measured as it was written, without torch.compile")
+        lazy = next((key for key, value in module.named_parameters() if is_lazy(value)), None)
+        if lazy is not None:
+            raise BadInput(f"{type(module).__name__}: {lazy} has no size yet (a lazy layer). Call the module once on an input first.")
         if module.training:
             warnings.warn(
                 f"{type(module).__name__} is in training mode; holdfast measures a copy in evaluation mode (dropout off, batch norm "
@@ -223,14 +233,10 @@ class Network:
         if not callable(function):
             raise BadInput(f"from_callable needs a function, got {type(function).__name__}.")
         label: str = name or str(getattr(function, "__name__", type(function).__name__))
-        try:
-            code = inspect.getsource(function)
-        except (OSError, TypeError):
-            code = label
         return cls._of(
             BlackBox(function), name=label, source="black box", domain=domain, mean=None, std=None, shape=shape, time_first=False,
             pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
-            notes=["black box: no gradients, nothing can be proved"], fingerprint=of_text(code),
+            notes=["black box: no gradients, nothing can be proved"], fingerprint=of_callable(function),
         )  # fmt: skip
 
     @classmethod
@@ -344,14 +350,19 @@ class Network:
         if self.shape is not None and not _fits(tuple(x.shape[1:]), self.shape):
             want = "x".join("any" if d is None else str(d) for d in self.shape)
             raise BadInput(f"the inputs have shape {tuple(x.shape[1:])}, {self.name} takes {want} (without the batch axis).")
+        first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
+        layers = set(self.module.state_dict())
         try:
-            first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
-            pair = self(first)
+            with self._watched():
+                pair = self(first)
             alone = torch.cat([self(row[None]) for row in first])
+            again = self(first)
         except BadInput:
             raise
         except Exception as error:
             raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+        if set(self.module.state_dict()) != layers:
+            raise BadInput(f"{self.name} builds layers when it is first asked. Call it once on an input before you give it to holdfast.")
         if pair.dim() != 2 or pair.shape[0] != 2:
             raise BadInput(
                 f"{self.name} answered {tuple(pair.shape)} to a batch of 2; expected (batch, outputs). For a time-first model "
@@ -359,12 +370,47 @@ class Network:
             )
         if not bool(pair.isfinite().all()):
             raise BadInput(f"{self.name} answers NaN or infinity on the first inputs; check its weights and the scale of the data.")
-        if pair.shape != alone.shape or not torch.allclose(pair, alone, rtol=1e-3, atol=1e-4):
+        if not same_by_rounding(pair, alone):
             raise BadInput(
                 f"{self.name} answers differently when inputs share a batch, so no answer about one input has a meaning. Is the batch "
                 f"axis really first (time_first=)? Does a layer work across the batch?"
             )
+        if not alike(pair, again):
+            raise BadInput(
+                f"{self.name} answers differently when it is asked the same again, so no answer about it has a meaning. Does it draw "
+                f"random numbers (dropout, noise), or remember what it was asked before? Take that out, or fix its state."
+            )
         return int(pair.shape[1])
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A note where the model answers with more than one tensor: the first is measured."""
+        inner = self.module.model if isinstance(self.module, Adapter) else None
+
+        def look(_: nn.Module, __: Any, answer: Any) -> None:
+            if isinstance(answer, tuple | list) and len(answer) > 1 and not isinstance(inner, nn.RNNBase):
+                note = f"the model answers with {len(answer)} things; the first of them is measured"
+                self.notes = self.notes if note in self.notes else (*self.notes, note)
+
+        if inner is None or isinstance(inner, torch.jit.ScriptModule):
+            yield
+            return
+        handle = inner.register_forward_hook(look)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def exactly(self, x: Tensor) -> Tensor:
+        """The user's numbers: in the network's arithmetic where that can hold every one of them, else in float64.
+
+        What is measured is measured from there; only what the model is given is rounded to its own arithmetic. Of a black box no more is
+        known than what it says of rounded numbers.
+        """
+        x = x.to(self.device)
+        rounded = x.to(self.dtype)
+        exact = not self.differentiable or bool((rounded.double() == x.double()).all() | x.isnan().any())
+        return rounded if exact else x.double()
 
     # ---- looking inside
 
@@ -377,17 +423,35 @@ class Network:
             self._programs[shape] = export(self.module, x[:1].to(self.device, self.dtype))
         return self._programs[shape]
 
+    def identity(self, x: Tensor) -> str:
+        """The hash of all that decides the answers to inputs like x: the model and how it is read, and the program as torch traces it, so
+        that what the model's code calls is a part of it."""
+        adapter = self.module
+        how = [self.fingerprint, self.dtype, self.source]
+        if isinstance(adapter, Adapter):
+            how += [adapter.time_first, adapter.pool, adapter.takes_lengths]
+        with contextlib.suppress(UnsupportedLayer):
+            how.append(of_program(self.program(x)))
+        tensors = {key: value for key, value in (("mean", adapter.mean), ("std", adapter.std)) if isinstance(value, Tensor)}
+        return of_tensors(tensors, begin=str(how))
+
     def double(self, x: Tensor) -> "Network | None":
         """The same network in float64 for inputs like x, or None where there is none (a black box, a fixed dtype inside)."""
         if self.dtype == torch.float64 or not self.differentiable:
             return self if self.differentiable else None
+        shape = tuple(x.shape[1:])
+        if shape not in self._twins:
+            self._twins[shape] = self._double(x)
+        return self._twins[shape]
+
+    def _double(self, x: Tensor) -> "Network | None":
         for build in (self._double_module, self._double_graph):
             with contextlib.suppress(Exception):
                 twin = copy.copy(self)
-                twin.module, twin.dtype, twin._programs = build(x), torch.float64, {}
-                probe = x[:2].to(self.device)
+                twin.module, twin.dtype, twin._programs, twin._twins = build(x), torch.float64, {}, {}
+                probe = x[:2].to(self.device, self.dtype)
                 # A layer that rounds to float32 inside would be no twin at all.
-                if torch.allclose(twin(probe), self(probe).double(), rtol=1e-3, atol=1e-4):
+                if same_by_rounding(self(probe), twin(probe)):
                     return twin
         return None
 
@@ -405,6 +469,22 @@ class Network:
     def words(self, tokens: Tensor) -> list[str]:
         """(length,) token ids -> the words, or their numbers where no vocabulary was given."""
         return [self.vocabulary[t] if self.vocabulary else str(t) for t in tokens.tolist()]
+
+
+def alike(a: Tensor, b: Tensor, units: float = 64) -> bool:
+    """Whether two answers are the same up to a few units of rounding of the largest."""
+    if a.shape != b.shape:
+        return False
+    size = torch.maximum(a.double().abs(), b.double().abs()).amax() if a.numel() else 0.0
+    return bool(((a.double() - b.double()).abs() <= units * torch.finfo(a.dtype).eps * size).all())
+
+
+def same_by_rounding(own: Tensor, other: Tensor, size: Tensor | float = 0.0) -> bool:
+    """Whether an answer in the model's own arithmetic and another, in float64 or of another batch size, differ by no more than rounding
+    does in networks. size: that of outputs elsewhere, where these may be near zero."""
+    coarse = 1e-3 if own.dtype in (torch.float32, torch.float64) else 5e-2
+    a, b = own.double(), other.double()
+    return a.shape == b.shape and bool(((a - b).abs() <= coarse * torch.clamp(b.abs(), min=size) + coarse / 10).all())
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -32,7 +32,8 @@ def scored(net: Network, score: Callable[[Tensor], Tensor], x: Tensor) -> Networ
     if not net.differentiable:
         return None
     whole = copy.copy(net)
-    whole.module, whole._programs, whole.name = Scored(net.module, score), {}, f"a score of {net.name}"
+    whole.module, whole.name = Scored(net.module, score), f"a score of {net.name}"
+    whole._programs, whole._twins = {}, {}
     probe = x[:2].to(net.device, net.dtype)
     try:
         graph = Adapter(as_plain_module(whole.program(probe)))

@@ -1,14 +1,20 @@
 """Token models: the embedding is split off, so that regions live among word vectors and words can still be shown."""
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.network.trace import as_plain_module, export, where
+
+if TYPE_CHECKING:
+    from holdfast.network.network import Network
 
 SIZES = ("sym_size", "_assert", "_guards")
+MOVES = tuple(f"aten.{name}" for name in ("clone.default", "transpose.int", "permute.default", "contiguous.default", "t.default"))
+PART = 2**16  # words looked up at once
 
 
 def split_module(model: nn.Module, tokens: Tensor, *beside: Tensor) -> tuple[Tensor, nn.Module]:
@@ -35,10 +41,56 @@ def split_module(model: nn.Module, tokens: Tensor, *beside: Tensor) -> tuple[Ten
         )
     table = model.get_submodule(readers[0])
     assert isinstance(table, nn.Embedding)
+    if table.max_norm is not None:
+        raise BadInput(
+            f"{type(model).__name__}: {readers[0]} has max_norm={table.max_norm:g}, so it changes its vectors when they are read. Ask it "
+            f"once for every token, then set its max_norm to None."
+        )
+    _check_table(table, readers[0], tokens.device)
     rest = copy.deepcopy(model)
     rest.set_submodule(readers[0], nn.Identity())
     _check(model, rest, table.weight, tokens, *beside)
     return table.weight.detach().clone(), rest
+
+
+def _check_table(table: nn.Embedding, name: str, device: torch.device) -> None:
+    """Every word must come out as its row of the table: a subclass or a hook may say otherwise for some."""
+    with torch.no_grad():
+        for words in torch.arange(len(table.weight), device=device).split(PART):
+            wrong = (table(words) != table.weight[words]).any(-1)
+            if bool(wrong.any()):
+                raise BadInput(
+                    f"{name}: for token {int(words[wrong][0])} the embedding does not answer with its row of the table, so regions among "
+                    f"word vectors have no meaning. Give holdfast the part behind the embedding as a model of word vectors instead."
+                )
+
+
+def tokens_read_once(net: "Network", tokens: Tensor) -> None:
+    """Raise UnsupportedLayer unless the traced token model reads its ids through one embedding and in no other way.
+
+    Then the model sees nothing of a sentence but its vectors, and what is proved of them holds for the sentences.
+    """
+    if net.token_model is None or tuple(tokens.shape[1:]) in net.tokens_checked:
+        return
+    program = export(net.token_model, tokens[:1].to(net.device))
+    graph = as_plain_module(program).graph
+    entry = next(node for node in graph.nodes if node.op == "placeholder")
+    readers, seen = [entry], {entry}
+    for node in readers:  # moving ids about is no reading
+        for user in node.users:
+            if str(user.target) in MOVES and user not in seen:
+                readers.append(user)
+                seen.add(user)
+    users = {user for node in readers for user in node.users} - seen
+    lookups = [user for user in users if user.target == torch.ops.aten.embedding.default and user.args[1] in seen]
+    others = [user for user in users if user not in lookups and not any(size in str(user.target) for size in SIZES)]
+    if others or len({node.args[0] for node in lookups}) != 1:
+        what = f"{where(others[0])}: {others[0].target} reads" if others else f"{len(lookups)} embeddings read"
+        raise UnsupportedLayer(
+            f"{what} the token ids besides the embedding, so what holds for word vectors need not hold for words and nothing is proved of "
+            f"them by bounds. Enumeration, which asks the model itself, still works."
+        )
+    net.tokens_checked.add(tuple(tokens.shape[1:]))
 
 
 def split_graph(model: fx.GraphModule, tokens: Tensor) -> tuple[Tensor, nn.Module]:

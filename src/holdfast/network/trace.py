@@ -28,7 +28,11 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # Where it fails torch prints the whole graph; the error says it in a line.
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
-            return torch.export.export(copy.deepcopy(module), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+            program = torch.export.export(copy.deepcopy(module), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+            _refuse_batch_sizes(program)
+            return _without_copies(functional(program))
+    except UnsupportedLayer:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnsupportedLayer(
@@ -37,6 +41,92 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         ) from error
     finally:
         logging.disable(before)
+
+
+# Composite operators whose kernels answer with fresh memory and which have bounds as they are. The schema of others may hide that they
+# answer with a view of what they are given, as einsum's does.
+WHOLE = {
+    "aten.linear.default", "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.lstm.input", "aten.gru.input",
+    "aten.rnn_tanh.input", "aten.rnn_relu.input", "aten.layer_norm.default", "aten.group_norm.default", "aten.instance_norm.default",
+    "aten.rms_norm.default", "aten.scaled_dot_product_attention.default", "aten.softmax.int", "aten.log_softmax.int",
+    "aten.max_pool1d.default", "aten.max_pool2d.default", "aten.selu.default", "aten.relu6.default", "aten.prelu.default",
+    "aten.log_sigmoid.default", "aten.max.other", "aten.min.other", "aten.where.Scalar", "aten.where.ScalarOther",
+    "aten.where.ScalarSelf", "aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.avg_pool1d.default",
+    "aten.sym_size.int", "aten.batch_norm.default", "aten.matmul.default",
+}  # fmt: skip
+
+
+def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program where nothing overwrites anything; UnsupportedLayer where it changes its own weights or buffers."""
+    if all(_alone(node) for node in program.graph.nodes if _overwrites(node)):
+        return program
+    for node in list(program.graph.nodes):
+        if "dropout" in str(node.target) and node.args[2] is False:  # answers with its very input, which its schema does not say
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
+    table = torch.export.default_decompositions()
+    implicit = {op: rule for op, rule in table.items() if str(op) not in WHOLE and _composite(op)}
+    opened: torch.export.ExportedProgram = program.run_decompositions(implicit)
+    changed = [*opened.graph_signature.buffers_to_mutate.values(), *opened.graph_signature.parameters_to_mutate.values()]
+    if changed:
+        raise UnsupportedLayer(
+            f"the model overwrites its own {changed[0]} when it is asked, so its answers depend on what it was asked before and nothing "
+            f"can be proved. Attacks still work."
+        )
+    left = next((node for node in opened.graph.nodes if _overwrites(node)), None)
+    if left is not None:
+        raise UnsupportedLayer(
+            f"{where(left)}: {left.target} overwrites a tensor in a way that cannot be undone, which has no bound here. Use the form that "
+            f"does not work in place; attacks still work."
+        )
+    return opened
+
+
+def _without_copies(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The copy with which a model's input is kept from it is no layer, where nothing is written into it."""
+    for node in list(program.graph.nodes):
+        copies = node.target == torch.ops.aten.clone.default and not any(_overwrites(user) for user in node.users)
+        if copies and node.args[0].op == "placeholder":
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
+    return program
+
+
+def _overwrites(node: fx.Node) -> bool:
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def _alone(node: fx.Node) -> bool:
+    """Whether nothing else can see the memory that the node overwrites: it is fresh, and nobody but this node reads it."""
+    first = node.args[0] if node.args else None
+    written = [argument.name for argument in node.target._schema.arguments if argument.is_write]  # type: ignore[union-attr]
+    if not isinstance(first, fx.Node) or set(first.users) != {node} or written != [node.target._schema.arguments[0].name]:  # type: ignore[union-attr]
+        return False
+    return _alone(first) if _overwrites(first) else _fresh(first)
+
+
+def _fresh(node: fx.Node) -> bool:
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or any(value.alias_info is not None for value in op._schema.returns):
+        return False
+    return str(op) in WHOLE or not _composite(op)
+
+
+def _composite(op: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
+
+
+def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
+    """Raise where the tracer met a choice by the size of the batch: the graph knows one side of it only."""
+    for guard in getattr(program, "_guards_code", None) or ():
+        if ".size()[0]" in guard:
+            told = guard.replace("L['x'].size()[0]", "the size of the batch")
+            raise UnsupportedLayer(
+                f"the model chooses what to do by the size of the batch (seen: {told}), so a graph shows one of its sides only and nothing "
+                f"can be proved. Attacks still work."
+            )
 
 
 def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:

@@ -21,6 +21,7 @@ class Source:
     dtype: str
     confidence: str
     assumptions: str
+    checks: str
     tags: Tags
 
 
@@ -35,6 +36,10 @@ def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
     return sorted(found.items(), key=lambda item: (order.index(item[0].role), -item[1]))
 
 
+def sentences(parts: Iterable[str]) -> str:
+    return " ".join(f"{part.rstrip('.')}." for part in parts)
+
+
 def _source(role: str, bound: Bound) -> Source:
     evidence = bound.evidence
     return Source(
@@ -45,6 +50,7 @@ def _source(role: str, bound: Bound) -> Source:
         seed="" if evidence.seed is None else str(evidence.seed),
         dtype=(evidence.dtype or "").removeprefix("torch."),
         confidence="" if evidence.confidence is None else f"{evidence.confidence:.6g}",
-        assumptions=" ".join(f"{sentence.rstrip('.')}." for sentence in evidence.assumptions),
+        assumptions=sentences(evidence.assumptions),
+        checks=sentences(evidence.checks),
         tags=tags_of(evidence),
     )
