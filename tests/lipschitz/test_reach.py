@@ -82,6 +82,22 @@ def test_a_linear_network_is_known_in_closed_form() -> None:
         honest(found, net, torch.eye(2)[found.output], low, high)
 
 
+def test_a_linear_network_of_many_inputs_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the search before the proof finds nothing: its planes say where the ends are."""
+    linear = nn.Linear(40, 1)
+    net = hf.Network.from_torch(linear.eval(), shape=(40,))
+    weight, bias = linear.weight.detach().double(), float(linear.bias.detach())
+    half = float(weight.abs().sum())
+    for attacked in (True, False):
+        if not attacked:
+            monkeypatch.setattr(_Search, "_attack", lambda *_: None)
+        (found,) = reach(net, (torch.full((40,), -1.0), torch.full((40,), 1.0)), tolerance=1e-6)
+        assert found.closed
+        assert found.nodes == 2
+        assert found.minimum.lower.value <= bias - half <= found.minimum.upper.value + 1e-12
+        assert found.maximum.lower.value - 1e-12 <= bias + half <= found.maximum.upper.value
+
+
 @BOTH
 @pytest.mark.parametrize("seed", range(3))
 def test_relu_networks_against_a_grid(method: Branching[Any], seed: int) -> None:

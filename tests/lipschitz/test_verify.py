@@ -160,6 +160,29 @@ def _least_by_patterns(hidden: nn.Linear, last: nn.Linear) -> float:
     return float(best)
 
 
+def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
+    """Nothing bends, so nothing can be decided: the planes are the network, and several rows together are a linear programme."""
+    from scipy.optimize import linprog
+
+    torch.manual_seed(2)
+    layer = nn.Linear(30, 2)
+    net, low, high = hf.Network.from_torch(layer.eval(), shape=(30,)), [-1.0] * 30, [1.0] * 30
+    weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
+    alone = float(bias[0] - weight[0].abs().sum())
+    columns = torch.cat([weight, -torch.ones(2, 1, dtype=torch.float64)], dim=1).numpy()
+    both = float(linprog([0.0] * 30 + [1.0], A_ub=columns, b_ub=-bias.numpy(), bounds=[(-1, 1)] * 30 + [(None, None)]).fun)
+    assert both > alone + 0.1
+    for method in (None, ActivationSplit()):
+        for shift, answer in ((-1e-4, "unsat"), (1e-4, "sat")):
+            one = spec(low, high, 2, f"(<= Y_0 {alone + shift!r})")
+            two = spec(low, high, 2, f"(<= Y_0 {both + shift!r})", f"(<= Y_1 {both + shift!r})")
+            for asked in (one, two):
+                found = verify(net, asked, method=method)
+                assert found.answer == answer
+                assert found.nodes <= 1
+                assert answer == "unsat" or stands(found, net, asked)
+
+
 # ---- what it may not claim
 
 
