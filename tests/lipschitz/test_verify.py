@@ -2,6 +2,7 @@
 
 import math
 import time
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.bounding.activation_split import ActivationSplit
 from holdfast.bounding.branch import Branching, InputSplit
+from holdfast.bounding.engine import propagate
+from holdfast.bounding.prepare import prepared
 from holdfast.lipschitz import read_instances, read_key
-from holdfast.lipschitz.verify import Verdict, verify
+from holdfast.lipschitz.verify import Verdict, _Search, verify
 from holdfast.property import Avoid
 from holdfast.vnnlib import Spec, parse, read_vnnlib
 
@@ -286,7 +289,73 @@ def test_numbers_between_which_float32_has_none() -> None:
     assert found.answer == "sat"
     assert found.witness is not None
     assert float(found.witness) == 0.1
+    assert found.evidence is not None
+    assert any("no number" in said for said in found.evidence.assumptions)
     assert verify(net, spec([0.1], [0.1], 1, "(>= Y_0 0.11)")).answer == "unsat"
+
+
+def doubled(net: hf.Network) -> hf.Network:
+    """In float64, which has numbers so close to the ends that the ends' own rounding decides."""
+    twin = net.double(torch.zeros(1, 1))
+    assert twin is not None
+    return twin
+
+
+@pytest.mark.parametrize(
+    ("box", "rule"),
+    [
+        ("(>= X_0 0.3) (<= X_0 1)", "(< Y_0 0.3)"),  # float64's 0.3 is below three tenths, so it is no input of this file
+        ("(>= X_0 0.3) (<= X_0 0.3)", "(< Y_0 0.3)"),  # nor is it three tenths
+        ("(>= X_0 0.1) (<= X_0 0.1)", "(> Y_0 0.1)"),  # float64's 0.1 is above one tenth
+        ("(>= X_0 0) (<= X_0 0.1)", "(> Y_0 0.1)"),
+        ("(>= X_0 0) (<= X_0 0.1)", "(> (* 0.1 Y_0) 0.01)"),
+        ("(> X_0 0.3) (<= X_0 1)", "(<= (+ (* 0.1 Y_0) (* 0.2 Y_0)) 0.09)"),  # 0.3 * 0.3, as it is written
+    ],
+)
+def test_no_counterexample_by_the_rounding_of_decimals(box: str, rule: str) -> None:
+    ends = "".join(f"(assert {end})" for end in box.replace(") (", ")|(").split("|"))
+    asked = parse(f"(declare-const X_0 Real) (declare-const Y_0 Real) {ends} (assert {rule})")
+    for net in (identity(), doubled(identity())):
+        assert verify(net, asked, stop=hf.Stop(seconds=0.3)).answer in ("unknown", "timeout")  # it touches, so nothing closed excludes it
+
+
+def test_a_counterexample_in_float32_lies_between_the_ends_as_written() -> None:
+    """The ends are decimals of float32 numbers: the one that its decimals round up is no input of the file any more."""
+    end = float(torch.tensor(0.3))  # 0.300000011920928955..., of which the decimals below are a little more
+    net = identity()
+    for low, high, answer in ((end, 1.0, "sat"), (0.0, end, "sat")):
+        asked = spec([low], [high], 1, f"(>= Y_0 {low!r})", f"(<= Y_0 {high!r})")
+        found = verify(net, asked)
+        assert found.answer == answer
+        assert stands(found, net, asked)
+        assert found.witness is not None
+        assert torch.equal(found.witness.float().double(), found.witness)
+    found = verify(net, spec([0.0], [end], 1, f"(>= Y_0 {end - 1e-12!r})"))
+    assert found.answer == "sat"
+    assert float(found.witness) == end  # type: ignore[arg-type]
+
+
+def test_what_rounding_factors_misses_is_charged() -> None:
+    """Factors of a ratio that float64 cannot write: what is proved holds for every output that the rules as written forbid."""
+    net = perceptron(3, 2, 6, 2)
+    row = "(+ (* 1.0000000000000000000001 Y_0) (* 3 Y_1))"
+    asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= {row} -1e-3)")
+    assert not asked.exact
+    search = _Search(net, asked, 0, ())
+    graph = prepared(net, search.inside.centre)
+    rules = search._charged(graph)
+    assert rules is not None
+    least = torch.stack([propagate(graph, search.region).lower[graph.output], propagate(graph, search.region).upper[graph.output]])
+    factors, bound = asked.cases[0].polytopes[0][0].scaled.factors, asked.cases[0].polytopes[0][0].scaled.bound
+    for choice in range(4):
+        y = [Fraction(float(least[choice >> i & 1].flatten()[i])) for i in range(2)]
+        exact = sum((f * y[i] for i, f in factors), Fraction(0)) - bound
+        taken = sum((Fraction(float(rules.matrix[0, 0, 0, i])) * y[i] for i in range(2)), Fraction(float(rules.offset)))
+        assert taken <= exact
+    value = dense(net, [-1.0, -1.0], [1.0, 1.0]) @ torch.tensor([1.0, 3.0], dtype=torch.float64)
+    for bound_, answer in ((float(value.min()) - 0.01, "unsat"), (float(value.min()) + 1e-3, "sat")):
+        found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= {row} {bound_!r})"))
+        assert found.answer == answer
 
 
 def test_a_property_without_outputs_or_without_inputs() -> None:

@@ -4,7 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.bounding.branch import Branching, Frontier, Points
 from holdfast.bounding.graph import Graph
+from holdfast.bounding.guided import propagate
 from holdfast.bounding.prepare import prepared
 from holdfast.bounding.question import ASSUMPTIONS
 from holdfast.errors import BadInput, UnsupportedLayer
@@ -22,14 +23,16 @@ from holdfast.network import Network
 from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.result import Evidence
+from holdfast.rounding import TINY, gamma
 from holdfast.solver import Stop
-from holdfast.vnnlib import Case, Spec, read_vnnlib
+from holdfast.vnnlib import Spec, read_vnnlib
 
 Answer = Literal["sat", "unsat", "unknown", "timeout"]
-ROUNDED_FACTORS = "factors of outputs that float64 cannot write are taken as the nearest number that it can"
+NEAREST = "inputs held where float64 has no number are taken at the nearest; both of its neighbours there give a counterexample too"
 STARTS, STEPS = 2048, 30  # of the search before any proof: places, and steps from each
 NUMBERS = 2**19  # in all these places; fewer places for large inputs
 REPLAYED = 32  # candidates of one batch that are replayed at most
+CASES = 64  # whose outputs are bounded together
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ class _Search:
         shape, cases = input_shape(net, spec.inputs, spec.name), len(spec.cases)
         lower, upper = (end.reshape(cases, *shape).to(net.device) for end in spec.box())
         self.region = Box.between(lower, upper)  # nothing that the file allows is outside
-        self.inside = Box.between(*_within(spec, shape, net))  # nothing that it forbids is inside, and in the network's arithmetic
+        self.allowed = _Allowed.by(spec, shape)
+        self.inside = Box.between(*self.allowed.within(net))  # nothing that it forbids is inside, and in the network's arithmetic
         self.rules = batch.move(spec.rules(), net.device)
         self.rules.check(cases, net.outputs_for(self.inside.centre))
         twin = net.double(self.inside.centre)
@@ -106,6 +110,7 @@ class _Search:
         self.answer: Answer = "unknown"
         self.note = ""
         self.witness: tuple[Tensor, Tensor] | None = None  # the input, and the outputs there
+        self.nearest = False  # whether it stands for an input that float64 cannot write
         self.frontier: Frontier | None = None
         self.settings: dict[str, Any] = {}
         self.lowest = math.inf
@@ -121,17 +126,33 @@ class _Search:
             return
         chosen = method or method_for(graph, self.region)
         self.settings = {"method": type(chosen).__name__, **asdict(chosen)}  # type: ignore[call-overload]
-        self._prove(graph, chosen, deadline)
+        rules = self._charged(graph)
+        if rules is None:
+            self.note = "nothing bounds the outputs, so what rounding the factors of the property misses cannot be charged"
+            return
+        self._prove(graph, chosen, rules, deadline)
 
-    def _prove(self, graph: Graph, method: Branching[Any], deadline: float) -> None:
-        self.frontier = frontier = method.start(graph, self.region, self.rules)
+    def _charged(self, graph: Graph) -> Avoid | None:
+        """The rules with offsets so much lower that the factors as they are written forbid nothing else; None where no proof can know."""
+        if self.spec.exact:
+            return self.rules
+        missed = self.spec.missed().to(self.net.device)
+        parts = (batch.take(self.region, some) for some in torch.arange(len(self.region), device=self.net.device).split(CASES))
+        largest = torch.cat([propagate(graph, part)[0].largest(graph.output).flatten(1) for part in parts])
+        charge = torch.where(missed > 0, missed * largest[:, None, None], 0).sum(-1) * (1 + 4 * gamma(missed.shape[-1])) + TINY
+        offset = self.rules.offset - torch.where((missed > 0).any(-1), charge, 0)
+        offset = torch.nextafter(offset, torch.full_like(offset, -torch.inf))
+        return replace(self.rules, offset=offset) if bool(offset.isfinite().all()) else None
+
+    def _prove(self, graph: Graph, method: Branching[Any], rules: Avoid, deadline: float) -> None:
+        self.frontier = frontier = method.start(graph, self.region, rules)
         for step in itertools.count():
             if not len(frontier):
                 break
             if time.monotonic() >= deadline:
                 self.answer = "timeout"
                 return
-            self.frontier, points = method.step(graph, self.region, self.rules, frontier, deadline)
+            self.frontier, points = method.step(graph, self.region, rules, frontier, deadline)
             frontier = self.frontier
             self._search(points, downhill=step < OFTEN or step % 4 == 0)
             if self.witness is not None:
@@ -165,21 +186,25 @@ class _Search:
         for i in score.argsort()[:REPLAYED].tolist():
             if float(score[i]) > 0:
                 return
-            if self._replayed(x[i], self.spec.cases[int(task[i])]):
+            if self._replayed(x[i], int(task[i])):
                 self.answer = "sat"
                 return
 
-    def _replayed(self, x: Tensor, case: Case) -> bool:
+    def _replayed(self, x: Tensor, task: int) -> bool:
         """The network itself, its twin in float64 and every judge must say what the file forbids, compared without rounding."""
-        exact = _as_written(x.double().flatten().tolist(), case)
-        point = torch.tensor(exact, dtype=torch.float64).reshape(1, *x.shape)
-        if not case.holds(exact):
+        points = self.allowed.points(x, task)
+        if points is None:
             return False
-        said = [judge(point).double().flatten().cpu() for judge in self.judges]
-        if not all(bool(y.isfinite().all()) and case.met(y.tolist()) for y in said):
+        said = [judge(points).double().flatten(1).cpu() for judge in self.judges]
+        if not all(self._forbidden(outputs, task) for outputs in said):
             return False
-        self.witness = point[0], said[0]
+        self.witness = points[0], said[0][0]
+        self.nearest = len(points) > 1
         return True
+
+    def _forbidden(self, outputs: Tensor, task: int) -> bool:
+        case = self.spec.cases[task]
+        return bool(outputs.isfinite().all()) and all(case.met(y) for y in outputs.tolist())
 
     def verdict(self, seconds: float) -> Verdict:
         frontier = self.frontier
@@ -197,10 +222,10 @@ class _Search:
 
     def _evidence(self) -> Evidence | None:
         if self.answer == "unsat":
-            assumed = ASSUMPTIONS if self.spec.exact else (*ASSUMPTIONS, ROUNDED_FACTORS)
-            return Evidence("proved", "verify", self.settings, self.seed, dtype="torch.float64", assumptions=assumed)
+            return Evidence("proved", "verify", self.settings, self.seed, dtype="torch.float64", assumptions=ASSUMPTIONS)
         if self.witness is not None:
-            return Evidence("witnessed", "verify", self.settings, self.seed, dtype=str(self.net.dtype), witness=self.witness[0])
+            assumed, dtype = (NEAREST,) if self.nearest else (), str(self.net.dtype)
+            return Evidence("witnessed", "verify", self.settings, self.seed, dtype=dtype, assumptions=assumed, witness=self.witness[0])
         return None
 
 
@@ -217,23 +242,42 @@ def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[
     return shape
 
 
-def _within(spec: Spec, shape: tuple[int, ...], net: Network) -> tuple[Tensor, Tensor]:
-    """-> lower, upper (cases, *shape) in the network's arithmetic: all of its numbers between the ends as written, or the nearest one."""
-    ends = []
-    for side, away in (("lower", math.inf), ("upper", -math.inf)):
-        written = [case.lower if side == "lower" else case.upper for case in spec.cases]
-        value = torch.tensor([[float(end.value) for end in row] for row in written], dtype=torch.float64)
-        strict = torch.tensor([[end.strict for end in row] for row in written])
-        near = value.to(net.dtype)
-        short = (near.double() < value if away > 0 else near.double() > value) | (strict & (near.double() == value))
-        ends.append((torch.where(short, torch.nextafter(near, torch.full_like(near, away)), near), near))
-    (lower, near), (upper, _) = ends
-    empty = lower > upper
-    lower, upper = (torch.where(empty, near, end).reshape(-1, *shape).to(net.device) for end in (lower, upper))
-    return lower, upper
+@dataclass(frozen=True)
+class _Allowed:
+    """What the file allows of inputs, without any rounding, each end (cases, *shape) float64."""
 
+    lower: Tensor  # between the first two lie exactly the numbers of float64 that are allowed
+    upper: Tensor
+    below: Tensor  # and these are the nearest numbers that are not above, or not below, any that is
+    above: Tensor
+    nearest: Tensor  # to the lower end as it is written
 
-def _as_written(x: list[float], case: Case) -> list[float]:
-    """Where the network's arithmetic has no number between two ends, the end itself."""
-    ends = zip(x, case.lower, case.upper, strict=True)
-    return [min(max(value, float(low.value)), float(high.value)) for value, low, high in ends]
+    @staticmethod
+    def by(spec: Spec, shape: tuple[int, ...]) -> "_Allowed":
+        nearest = torch.tensor([[float(end.value) for end in case.lower] for case in spec.cases], dtype=torch.float64)
+        return _Allowed(*(end.reshape(-1, *shape) for end in (*spec.inside(), *spec.box(), nearest)))
+
+    def within(self, net: Network) -> tuple[Tensor, Tensor]:
+        """-> lower, upper in the network's arithmetic: all of its numbers that are allowed, or the nearest one where there is none."""
+        ends = []
+        for end, away in ((self.lower, math.inf), (self.upper, -math.inf)):
+            near = end.to(net.dtype)
+            short = near.double() < end if away > 0 else near.double() > end
+            ends.append(torch.where(short, torch.nextafter(near, torch.full_like(near, away)), near))
+        lower, upper = ends
+        largest = torch.finfo(net.dtype).max
+        nearest = self.nearest.clamp(-largest, largest).to(net.dtype)
+        empty = lower > upper
+        return torch.where(empty, nearest, lower).to(net.device), torch.where(empty, nearest, upper).to(net.device)
+
+    def points(self, x: Tensor, task: int) -> Tensor | None:
+        """A candidate as the file allows it, in float64: (1, *shape). Where the network's arithmetic has no number between two ends it
+        is moved to one. Where float64 has none either, it is the nearest, followed by its neighbours on both sides: (3, *shape)."""
+        lower, upper, below, above, nearest = (end[task] for end in (self.lower, self.upper, self.below, self.above, self.nearest))
+        point = torch.minimum(torch.maximum(x.double().cpu(), lower), upper)
+        empty = lower > upper
+        if not bool((point.isfinite() | empty).all()):
+            return None
+        if not bool(empty.any()):
+            return point[None]
+        return torch.stack([torch.where(empty, end, point) for end in (nearest, below, above)])
