@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Kind = Literal["proved", "witnessed", "sampled", "estimated"]
 Setting = str | int | float | bool | None
 
+SHOWN = 8  # numbers of a witness in a message
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
 
 
@@ -50,6 +51,37 @@ def by_definition(value: float) -> Bound:
     return Bound(value, Evidence(kind="proved", method="definition"))
 
 
+def contradiction(lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")) -> Contradiction:
+    """What to say of ends that exclude each other: both methods, both values, and at which input.
+
+    where  the input that was asked about, as the caller knows it; the witness itself is shown by its numbers.
+    names  of the two sides where the methods alone do not tell them apart, such as runs; settings tell a method from itself.
+    """
+    same = lower.evidence.method == upper.evidence.method
+    said = [f"{name}{_by(bound.evidence, same)}" for name, bound in zip(names, (lower, upper), strict=True)]
+    shown = next((end.evidence.witness for end in (lower, upper) if end.evidence.witness is not None), None)
+    places = [text for text in (where, "" if shown is None else f"the witness {_numbers(shown)}") if text]
+    at = f", at {', '.join(places)}" if places else ""
+    return Contradiction(
+        f"{said[0]} says at least {lower.value!r} ({lower.evidence.kind}), {said[1]} says at most {upper.value!r} "
+        f"({upper.evidence.kind}){at}: one of the two is wrong. Please report it with the model; until then trust neither."
+    )
+
+
+def _by(evidence: Evidence, in_full: bool) -> str:
+    """The method, with its settings where its name alone tells too little."""
+    told = [f"{name}={value}" for name, value in evidence.settings.items()] if in_full else []
+    told += [f"seed={evidence.seed}"] if in_full and evidence.seed is not None else []
+    return f"{evidence.method} [{', '.join(told)}]" if told else evidence.method
+
+
+def _numbers(witness: "Tensor") -> str:
+    """A few numbers of an input, enough to find it again."""
+    values = witness.flatten().tolist()
+    more = f", ... {len(values)} numbers in all" if len(values) > SHOWN else ""
+    return f"({', '.join(f'{value:.9g}' for value in values[:SHOWN])}{more})"
+
+
 @dataclass(frozen=True)
 class Bracket:
     """lower.value <= the truth <= upper.value; estimates stand beside it and never move an end."""
@@ -64,11 +96,7 @@ class Bracket:
             assert end.evidence.kind in GUARANTEED, f"{end.evidence.kind} evidence cannot be an end of a bracket"
             assert not math.isnan(end.value), "NaN never proves"
         if self.lower.value > self.upper.value:
-            raise Contradiction(
-                f"{self.lower.evidence.method} says at least {self.lower.value!r} ({self.lower.evidence.kind}), "
-                f"{self.upper.evidence.method} says at most {self.upper.value!r} ({self.upper.evidence.kind}): one of the two "
-                f"is wrong. Please report it with the model; until then trust neither."
-            )
+            raise contradiction(self.lower, self.upper)
 
     @property
     def gap(self) -> float:

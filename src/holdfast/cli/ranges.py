@@ -158,6 +158,10 @@ def _table(found: list[Range], names: list[str] | None) -> Table:
 def _tell(found: list[Range], net: Network, console: Console) -> None:
     for note in dict.fromkeys([*net.notes, *(r.note for r in found if r.note)]):
         line(console, "note", note, warns=True)
+    most = max(max(r.widened) for r in found)
+    if most:
+        own = str(net.dtype).removeprefix("torch.")
+        line(console, "note", f"proved ends were moved out by up to {most:.2g}, to what the network itself gives in {own}", warns=True)
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
         for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):
             line(console, kind, ", ".join(f"{value:.6g}" for value in at.flatten().tolist()))
@@ -175,6 +179,7 @@ def _plain(r: Range, names: list[str] | None) -> dict[str, Any]:
         "largest at": r.high_at.tolist(),
         "tolerance": r.tolerance,
         "closed": r.closed,
+        "widened": list(r.widened),
         "seconds": r.seconds,
         "parts": r.nodes,
         "queries": r.queries,
