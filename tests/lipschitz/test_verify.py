@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast import batch
 from holdfast.bounding.activation_split import ActivationSplit
 from holdfast.bounding.branch import Branching, InputSplit
 from holdfast.bounding.engine import propagate
@@ -197,6 +199,53 @@ def test_a_judge_that_disagrees_is_heard() -> None:
     found = verify(net, asked, judges=[_never(net)], stop=hf.Stop(seconds=0.5))
     assert found.answer == "timeout"
     assert found.lowest <= 0  # it was met, and not believed
+
+
+def _only_centres(self: _Search) -> None:
+    """A search before any proof that finds nothing."""
+    every = torch.arange(len(self.inside))
+    self._hear(self.inside.centre, every, self.rules.score(self.net(self.inside.centre)))
+
+
+@BOTH
+@pytest.mark.parametrize("lie", ["all is settled", "what waits is better than it is"])
+def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, method: Branching[Any], lie: str) -> None:
+    """Nothing was met before the proof, which is complete at once, or claims too much of what is left; then a counterexample is found."""
+    look = type(method).look
+
+    def lying(self: Branching[Any], *arguments: Any) -> Any:
+        left, points = look(self, *arguments)
+        if lie == "all is settled":
+            return batch.take(left, torch.zeros_like(left.bound, dtype=torch.bool)), points
+        return replace(left, bound=torch.full_like(left.bound, -1e-3)), points
+
+    net, low, high = perceptron(0, 2, 8, 2), [-1.0, -1.0], [1.0, 1.0]
+    value = dense(net, low, high)[:, 0]
+    centre = float(net(torch.zeros(1, 2))[0, 0])
+    asked = spec(low, high, 2, f"(<= Y_0 {(float(value.min()) + centre) / 2!r})")
+    monkeypatch.setattr(_Search, "_attack", _only_centres)
+    assert verify(net, asked, method=method).answer == "sat"
+    monkeypatch.setattr(type(method), "look", lying)
+    with pytest.raises(hf.Contradiction, match=r"verify \[method=.*\] says at least .* \(proved\), verify \[replayed in=") as told:
+        verify(net, asked, method=method)
+    assert "float32, float64" in str(told.value)
+    assert "at property, the witness (" in str(told.value)
+
+
+def test_a_proof_and_the_network_exclude_each_other_whatever_a_judge_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No judge believes the counterexample, but the network gives it in both its arithmetics: a proof that it cannot happen is wrong."""
+    net = perceptron(0, 2, 8, 2)
+    least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
+    asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least + 1e-3!r})")
+    look = InputSplit.look
+
+    def lying(self: InputSplit, *arguments: Any) -> Any:
+        left, points = look(self, *arguments)
+        return batch.take(left, torch.zeros_like(left.bound, dtype=torch.bool)), points
+
+    monkeypatch.setattr(InputSplit, "look", lying)
+    with pytest.raises(hf.Contradiction, match="says at most -"):
+        verify(net, asked, judges=[_never(net)])
 
 
 def test_an_interrupted_search_knows_nothing() -> None:

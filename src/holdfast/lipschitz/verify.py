@@ -18,11 +18,11 @@ from holdfast.bounding.guided import propagate
 from holdfast.bounding.prepare import prepared
 from holdfast.bounding.question import ASSUMPTIONS
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.lipschitz.search import FULL, OFTEN, lowered, method_for, near, problem_of, scattered
+from holdfast.lipschitz.search import FULL, OFTEN, lowered, method_for, near, problem_of, rounding, scattered
 from holdfast.network import Network
 from holdfast.property import Avoid
 from holdfast.region import Box
-from holdfast.result import Evidence
+from holdfast.result import Bound, Evidence, contradiction
 from holdfast.rounding import TINY, gamma
 from holdfast.solver import Stop
 from holdfast.vnnlib import Spec, read_vnnlib
@@ -33,12 +33,15 @@ STARTS, STEPS = 2048, 30  # of the search before any proof: places, and steps fr
 NUMBERS = 2**19  # in all these places; fewer places for large inputs
 REPLAYED = 32  # candidates of one batch that are replayed at most
 CASES = 64  # whose outputs are bounded together
+DOUBTS = 8  # places that came nearest, from which the search goes on once more when a proof is complete
+TOUCHES = "an input was met whose outputs are forbidden by less than float64 rounds, which the proof excludes for real arithmetic"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """sat: `witness` is a counterexample, replayed. unsat: proved that there is none. timeout: the budget ran out before either.
-    unknown: nothing more can be tried, or the search was interrupted.
+    unknown: nothing more can be tried, or the search was interrupted. A proof and a counterexample that exclude each other are neither:
+    they raise Contradiction.
 
     The score is positive exactly where nothing forbidden happens. least <= its smallest value <= lowest: the first is proved, the
     second was met by the network itself.
@@ -105,7 +108,11 @@ class _Search:
         self.rules = batch.move(spec.rules(), net.device)
         self.rules.check(cases, net.outputs_for(self.inside.centre))
         twin = net.double(self.inside.centre)
-        self.judges = [net, *([] if twin is None or twin is net else [twin]), *judges]
+        self.own = [net, *([] if twin is None or twin is net else [twin])]  # the network in all its arithmetics, the best one last
+        self.judges = judges
+        self.met: Bound | None = None  # the lowest score of a counterexample in all of them, believed by the judges or not
+        self.missed = 0.0  # by rounding, of that score
+        self.places: tuple[Tensor, Tensor, Tensor] | None = None  # that came nearest to being one, their cases, and their scores
         self.generator = torch.Generator().manual_seed(seed)
         self.answer: Answer = "unknown"
         self.note = ""
@@ -154,6 +161,7 @@ class _Search:
                 return
             self.frontier, points = method.step(graph, self.region, rules, frontier, deadline)
             frontier = self.frontier
+            self._agree()
             self._search(points, downhill=step < OFTEN or step % 4 == 0)
             if self.witness is not None:
                 return
@@ -161,6 +169,32 @@ class _Search:
                 self.note = f"{len(frontier)} parts wait to be cut further, more than memory should hold"
                 return
         self.answer = "unsat" if frontier.lost == math.inf else "unknown"
+        if self.answer == "unsat" and time.monotonic() < deadline:
+            self._doubt()
+
+    def _agree(self) -> None:
+        """Scores are positive where the proof is done, and nowhere below its bounds where it is not: a counterexample must leave that room.
+
+        Its score counts as the network's twin in float64 sees it, up to what evaluating that may miss.
+        """
+        if self.frontier is None or self.met is None:
+            return
+        least = min(self.frontier.least, 0.0)
+        if self.met.value + self.missed < least:
+            proof = Evidence("proved", "verify", self.settings, self.seed, dtype="torch.float64", assumptions=ASSUMPTIONS)
+            raise contradiction(Bound(least, proof), self.met, self.spec.name)
+        if self.frontier.least == math.inf:
+            self.note = TOUCHES
+
+    def _doubt(self) -> None:
+        """A proof that is complete must stand up to one more search, from the places that came nearest."""
+        if self.places is not None:
+            x, task, _ = self.places
+            problem = problem_of(self.net, batch.take(self.inside, task), batch.take(self.rules, task))
+            found, score = lowered(problem, x[None], STEPS)
+            for i in (score[0] <= 0).nonzero().flatten().tolist():
+                self._own(found[0, i], int(task[i]))
+        self._agree()
 
     def _attack(self) -> None:
         """Every polytope of every case by itself, from many places at once."""
@@ -183,6 +217,7 @@ class _Search:
         """Candidates (n, *shape): the first that stands up to being replayed is the answer."""
         score = torch.nan_to_num(score, math.inf)
         self.lowest = min(self.lowest, float(score.min()))
+        self._remember(x, task, score)
         for i in score.argsort()[:REPLAYED].tolist():
             if float(score[i]) > 0:
                 return
@@ -190,17 +225,41 @@ class _Search:
                 self.answer = "sat"
                 return
 
+    def _remember(self, x: Tensor, task: Tensor, score: Tensor) -> None:
+        before = [] if self.places is None else [self.places]
+        every = [torch.cat(parts) for parts in zip(*before, (x, task, score), strict=True)]
+        nearest = every[2].topk(min(DOUBTS, len(every[2])), largest=False).indices
+        self.places = every[0][nearest], every[1][nearest], every[2][nearest]
+
     def _replayed(self, x: Tensor, task: int) -> bool:
         """The network itself, its twin in float64 and every judge must say what the file forbids, compared without rounding."""
-        points = self.allowed.points(x, task)
-        if points is None:
+        found = self._own(x, task)
+        if found is None:
             return False
-        said = [judge(points).double().flatten(1).cpu() for judge in self.judges]
-        if not all(self._forbidden(outputs, task) for outputs in said):
+        points, outputs = found
+        self._agree()
+        if not all(self._forbidden(judge(points).double().flatten(1).cpu(), task) for judge in self.judges):
             return False
-        self.witness = points[0], said[0][0]
+        self.witness = points[0], outputs
         self.nearest = len(points) > 1
         return True
+
+    def _own(self, x: Tensor, task: int) -> tuple[Tensor, Tensor] | None:
+        """-> the points asked, and the network's outputs at the first, if it says what the file forbids in all its arithmetics."""
+        points = self.allowed.points(x, task)
+        if points is None:
+            return None
+        said = [one(points).double().flatten(1).cpu() for one in self.own]
+        if not all(self._forbidden(outputs, task) for outputs in said):
+            return None
+        rules, best = batch.take(batch.move(self.rules, torch.device("cpu")), torch.tensor([task])), said[-1][:1]
+        score = float(rules.score(best))
+        if self.met is None or score < self.met.value:
+            dtypes = ", ".join(str(one.dtype).removeprefix("torch.") for one in self.own)
+            shown = Evidence("witnessed", "verify", {"replayed in": dtypes}, self.seed, dtype=str(self.own[-1].dtype), witness=points[0])
+            self.met = Bound(score, shown)
+            self.missed = float(rounding(rules.matrix, best.to(self.own[-1].dtype), rules.offset).max())
+        return points, said[0][0]
 
     def _forbidden(self, outputs: Tensor, task: int) -> bool:
         case = self.spec.cases[task]
