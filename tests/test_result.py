@@ -71,6 +71,15 @@ def test_a_contradiction_names_methods_settings_input_and_values() -> None:
     assert "... 100 numbers in all" in str(contradiction(lower, long))
 
 
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+def test_what_is_shown_of_a_bracket_still_holds(low: float, width: float) -> None:
+    shown = str(bracket(low, low + width)).strip("[]").replace(",", "").split()
+    assert float(shown[0]) <= low
+    assert float(shown[2]) >= low + width
+    assert float(shown[0]) == pytest.approx(low, rel=1e-5)
+    assert str(bracket(-math.inf, math.inf)) == "[-inf proved, inf witnessed]"
+
+
 def test_equal_ends_do_not_contradict_but_close() -> None:
     known = bracket(1.0, 2.0).tightened(upper=bound(1.0, "witnessed"))
     assert known.closed

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
@@ -127,8 +128,15 @@ class Bracket:
         return replace(self, estimates=(*others, estimate))
 
     def __str__(self) -> str:
-        text = f"[{self.lower.value:.6g} {self.lower.evidence.kind}, {self.upper.value:.6g} {self.upper.evidence.kind}]"
+        low, high = _few_digits(self.lower.value, ROUND_FLOOR), _few_digits(self.upper.value, ROUND_CEILING)
+        text = f"[{low} {self.lower.evidence.kind}, {high} {self.upper.evidence.kind}]"
         return f"{text} ({self.note})" if self.note else text
+
+
+def _few_digits(value: float, rounding: str) -> str:
+    """Six digits, rounded so that what is shown still holds."""
+    few = Decimal(value) if math.isinf(value) else Context(prec=6, rounding=rounding).plus(Decimal(repr(value)))
+    return f"{float(few):.6g}"
 
 
 @dataclass(frozen=True)

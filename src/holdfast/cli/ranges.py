@@ -23,6 +23,7 @@ from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.lipschitz import Range, reach
 from holdfast.lipschitz.verify import input_shape
 from holdfast.network import Network
+from holdfast.report.summary import at_least, at_most
 from holdfast.result import Bracket
 from holdfast.solver import Stop
 
@@ -146,8 +147,8 @@ def _table(found: list[Range], names: list[str] | None) -> Table:
         which = [names[r.box] if names else str(r.box)] if several else []
         smallest, largest = r.minimum, r.maximum
         view.add_row(
-            *which, str(r.output), f"{smallest.lower.value:.6g} .. {smallest.upper.value:.6g}",
-            f"{largest.lower.value:.6g} .. {largest.upper.value:.6g}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
+            *which, str(r.output), f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
+            f"{at_least(largest.lower.value, 6)} .. {at_most(largest.upper.value, 6)}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
         )  # fmt: skip
     closed = sum(r.closed for r in found)
     known = f"{closed} of {len(found)} known to {found[0].tolerance:g}."
