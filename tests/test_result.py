@@ -1,13 +1,15 @@
 """Brackets only tighten, only guarantees move their ends, and what cannot be true is said out loud."""
 
 import math
+from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Contradiction
-from holdfast.result import Bound, Bracket, Evidence, Key, Kind, by_definition, overall
+from holdfast.result import Bound, Bracket, Evidence, Key, Kind, by_definition, contradiction, overall
 
 
 def bound(value: float, kind: Kind = "proved", method: str = "test") -> Bound:
@@ -53,6 +55,29 @@ def test_crossing_ends_are_a_contradiction_that_names_both() -> None:
         known.tightened(upper=bound(0.5, "witnessed", "Finder"))
     with pytest.raises(Contradiction):
         bracket(2.0, 1.0)
+
+
+def test_a_contradiction_names_methods_settings_input_and_values() -> None:
+    witness = torch.tensor([[0.25, 0.5], [1.0, 2.0]])
+    lower = Bound(1.0, Evidence("proved", "verify", {"batch": 3}, 7))
+    upper = Bound(0.5, Evidence("witnessed", "verify", {"batch": 4}, 8, witness=witness))
+    told = str(contradiction(lower, upper, "input 3"))
+    assert "verify [batch=3, seed=7] says at least 1.0 (proved)" in told
+    assert "verify [batch=4, seed=8] says at most 0.5 (witnessed), at input 3, the witness (0.25, 0.5, 1, 2):" in told
+    other = str(contradiction(replace(lower, evidence=Evidence("proved", "Certify", {"batch": 3})), upper, names=("a: ", "b: ")))
+    assert "a: Certify says at least" in other
+    assert "b: verify says at most" in other
+    long = replace(upper, evidence=replace(upper.evidence, witness=torch.zeros(100)))
+    assert "... 100 numbers in all" in str(contradiction(lower, long))
+
+
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+def test_what_is_shown_of_a_bracket_still_holds(low: float, width: float) -> None:
+    shown = str(bracket(low, low + width)).strip("[]").replace(",", "").split()
+    assert float(shown[0]) <= low
+    assert float(shown[2]) >= low + width
+    assert float(shown[0]) == pytest.approx(low, rel=1e-5)
+    assert str(bracket(-math.inf, math.inf)) == "[-inf proved, inf witnessed]"
 
 
 def test_equal_ends_do_not_contradict_but_close() -> None:

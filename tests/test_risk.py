@@ -1,6 +1,8 @@
 """hf.risk: all three quantities from both sides, attacked."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast import risks
+from holdfast.problem import Problem
+from holdfast.result import Bound, Bracket, Evidence, by_definition
 
 FEW = 60  # queries for Q
 
@@ -156,6 +161,30 @@ def test_a_function_in_torch_is_proved_and_one_in_numpy_is_searched(net: hf.Netw
         assert math.isinf(b.worst.lower.value)
         assert a.worst.lower.value <= b.worst.upper.value
         assert b.metric.lower.value <= a.metric.upper.value
+
+
+def test_the_questions_hear_each_others_witnesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lie about the worst score that no search for worst scores meets is met by the witness of the radius, and the other way round."""
+    solved, (net, x) = risks._solved, linear()  # which can move by 4 / 7 in the maximum norm
+    for goal in ("worst", "radius"):
+        monkeypatch.setattr(risks, "_solved", _lying(goal, solved))
+        with pytest.raises(hf.Contradiction, match=r"Liar says at least 0\.99 .proved., \w+ says at most .* at input 0, the witness"):
+            hf.risk(net, x, "robustness", radius=0.9, queries=FEW)
+    monkeypatch.undo()
+    monkeypatch.setattr(risks, "metric_bound", lambda problem: torch.full((len(problem),), 1e-3))
+    with pytest.raises(hf.Contradiction, match=r"search for Q says at least .* slopes and shells says at most .* at input 0, the witness"):
+        hf.risk(net, x, "robustness", radius=0.9, queries=FEW)
+
+
+def _lying(goal: str, solved: Callable[..., list[Bracket]]) -> Callable[..., list[Bracket]]:
+    """Proves too much of one question, and finds nothing against it."""
+
+    def answer(problem: Problem, *arguments: Any) -> list[Bracket]:
+        if problem.goal != goal:
+            return solved(problem, *arguments)
+        return [Bracket(Bound(0.99, Evidence("proved", "Liar")), by_definition(math.inf)) for _ in range(len(problem))]
+
+    return answer
 
 
 def test_nothing_is_proved_of_a_black_box(net: hf.Network, x: Tensor) -> None:

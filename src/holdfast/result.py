@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 Kind = Literal["proved", "witnessed", "sampled", "estimated"]
 Setting = str | int | float | bool | None
 
+SHOWN = 8  # numbers of a witness in a message
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
 
 
@@ -52,6 +54,37 @@ def by_definition(value: float) -> Bound:
     return Bound(value, Evidence(kind="proved", method="definition"))
 
 
+def contradiction(lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")) -> Contradiction:
+    """What to say of ends that exclude each other: both methods, both values, and at which input.
+
+    where  the input that was asked about, as the caller knows it; the witness itself is shown by its numbers.
+    names  of the two sides where the methods alone do not tell them apart, such as runs; settings tell a method from itself.
+    """
+    same = lower.evidence.method == upper.evidence.method
+    said = [f"{name}{_by(bound.evidence, same)}" for name, bound in zip(names, (lower, upper), strict=True)]
+    shown = next((end.evidence.witness for end in (lower, upper) if end.evidence.witness is not None), None)
+    places = [text for text in (where, "" if shown is None else f"the witness {_numbers(shown)}") if text]
+    at = f", at {', '.join(places)}" if places else ""
+    return Contradiction(
+        f"{said[0]} says at least {lower.value!r} ({lower.evidence.kind}), {said[1]} says at most {upper.value!r} "
+        f"({upper.evidence.kind}){at}: one of the two is wrong. Please report it with the model; until then trust neither."
+    )
+
+
+def _by(evidence: Evidence, in_full: bool) -> str:
+    """The method, with its settings where its name alone tells too little."""
+    told = [f"{name}={value}" for name, value in evidence.settings.items()] if in_full else []
+    told += [f"seed={evidence.seed}"] if in_full and evidence.seed is not None else []
+    return f"{evidence.method} [{', '.join(told)}]" if told else evidence.method
+
+
+def _numbers(witness: "Tensor") -> str:
+    """A few numbers of an input, enough to find it again."""
+    values = witness.flatten().tolist()
+    more = f", ... {len(values)} numbers in all" if len(values) > SHOWN else ""
+    return f"({', '.join(f'{value:.9g}' for value in values[:SHOWN])}{more})"
+
+
 @dataclass(frozen=True)
 class Bracket:
     """lower.value <= the truth <= upper.value; estimates stand beside it and never move an end."""
@@ -66,11 +99,7 @@ class Bracket:
             assert end.evidence.kind in GUARANTEED, f"{end.evidence.kind} evidence cannot be an end of a bracket"
             assert not math.isnan(end.value), "NaN never proves"
         if self.lower.value > self.upper.value:
-            raise Contradiction(
-                f"{self.lower.evidence.method} says at least {self.lower.value!r} ({self.lower.evidence.kind}), "
-                f"{self.upper.evidence.method} says at most {self.upper.value!r} ({self.upper.evidence.kind}): one of the two "
-                f"is wrong. Please report it with the model; until then trust neither."
-            )
+            raise contradiction(self.lower, self.upper)
 
     @property
     def gap(self) -> float:
@@ -101,8 +130,15 @@ class Bracket:
         return replace(self, estimates=(*others, estimate))
 
     def __str__(self) -> str:
-        text = f"[{self.lower.value:.6g} {self.lower.evidence.kind}, {self.upper.value:.6g} {self.upper.evidence.kind}]"
+        low, high = _few_digits(self.lower.value, ROUND_FLOOR), _few_digits(self.upper.value, ROUND_CEILING)
+        text = f"[{low} {self.lower.evidence.kind}, {high} {self.upper.evidence.kind}]"
         return f"{text} ({self.note})" if self.note else text
+
+
+def _few_digits(value: float, rounding: str) -> str:
+    """Six digits, rounded so that what is shown still holds."""
+    few = Decimal(value) if math.isinf(value) else Context(prec=6, rounding=rounding).plus(Decimal(repr(value)))
+    return f"{float(few):.6g}"
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ from holdfast.property import (
 )
 from holdfast.property.base import check_labels, least_likely, next_likely
 from holdfast.property.probability import are_probabilities
-from holdfast.region import Ball, Family, Frames, Patch, Region
-from holdfast.result import Bound, Bracket, Evidence, Key, by_definition
-from holdfast.solver import Stop, solve
+from holdfast.region import Ball, Family, Frames, Patch, Region, Words
+from holdfast.result import Bound, Bracket, Evidence, Key, by_definition, contradiction
+from holdfast.solver import Stop, replay, solve
 
 Question = Literal["robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"]
 QUESTIONS: tuple[str, ...] = get_args(Question)
@@ -131,6 +131,7 @@ def risk(
     if isinstance(asked, Family):
         radii = _solved(replace(problem, goal="radius"), tier, share, seed, notes)
         metrics, path = _metric(problem, queries, seed, notes)
+        worst, radii = _heard(problem, worst, [radii, metrics]), _heard(replace(problem, goal="radius"), radii, [worst, metrics])
     asked_each, seconds = (net.queries - before) // len(problem), (time.monotonic() - began) / len(problem)
     found = []
     for row, score in enumerate(scores):
@@ -259,8 +260,36 @@ def _metric(problem: Problem, queries: int, seed: int, notes: list[str]) -> tupl
     brackets = []
     for row, (ratio, most) in enumerate(zip(found.ratio.tolist(), upper.tolist(), strict=True)):
         low = by_definition(0.0) if ratio == 0 else Bound(ratio, replace(shown, witness=found.point[row].cpu()))
-        brackets.append(Bracket(low, Bound(most, proof) if math.isfinite(most) else by_definition(math.inf)))
+        high = Bound(most, proof) if math.isfinite(most) else by_definition(math.inf)
+        if low.value > high.value:
+            raise contradiction(low, high, f"input {row}")
+        brackets.append(Bracket(low, high))
     return brackets, found.path
+
+
+def _heard(problem: Problem, brackets: list[Bracket], others: Sequence[list[Bracket]]) -> list[Bracket]:
+    """The same inputs answer other questions too: what they were witnesses of there is replayed here, and may contradict what is proved.
+
+    Only a property that fails is a witness of a radius, and only a point of the region one of a worst score; `replay` knows.
+    """
+    if isinstance(problem.region, Words):
+        return brackets
+    twin, better = problem.network.double(problem.region.centre), list(brackets)
+    for other in others:
+        shown = [next((end.evidence for end in (b.lower, b.upper) if end.evidence.witness is not None), None) for b in other]
+        points = problem.region.centre.clone()
+        for row, evidence in enumerate(shown):
+            if evidence is not None and evidence.witness is not None:
+                points[row] = evidence.witness.to(points)
+        values = replay(problem, points, twin).tolist()
+        for row, (evidence, value) in enumerate(zip(shown, values, strict=True)):
+            if evidence is None or not value < better[row].upper.value:
+                continue
+            upper = Bound(value, evidence)
+            if better[row].lower.value > value:
+                raise contradiction(better[row].lower, upper, f"input {row}")
+            better[row] = better[row].tightened(upper=upper)
+    return better
 
 
 def _example(bracket: Bracket, radius: bool) -> Tensor | None:

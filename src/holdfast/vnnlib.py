@@ -1,8 +1,9 @@
 """VNN-LIB: a question about a network as a text file. X_i are its inputs, Y_i its outputs, and the file describes what must NOT happen.
 
 The asserts, joined by and, are brought into one form: a list of boxes of inputs, each with the polytopes that the outputs must avoid
-there. Numbers are kept as they are written (fractions), so that a counterexample can be checked without any rounding. The file is read
-once from left to right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
+there. Numbers are kept as they are written (fractions): a counterexample is checked without any rounding, and whatever float64 cannot
+write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them (`Spec.missed`). The file is read once from left to
+right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
 """
 
 import gzip
@@ -26,9 +27,12 @@ MOST_BYTES = 2**29
 MOST_CASES = 2**16  # alternatives after multiplying out
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
 TOKEN = re.compile(r"[()]|[^\s()]+")
-VARIABLE = re.compile(r"[XY]_(0|[1-9]\d{0,8})")
-NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?")
+VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
+VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?")  # of a length that can be computed with
 LARGEST = Fraction(torch.finfo(torch.float64).max)
+USUAL = 2**64  # factors up to this size, and down to its inverse, are taken as they are written
+WHOLE = 2**53  # float64 writes every whole number below
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "exit")
 
 Name: TypeAlias = tuple[Literal["X", "Y"], int]
@@ -80,6 +84,18 @@ class Row:
         total = sum((factor * Fraction(outputs[i]) for i, factor in self.factors), Fraction(0))
         return total < self.bound if self.strict else total <= self.bound
 
+    @cached_property
+    def scaled(self) -> "Row":
+        """The same condition times a positive number: factors such as 0.1 that float64 cannot write become the smallest whole numbers of
+        the same ratio, which it mostly can; and none is so large or so small that computing with it would overflow."""
+        sizes = [abs(factor) for _, factor in self.factors]
+        if max(sizes) <= USUAL and min(sizes) * USUAL >= 1 and all(_writable(size) for size in sizes):
+            return self
+        by = Fraction(math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes)))
+        largest = int(max(sizes) * by)
+        by = by if largest < WHOLE else by / 2 ** (largest.bit_length() - 1)
+        return Row(tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -90,10 +106,14 @@ class Case:
     polytopes: tuple[tuple[Row, ...], ...]
 
     def holds(self, inputs: Sequence[float]) -> bool:
-        """Whether the box holds a point, its ends as float64 writes them."""
-        for value, low, high in zip(inputs, self.lower, self.upper, strict=True):
-            least, most = float(low.value), float(high.value)
-            if not (least < value if low.strict else least <= value) or not (value < most if high.strict else value <= most):
+        """Whether the box holds a point, without any rounding."""
+        for given, low, high in zip(inputs, self.lower, self.upper, strict=True):
+            if not math.isfinite(given):
+                return False
+            value = Fraction(given)
+            if not (low.value < value if low.strict else low.value <= value):
+                return False
+            if not (value < high.value if high.strict else value <= high.value):
                 return False
         return True
 
@@ -117,27 +137,49 @@ class Spec:
         upper = [[_rounded(end.value, +1) for end in case.upper] for case in self.cases]
         return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
 
+    def inside(self) -> tuple[Tensor, Tensor]:
+        """-> lower, upper (cases, inputs) float64: between them lie exactly those of its numbers that the file allows. Where the lower is
+        above the upper there is none."""
+        lower = [[_inwards(end, +1) for end in case.lower] for case in self.cases]
+        upper = [[_inwards(end, -1) for end in case.upper] for case in self.cases]
+        return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+
     def rules(self) -> Avoid:
         """The polytopes in float64, offsets rounded so that none is smaller than written; shorter lists repeat their last entry."""
+        matrix = torch.zeros(self._sizes(), dtype=torch.float64)
+        offset = torch.zeros(matrix.shape[:3], dtype=torch.float64)
+        for place, row in self._rows():
+            offset[place] = -_rounded(row.bound, +1)
+            for i, factor in row.factors:
+                matrix[(*place, i)] = float(factor)
+        return Avoid(matrix, offset)
+
+    def missed(self) -> Tensor:
+        """-> (cases, polytopes, rows, outputs) float64: how far the factors of `rules` may be from those in the file, at most."""
+        found = torch.zeros(self._sizes(), dtype=torch.float64)
+        for place, row in self._rows():
+            for i, factor in row.factors:
+                found[(*place, i)] = _rounded(abs(factor - Fraction(float(factor))), +1)
+        return found
+
+    def _sizes(self) -> tuple[int, int, int, int]:
         polytopes = max(len(case.polytopes) for case in self.cases)
         rows = max(1, max(len(rows) for case in self.cases for rows in case.polytopes))
-        matrix = torch.zeros((len(self.cases), polytopes, rows, self.outputs), dtype=torch.float64)
-        offset = torch.zeros(matrix.shape[:3], dtype=torch.float64)
+        return len(self.cases), polytopes, rows, self.outputs
+
+    def _rows(self) -> Iterator[tuple[tuple[int, int, int], Row]]:
+        """Every row that a table of all cases has, with its place there."""
+        _, polytopes, rows, _ = self._sizes()
         for c, case in enumerate(self.cases):
             for p in range(polytopes):
                 written = case.polytopes[min(p, len(case.polytopes) - 1)]
                 for r in range(rows if written else 0):
-                    row = written[min(r, len(written) - 1)]
-                    offset[c, p, r] = -_rounded(row.bound, +1)
-                    for i, factor in row.factors:
-                        matrix[c, p, r, i] = float(factor)
-        return Avoid(matrix, offset)
+                    yield (c, p, r), written[min(r, len(written) - 1)].scaled
 
     @cached_property
     def exact(self) -> bool:
-        """Whether float64 writes every factor of an output as it stands in the file."""
-        factors = (f for case in self.cases for rows in case.polytopes for row in rows for _, f in row.factors)
-        return all(Fraction(float(f)) == f for f in factors)
+        """Whether float64 writes every factor of an output, up to a common one for each row."""
+        return all(_writable(f) for case in self.cases for rows in case.polytopes for row in rows for _, f in row.scaled.factors)
 
 
 def read_vnnlib(file: str | Path) -> Spec:
@@ -197,6 +239,22 @@ def _rounded(value: Fraction, towards: int) -> float:
     near = float(value)
     off = Fraction(near) < value if towards > 0 else Fraction(near) > value
     return math.nextafter(near, towards * math.inf) if off else near
+
+
+def _inwards(end: End, towards: int) -> float:
+    """The first float64 at the end of an interval, seen from outside, that belongs to it."""
+    near = _rounded(end.value, towards)
+    return math.nextafter(near, towards * math.inf) if end.strict and Fraction(near) == end.value else near
+
+
+def _writable(value: Fraction) -> bool:
+    return Fraction(float(value)) == value
+
+
+def _size(value: Fraction) -> str:
+    """Of a number that may be too large to be written out."""
+    digits = (abs(value.numerator).bit_length() - value.denominator.bit_length()) * math.log10(2)
+    return f"about {'-' if value < 0 else ''}1e{round(digits)}"
 
 
 class _Reader:
@@ -316,6 +374,11 @@ class _Reader:
             return Term({_name(item): Fraction(1)}, Fraction(0))
         if NUMBER.fullmatch(item):
             return Term({}, Fraction(item))
+        if VALUE.fullmatch(item):
+            shown = item if len(item) <= 40 else f"{item[:40]}..."
+            raise self.refuse(
+                line, f"{shown!r} is too long: at most 400 digits before and after the point, and 3 in the exponent, are read."
+            )
         raise self.refuse(line, f"{item!r} is neither a number nor a variable X_i or Y_i.")
 
     def finished(self) -> Spec:
@@ -360,7 +423,11 @@ class _Alternative:
         if not names:
             return atom.bound > 0 or (atom.bound == 0 and not atom.strict)
         if all(kind == "Y" for kind, _ in names):
-            self.rows.append(Row(tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict))
+            row = Row(tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict)
+            if abs(row.scaled.bound) > LARGEST:
+                terms = " and ".join(f"Y_{i}" for i, _ in row.factors[:3])
+                raise self.reader.refuse(atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64.")
+            self.rows.append(row)
             return True
         if len(names) > 1:
             raise self.reader.refuse(atom.line, "compares an input with another variable: inputs must lie in a box, X_i against a number.")
@@ -374,7 +441,7 @@ class _Alternative:
         (((_, i), factor),) = atom.factors.items()
         end = End(atom.bound / factor, atom.strict)
         if abs(end.value) > LARGEST:
-            raise self.reader.refuse(atom.line, f"the bound of X_{i} is too large for float64.")
+            raise self.reader.refuse(atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64.")
         if factor > 0:
             self.upper[i] = min((e for e in (self.upper[i], end) if e is not None), key=lambda e: (e.value, not e.strict))
         else:

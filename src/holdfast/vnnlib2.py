@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from holdfast.vnnlib import Spec, Token, spec_of
 
 TYPES = ("Real", "Unknown", "F16", "F32", "F64", "BF16")
 PLACE = re.compile(r"(.*?) at line (\d+), column \d+: (.*)", re.DOTALL)
+DECIMAL = re.compile(r"[0-9]+\.?[0-9]*")
+SMALLEST = sys.float_info.min
 WORDS = {
     "And": "and", "Or": "or", "Plus": "+", "Minus": "-", "Negate": "-", "Multiply": "*",
     "LessThan": "<", "LessEqual": "<=", "GreaterThan": ">", "GreaterEqual": ">=",
@@ -40,6 +43,19 @@ def _query(text: str, name: str) -> Any:
         return vnnlib.parse_query_string(text)
     except vnnlib.VNNLibException as error:
         raise BadInput(_told(str(error), name)) from error
+    except (IndexError, ValueError, OverflowError) as error:  # the package reads every number into a float64 on its way
+        raise BadInput(_beyond(text, name)) from error
+
+
+def _beyond(text: str, name: str) -> str:
+    """The first number that float64 cannot hold, with file and line in front."""
+    for line, written in enumerate(text.split("\n"), 1):
+        for number in DECIMAL.findall(written.partition(";")[0]):
+            size = float(number)
+            if math.isinf(size) or (size < SMALLEST and number.strip("0.")):
+                shown = number if len(number) <= 40 else f"{number[:40]}..."
+                return f"{name}:{line}: the number {shown} is too {'large' if math.isinf(size) else 'small'} for float64."
+    return f"{name}: a number cannot be read by the package vnnlib. Write it with fewer digits."
 
 
 def _told(message: str, name: str) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast import batch
 from holdfast.bounding.activation_split import ActivationSplit
 from holdfast.bounding.branch import Branching, InputSplit
 from holdfast.bounding.forms import Form, _generators_through
@@ -80,6 +81,22 @@ def test_a_linear_network_is_known_in_closed_form() -> None:
         assert found.gap <= 1e-6
         assert found.width == pytest.approx(most - least, abs=3e-6)
         honest(found, net, torch.eye(2)[found.output], low, high)
+
+
+def test_a_linear_network_of_many_inputs_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the search before the proof finds nothing: its planes say where the ends are."""
+    linear = nn.Linear(40, 1)
+    net = hf.Network.from_torch(linear.eval(), shape=(40,))
+    weight, bias = linear.weight.detach().double(), float(linear.bias.detach())
+    half = float(weight.abs().sum())
+    for attacked in (True, False):
+        if not attacked:
+            monkeypatch.setattr(_Search, "_attack", lambda *_: None)
+        (found,) = reach(net, (torch.full((40,), -1.0), torch.full((40,), 1.0)), tolerance=1e-6)
+        assert found.closed
+        assert found.nodes == 2
+        assert found.minimum.lower.value <= bias - half <= found.minimum.upper.value + 1e-12
+        assert found.maximum.lower.value - 1e-12 <= bias + half <= found.maximum.upper.value
 
 
 @BOTH
@@ -345,6 +362,49 @@ def test_a_layer_without_bounds_is_named() -> None:
     value = dense(net, *SQUARE)
     assert found.minimum.upper.value == pytest.approx(float(value.min()), abs=1e-3)
     assert found.maximum.lower.value == pytest.approx(float(value.max()), abs=1e-3)
+
+
+# ---- a proof and a witness that exclude each other
+
+
+@pytest.mark.parametrize("cut", [InputSplit, ActivationSplit])
+@pytest.mark.parametrize("end", ["smallest", "largest"])
+def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, cut: type[Branching[Any]], end: str) -> None:
+    """It calls everything settled after one look; the search had not met the lowest value by then, and does so later."""
+    look = cut.look
+
+    def lying(self: Branching[Any], *arguments: Any) -> Any:
+        left, points = look(self, *arguments)
+        wrong = left.task % 2 == (0 if end == "smallest" else 1)
+        return batch.take(left, ~wrong), points
+
+    monkeypatch.setattr(cut, "look", lying)
+    monkeypatch.setattr(_Search, "_attack", lambda *_: None)
+    with pytest.raises(
+        hf.Contradiction, match=r"reach \[.*\] says at least .* \(.*says at most .* at box 0, output 0, the witness \("
+    ) as told:
+        reach(perceptron(2, 2, 6, 6, 1), SQUARE, tolerance=1e-2, method=cut())
+    first, second = ("proved", "witnessed") if end == "smallest" else ("witnessed", "proved")
+    assert str(told.value).index(f"({first})") < str(told.value).index(f"({second})")
+    assert f"method={cut.__name__}" in str(told.value)
+
+
+def test_the_range_encloses_what_the_network_itself_gives() -> None:
+    """In float32 a hundred swallows the last digits: the values met there lie beyond what is proved of real arithmetic."""
+    first, second = nn.Linear(1, 1), nn.Linear(1, 1)
+    first.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.tensor([100.0])})
+    second.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.tensor([-100.0])})
+    net = hf.Network.from_torch(nn.Sequential(first, nn.ReLU(), second).eval(), shape=(1,))
+    low, high = torch.tensor([0.1]), torch.tensor([0.2000033])
+    (found,) = reach(net, (low, high), tolerance=1e-8)
+    smallest, largest = (float(net(at[None])) for at in (found.low_at, found.high_at))
+    assert smallest < float(values(net, low[None])) - 1e-7
+    assert found.minimum.lower.value <= smallest
+    assert found.maximum.upper.value >= largest
+    assert max(found.widened) > 1e-7
+    assert found.closed  # in real arithmetic all is known
+    assert found.gap <= 1e-8
+    assert any("widened to enclose" in said and "float32" in said for said in found.minimum.lower.evidence.assumptions)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import math
 import time
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast import batch
 from holdfast.bounding.activation_split import ActivationSplit
 from holdfast.bounding.branch import Branching, InputSplit
+from holdfast.bounding.engine import propagate
+from holdfast.bounding.prepare import prepared
 from holdfast.lipschitz import read_instances, read_key
-from holdfast.lipschitz.verify import Verdict, verify
+from holdfast.lipschitz.verify import Verdict, _Search, verify
 from holdfast.property import Avoid
 from holdfast.vnnlib import Spec, parse, read_vnnlib
 
@@ -160,6 +165,29 @@ def _least_by_patterns(hidden: nn.Linear, last: nn.Linear) -> float:
     return float(best)
 
 
+def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
+    """Nothing bends, so nothing can be decided: the planes are the network, and several rows together are a linear programme."""
+    from scipy.optimize import linprog
+
+    torch.manual_seed(2)
+    layer = nn.Linear(30, 2)
+    net, low, high = hf.Network.from_torch(layer.eval(), shape=(30,)), [-1.0] * 30, [1.0] * 30
+    weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
+    alone = float(bias[0] - weight[0].abs().sum())
+    columns = torch.cat([weight, -torch.ones(2, 1, dtype=torch.float64)], dim=1).numpy()
+    both = float(linprog([0.0] * 30 + [1.0], A_ub=columns, b_ub=-bias.numpy(), bounds=[(-1, 1)] * 30 + [(None, None)]).fun)
+    assert both > alone + 0.1
+    for method in (None, ActivationSplit()):
+        for shift, answer in ((-1e-4, "unsat"), (1e-4, "sat")):
+            one = spec(low, high, 2, f"(<= Y_0 {alone + shift!r})")
+            two = spec(low, high, 2, f"(<= Y_0 {both + shift!r})", f"(<= Y_1 {both + shift!r})")
+            for asked in (one, two):
+                found = verify(net, asked, method=method)
+                assert found.answer == answer
+                assert found.nodes <= 1
+                assert answer == "unsat" or stands(found, net, asked)
+
+
 # ---- what it may not claim
 
 
@@ -171,6 +199,53 @@ def test_a_judge_that_disagrees_is_heard() -> None:
     found = verify(net, asked, judges=[_never(net)], stop=hf.Stop(seconds=0.5))
     assert found.answer == "timeout"
     assert found.lowest <= 0  # it was met, and not believed
+
+
+def _only_centres(self: _Search) -> None:
+    """A search before any proof that finds nothing."""
+    every = torch.arange(len(self.inside))
+    self._hear(self.inside.centre, every, self.rules.score(self.net(self.inside.centre)))
+
+
+@BOTH
+@pytest.mark.parametrize("lie", ["all is settled", "what waits is better than it is"])
+def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, method: Branching[Any], lie: str) -> None:
+    """Nothing was met before the proof, which is complete at once, or claims too much of what is left; then a counterexample is found."""
+    look = type(method).look
+
+    def lying(self: Branching[Any], *arguments: Any) -> Any:
+        left, points = look(self, *arguments)
+        if lie == "all is settled":
+            return batch.take(left, torch.zeros_like(left.bound, dtype=torch.bool)), points
+        return replace(left, bound=torch.full_like(left.bound, -1e-3)), points
+
+    net, low, high = perceptron(0, 2, 8, 2), [-1.0, -1.0], [1.0, 1.0]
+    value = dense(net, low, high)[:, 0]
+    centre = float(net(torch.zeros(1, 2))[0, 0])
+    asked = spec(low, high, 2, f"(<= Y_0 {(float(value.min()) + centre) / 2!r})")
+    monkeypatch.setattr(_Search, "_attack", _only_centres)
+    assert verify(net, asked, method=method).answer == "sat"
+    monkeypatch.setattr(type(method), "look", lying)
+    with pytest.raises(hf.Contradiction, match=r"verify \[method=.*\] says at least .* \(proved\), verify \[replayed in=") as told:
+        verify(net, asked, method=method)
+    assert "float32, float64" in str(told.value)
+    assert "at property, the witness (" in str(told.value)
+
+
+def test_a_proof_and_the_network_exclude_each_other_whatever_a_judge_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No judge believes the counterexample, but the network gives it in both its arithmetics: a proof that it cannot happen is wrong."""
+    net = perceptron(0, 2, 8, 2)
+    least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
+    asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least + 1e-3!r})")
+    look = InputSplit.look
+
+    def lying(self: InputSplit, *arguments: Any) -> Any:
+        left, points = look(self, *arguments)
+        return batch.take(left, torch.zeros_like(left.bound, dtype=torch.bool)), points
+
+    monkeypatch.setattr(InputSplit, "look", lying)
+    with pytest.raises(hf.Contradiction, match="says at most -"):
+        verify(net, asked, judges=[_never(net)])
 
 
 def test_an_interrupted_search_knows_nothing() -> None:
@@ -263,7 +338,73 @@ def test_numbers_between_which_float32_has_none() -> None:
     assert found.answer == "sat"
     assert found.witness is not None
     assert float(found.witness) == 0.1
+    assert found.evidence is not None
+    assert any("no number" in said for said in found.evidence.assumptions)
     assert verify(net, spec([0.1], [0.1], 1, "(>= Y_0 0.11)")).answer == "unsat"
+
+
+def doubled(net: hf.Network) -> hf.Network:
+    """In float64, which has numbers so close to the ends that the ends' own rounding decides."""
+    twin = net.double(torch.zeros(1, 1))
+    assert twin is not None
+    return twin
+
+
+@pytest.mark.parametrize(
+    ("box", "rule"),
+    [
+        ("(>= X_0 0.3) (<= X_0 1)", "(< Y_0 0.3)"),  # float64's 0.3 is below three tenths, so it is no input of this file
+        ("(>= X_0 0.3) (<= X_0 0.3)", "(< Y_0 0.3)"),  # nor is it three tenths
+        ("(>= X_0 0.1) (<= X_0 0.1)", "(> Y_0 0.1)"),  # float64's 0.1 is above one tenth
+        ("(>= X_0 0) (<= X_0 0.1)", "(> Y_0 0.1)"),
+        ("(>= X_0 0) (<= X_0 0.1)", "(> (* 0.1 Y_0) 0.01)"),
+        ("(> X_0 0.3) (<= X_0 1)", "(<= (+ (* 0.1 Y_0) (* 0.2 Y_0)) 0.09)"),  # 0.3 * 0.3, as it is written
+    ],
+)
+def test_no_counterexample_by_the_rounding_of_decimals(box: str, rule: str) -> None:
+    ends = "".join(f"(assert {end})" for end in box.replace(") (", ")|(").split("|"))
+    asked = parse(f"(declare-const X_0 Real) (declare-const Y_0 Real) {ends} (assert {rule})")
+    for net in (identity(), doubled(identity())):
+        assert verify(net, asked, stop=hf.Stop(seconds=0.3)).answer in ("unknown", "timeout")  # it touches, so nothing closed excludes it
+
+
+def test_a_counterexample_in_float32_lies_between_the_ends_as_written() -> None:
+    """The ends are decimals of float32 numbers: the one that its decimals round up is no input of the file any more."""
+    end = float(torch.tensor(0.3))  # 0.300000011920928955..., of which the decimals below are a little more
+    net = identity()
+    for low, high, answer in ((end, 1.0, "sat"), (0.0, end, "sat")):
+        asked = spec([low], [high], 1, f"(>= Y_0 {low!r})", f"(<= Y_0 {high!r})")
+        found = verify(net, asked)
+        assert found.answer == answer
+        assert stands(found, net, asked)
+        assert found.witness is not None
+        assert torch.equal(found.witness.float().double(), found.witness)
+    found = verify(net, spec([0.0], [end], 1, f"(>= Y_0 {end - 1e-12!r})"))
+    assert found.answer == "sat"
+    assert float(found.witness) == end  # type: ignore[arg-type]
+
+
+def test_what_rounding_factors_misses_is_charged() -> None:
+    """Factors of a ratio that float64 cannot write: what is proved holds for every output that the rules as written forbid."""
+    net = perceptron(3, 2, 6, 2)
+    row = "(+ (* 1.0000000000000000000001 Y_0) (* 3 Y_1))"
+    asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= {row} -1e-3)")
+    assert not asked.exact
+    search = _Search(net, asked, 0, ())
+    graph = prepared(net, search.inside.centre)
+    rules = search._charged(graph)
+    assert rules is not None
+    least = torch.stack([propagate(graph, search.region).lower[graph.output], propagate(graph, search.region).upper[graph.output]])
+    factors, bound = asked.cases[0].polytopes[0][0].scaled.factors, asked.cases[0].polytopes[0][0].scaled.bound
+    for choice in range(4):
+        y = [Fraction(float(least[choice >> i & 1].flatten()[i])) for i in range(2)]
+        exact = sum((f * y[i] for i, f in factors), Fraction(0)) - bound
+        taken = sum((Fraction(float(rules.matrix[0, 0, 0, i])) * y[i] for i in range(2)), Fraction(float(rules.offset)))
+        assert taken <= exact
+    value = dense(net, [-1.0, -1.0], [1.0, 1.0]) @ torch.tensor([1.0, 3.0], dtype=torch.float64)
+    for bound_, answer in ((float(value.min()) - 0.01, "unsat"), (float(value.min()) + 1e-3, "sat")):
+        found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= {row} {bound_!r})"))
+        assert found.answer == answer
 
 
 def test_a_property_without_outputs_or_without_inputs() -> None:

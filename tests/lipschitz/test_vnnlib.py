@@ -1,6 +1,7 @@
 """VNN-LIB files: every form becomes boxes and polytopes that mean the same, and what cannot be read is told with its line."""
 
 import gzip
+import math
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -85,8 +86,88 @@ def test_ends_are_rounded_so_that_nothing_is_left_out() -> None:
     assert -Fraction(float(found.rules().offset)) >= Fraction("0.7")
     exact = spec("(assert (>= X_0 0.5)) (assert (<= X_0 0.75)) (assert (<= Y_0 1))").box()
     assert [float(end) for end in exact] == [0.5, 0.75]
+
+
+def test_factors_that_float64_cannot_write_become_whole_numbers() -> None:
+    found = spec(f"{BOX} (assert (<= (+ (* 0.1 Y_0) (* -0.3 Y_1)) 0.7))")
     assert found.exact
-    assert not spec(f"{BOX} (assert (<= (* 0.1 Y_0) 1))").exact
+    rules = found.rules()
+    assert rules.matrix.flatten().tolist() == [1.0, -3.0]
+    assert float(rules.offset) == -7.0
+    assert not found.missed().any()
+    kept = spec(f"{BOX} (assert (<= (+ (* 0.5 Y_0) (* -3 Y_1)) 0.7))").rules().matrix.flatten().tolist()
+    assert kept == [0.5, -3.0]  # the score stays in the units of the file where they can be kept
+    for huge in ("1e400", "-1e400", "1e-400"):
+        scaled = spec(f"{BOX} (assert (<= (* {huge} Y_0) (* {huge} 3)))").rules()
+        sign = -1.0 if huge.startswith("-") else 1.0
+        assert (scaled.matrix.flatten().tolist(), float(scaled.offset)) == ([sign, 0.0], -3 * sign)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**25), st.integers(-30, 30), st.sampled_from([1, -1])), min_size=2, max_size=2))
+def test_what_factors_miss_is_known(parts: list[tuple[int, int, int]]) -> None:
+    """Of ratios that float64 cannot write at all: the exact factors, up to a common one, lie as near as `missed` says."""
+    written = [f"{sign * digits}e{exponent}" for digits, exponent, sign in parts]
+    found = spec(f"{BOX} (assert (<= (+ (* {written[0]} Y_0) (* {written[1]} Y_1)) 0))")
+    ((row,),) = found.cases[0].polytopes
+    scale = row.scaled.factors[0][1] / row.factors[0][1]
+    assert scale > 0
+    taken, missed = found.rules().matrix.flatten().tolist(), found.missed().flatten().tolist()
+    for text, factor, error in zip(written, taken, missed, strict=True):
+        assert abs(Fraction(text) * scale - Fraction(factor)) <= Fraction(error)
+        assert error <= 2.0**-52
+    assert found.exact == (not any(missed))
+
+
+ODD = ["inf", "nan", "1", "0", "-0.0", "5e-324", "1e400", "1.8e308", "1e"]
+WORDS = ["", "-", "+", "--", "0x", "0b", "1_", "1/", "e", "E", ".", "١", "１"]
+
+
+@given(
+    st.one_of(
+        st.builds(
+            "{}{}.{}e{}".format, st.sampled_from(["", "-", "+"]), st.integers(0, 10**20), st.integers(0, 10**20), st.integers(-2000, 2000)
+        ),
+        st.builds(
+            "{}{}".format, st.sampled_from(WORDS), st.sampled_from(["inf", "nan", "1", "0", "-0.0", "5e-324", "1e400", "1.8e308", "1e"])
+        ),
+        st.floats(allow_nan=True, allow_infinity=True).map(repr),
+    ),
+    st.sampled_from(["(<= Y_0 {})", "(> Y_0 {})", "(<= (* {} Y_0) 1)", "(<= (+ (* {} Y_0) Y_1) 1)", "(<= X_0 {})", "(> (* {} X_0) 1)"]),
+)
+def test_any_number_is_read_exactly_or_refused_with_its_line(number: str, place: str) -> None:
+    told, found = "", None
+    try:
+        found = spec(f"{BOX}\n(assert {place.format(number)})")
+    except BadInput as error:
+        told = str(error)
+    if found is None:
+        assert told.startswith("property:5: ")
+        return
+    if found.cases:
+        (lower, upper), rules = found.box(), found.rules()
+        assert bool((lower <= upper).all() and rules.matrix.isfinite().all() and rules.offset.isfinite().all())
+        assert found.missed().isfinite().all()
+        assert found.inside()[0].isfinite().all()
+    value = Fraction(number)  # so it is a number, in the digits that everybody reads
+    assert number.isascii()
+    for case in found.cases if place == "(<= Y_0 {})" else ():
+        assert case.met([0.0, 0.0]) == (value >= 0)
+
+
+def test_ends_between_which_exactly_the_allowed_numbers_lie() -> None:
+    found = spec("(assert (>= X_0 0.3)) (assert (< X_0 0.5)) (assert (> X_1 0.5)) (assert (<= X_1 0.7)) (assert (<= Y_0 0))", inputs=2)
+    (lower,), (upper,) = (end.tolist() for end in found.inside())
+    assert lower == [math.nextafter(0.3, 1), math.nextafter(0.5, 1)]  # float64's 0.3 is below three tenths
+    assert upper == [math.nextafter(0.5, 0), 0.7]
+    (case,) = found.cases
+    assert case.holds(lower)
+    assert case.holds(upper)
+    for i in range(2):
+        assert not case.holds([math.nextafter(v, 0) if k == i else v for k, v in enumerate(lower)])
+        assert not case.holds([math.nextafter(v, 1) if k == i else v for k, v in enumerate(upper)])
+    assert not case.holds([math.nan, 0.6])
+    none = spec("(assert (>= X_0 0.1)) (assert (<= X_0 0.1)) (assert (<= Y_0 0))").inside()
+    assert float(none[0]) == math.nextafter(float(none[1]), 1)
 
 
 def test_counterexamples_are_compared_without_rounding() -> None:
@@ -124,7 +205,10 @@ def test_counterexamples_are_compared_without_rounding() -> None:
         (f"{BOX}\n(prove Y_0)", 5, ["'prove' is no command"]),
         (f"{BOX}\nY_0", 5, ["outside of any bracket"]),
         (f"{BOX}\n(assert (<= (+) Y_0))", 5, ["computes with nothing"]),
-        ("(assert (>= X_0 -1e999))", 4, ["too large for float64"]),
+        ("(assert (>= X_0 -1e999))", 4, ["the bound of X_0 is about -1e999", "too large for float64"]),
+        (f"{BOX}\n(assert (<= Y_0 1e400))", 5, ["the bound of Y_0 is about 1e400", "too large for float64"]),
+        (f"{BOX}\n(assert (<= (* 1e-400 Y_0) Y_1 ))\n(assert (<= (* 1e-400 Y_0) 1))", 6, ["the bound of Y_0 is about 1e400"]),
+        (f"{BOX}\n(assert (<= Y_0 {'1' * 500}))", 5, ["is too long", "400 digits"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_told_with_its_line(body: str, line: int, words: list[str]) -> None:

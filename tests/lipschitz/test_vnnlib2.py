@@ -77,6 +77,23 @@ def test_elements_are_counted_row_by_row_and_numbers_are_exact() -> None:
 
 
 @pytest.mark.usefixtures("package")
+def test_decimals_decide_as_they_are_written() -> None:
+    found = parse(HEAD + BOX + "(assert (<= (+ (* 0.1 Y[0,0]) (* 0.2 Y[0,1])) 0.3))")
+    assert found.rules().matrix.flatten().tolist() == [1.0, 2.0]
+    assert float(found.rules().offset) == -3.0
+    assert not meets(found, [0.5, 0.1], [1.0, 1.0])  # float64's 0.1 is above one tenth
+    assert meets(found, [0.5, 0.0625], [1.0, 1.0])
+    assert not meets(found, [0.5, 0.0625], [1.0, 1.0 + 2.0**-52])
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(("number", "says"), [("1" * 350 + ".0", "f:4: .*large"), ("0." + "0" * 350 + "1", "f:4: .*small")])
+def test_numbers_that_float64_cannot_hold_are_named(number: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        parse(HEAD + BOX + f"(assert (<= Y[0,0] {number}))", "f")
+
+
+@pytest.mark.usefixtures("package")
 def test_both_versions_give_the_same_and_deep_nesting_is_read() -> None:
     one = parse(
         "(declare-const X_0 Real) (declare-const X_1 Real) (declare-const Y_0 Real) (declare-const Y_1 Real)"

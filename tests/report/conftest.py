@@ -15,7 +15,9 @@ def new_store(tmp_path: Path) -> Iterator[Callable[..., hf.Store]]:
     stores: list[hf.Store] = []
 
     def create(**question: Any) -> hf.Store:
-        stores.append(hf.Store.create(tmp_path / f"run{len(stores)}", {**QUESTION, **question}))
+        """Each of a network of its own, unless the question names one."""
+        model = {**QUESTION["model"], "fingerprint": QUESTION["model"]["fingerprint"] + str(len(stores) or "")}
+        stores.append(hf.Store.create(tmp_path / f"run{len(stores)}", {**QUESTION, "model": model, **question}))
         return stores[-1]
 
     yield create

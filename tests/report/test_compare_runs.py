@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from report_runs import Document, TinyImages, bracket, put, record
+from report_runs import QUESTION, Document, TinyImages, bracket, put, record
 
 import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.report.compare import Comparison, compare, interval, outcome
 from holdfast.report.compare_page import render
 from holdfast.report.compare_table import as_json, as_markdown
+from holdfast.report.gate import Rules, gate
 from holdfast.report.pairing import Run, distinct, load
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 
 NewStore = Callable[..., hf.Store]
 Ends = Sequence[tuple[float, float]]
@@ -204,13 +206,72 @@ def test_real_runs_of_two_networks(new_store: NewStore) -> None:
     labels = net(x).argmax(-1)
     runs = []
     for name, methods in (("both", [hf.PGD(), hf.Certify()]), ("search", [hf.PGD()])):
-        store = new_store()
+        store = new_store(**SAME)
         put(store, x, labels.tolist(), net)
         hf.radius(net, x, labels, store=store, methods=methods)
         runs.append(load(store, name))
     found = compare(runs)
     assert found.sides[0].mean_lower > found.sides[1].mean_lower == 0
     assert not found.duels[0].wins + found.duels[0].losses  # one network cannot beat itself
+
+
+SAME = {"model": QUESTION["model"]}
+
+
+@pytest.mark.parametrize("liar", ["a", "b"])
+def test_runs_of_one_network_that_exclude_each_other_are_a_contradiction(new_store: NewStore, liar: str) -> None:
+    ends: dict[str, Ends] = {"a": [(0.1, 0.2), (0.1, 0.3)], "b": [(0.15, 0.4), (0.2, 0.3)]}
+    ends[liar] = [ends[liar][0], (0.5, math.inf)]
+    one, two = run(new_store(**SAME, tier="tight"), ends["a"], "a"), run(new_store(**SAME, seed=4), ends["b"], "b", order=[1, 0])
+    with pytest.raises(hf.Contradiction) as told:
+        compare([one, two])
+    message, honest = str(told.value), "b" if liar == "a" else "a"
+    assert f"{liar}: Certify says at least 0.5 (proved), {honest}: PGD says at most 0.3 (witnessed)" in message
+    assert "input 1 of a (input 0 of b)" in message
+    with pytest.raises(hf.Contradiction):
+        gate(two, Rules(), baseline=one)
+    three = compare([one, run(new_store(), [(0.6, 0.7), (0.1, 0.2)], "c")])  # another network may hold longer, or less long
+    assert three.duels[0].losses == 1
+
+
+def test_the_same_method_is_told_apart_by_its_settings(new_store: NewStore) -> None:
+    runs = []
+    for name, bound, batch in (("a", Bound(0.5, Evidence("proved", "Grid", {"batch": 1})), 1), ("b", None, 2)):
+        store = new_store(**SAME)
+        lower, upper = (
+            bound or by_definition(0.0),
+            by_definition(math.inf) if bound else Bound(0.25, Evidence("witnessed", "Grid", {"batch": 2})),
+        )
+        store.write([Record(Key(0), Bracket(lower, upper), "finished", 0.1, batch)])
+        runs.append(load(store, name))
+    with pytest.raises(hf.Contradiction, match=r"a: Grid \[batch=1\] says at least 0.5 .*b: Grid \[batch=2\] says at most 0.25"):
+        compare(runs)
+
+
+def test_frames_of_one_network_must_agree_too(new_store: NewStore) -> None:
+    """Of the weakest frames nothing is wrong; of frame 1 one run proves what the other refutes."""
+    runs = []
+    for name, ends in (("a", [(0.1, 0.2), (0.5, 0.6)]), ("b", [(0.1, 0.2), (0.2, 0.3)])):
+        store = new_store(**SAME, frames="each")
+        store.write([record(0, *pair, frame=frame) for frame, pair in enumerate(ends)])
+        runs.append(load(store, name))
+    with pytest.raises(hf.Contradiction, match=r"input 0, frame 1 of a \(input 0, frame 1 of b\)"):
+        compare(runs)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": {**QUESTION["model"], "fingerprint": "cafe"}},
+        {"model": {"name": "tiny"}},
+        {"asked": {"network": {"mean": "0.5"}}},
+        {"asked": {"network": {"black_box": True}}},
+        {"radius": 0.2},
+    ],
+)
+def test_what_asks_another_network_or_another_question_may_differ(new_store: NewStore, other: dict[str, object]) -> None:
+    one, two = run(new_store(**SAME), [(0.5, 0.6)], "a"), run(new_store(**{**SAME, **other}), [(0.1, 0.2)], "b")
+    assert compare([one, two]).duels[0].wins == 1
 
 
 def test_names_tell_runs_apart() -> None:

@@ -59,9 +59,11 @@ class ActivationSplit(Branching[Decisions]):
         return max(1, int(self.pairs(graph) * len(frontier) // frontier.open.sum()))
 
     def most(self, graph: Graph) -> int:
-        return min(self.waiting, NUMBERS // (6 * sum(node.size for node in arguments(graph))))
+        return min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
 
     def look(self, graph: Graph, region: Box, rules: Avoid, parts: Decisions, deadline: float = math.inf) -> tuple[Decisions, Points]:
+        if not arguments(graph):
+            return _at_once(graph, region, rules, parts)
         ends = apart(graph, parts.lower), apart(graph, parts.upper)
         known, empty = propagate(graph, batch.take(region, parts.task), within={node: (ends[0][node], ends[1][node]) for node in ends[0]})
         part, polytope = (parts.open & ~empty[:, None]).nonzero().unbind(1)  # pairs: a part, and a polytope not ruled out there
@@ -92,6 +94,22 @@ class ActivationSplit(Branching[Decisions]):
             for side, end in enumerate((parts.lower, parts.upper))
         )
         return replace(parts, lower=together(graph, lower), upper=together(graph, upper))
+
+
+def _at_once(graph: Graph, region: Box, rules: Avoid, parts: Decisions) -> tuple[Decisions, Points]:
+    """Without a function that bends at zero there is nothing to decide. The planes of an affine network are the network itself, so what
+    they and a linear programme do not settle is given up."""
+    known, _ = propagate(graph, batch.take(region, parts.task))
+    part, polytope = parts.open.nonzero().unbind(1)
+    task = parts.task[part]
+    asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
+    solution = solve(asked)
+    least = asked.proved(solution.multiplier, solution.weight)
+    settled = least > 0
+    lost = min(parts.lost, float(torch.maximum(least, parts.bound[part])[~settled].min())) if bool((~settled).any()) else parts.lost
+    where = task[~settled]
+    points = Points(solution.point[~settled], region.lower[where], region.upper[where], where)
+    return replace(batch.take(parts, part[:0]), lost=lost), points
 
 
 def _after(parts: Decisions, part: Tensor, polytope: Tensor, found: Found) -> Decisions:

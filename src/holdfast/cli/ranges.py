@@ -23,6 +23,7 @@ from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.lipschitz import Range, reach
 from holdfast.lipschitz.verify import input_shape
 from holdfast.network import Network
+from holdfast.report.summary import at_least, at_most
 from holdfast.result import Bracket
 from holdfast.solver import Stop
 
@@ -146,8 +147,8 @@ def _table(found: list[Range], names: list[str] | None) -> Table:
         which = [names[r.box] if names else str(r.box)] if several else []
         smallest, largest = r.minimum, r.maximum
         view.add_row(
-            *which, str(r.output), f"{smallest.lower.value:.6g} .. {smallest.upper.value:.6g}",
-            f"{largest.lower.value:.6g} .. {largest.upper.value:.6g}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
+            *which, str(r.output), f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
+            f"{at_least(largest.lower.value, 6)} .. {at_most(largest.upper.value, 6)}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
         )  # fmt: skip
     closed = sum(r.closed for r in found)
     known = f"{closed} of {len(found)} known to {found[0].tolerance:g}."
@@ -158,6 +159,10 @@ def _table(found: list[Range], names: list[str] | None) -> Table:
 def _tell(found: list[Range], net: Network, console: Console) -> None:
     for note in dict.fromkeys([*net.notes, *(r.note for r in found if r.note)]):
         line(console, "note", note, warns=True)
+    most = max(max(r.widened) for r in found)
+    if most:
+        own = str(net.dtype).removeprefix("torch.")
+        line(console, "note", f"proved ends were moved out by up to {most:.2g}, to what the network itself gives in {own}", warns=True)
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
         for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):
             line(console, kind, ", ".join(f"{value:.6g}" for value in at.flatten().tolist()))
@@ -175,6 +180,7 @@ def _plain(r: Range, names: list[str] | None) -> dict[str, Any]:
         "largest at": r.high_at.tolist(),
         "tolerance": r.tolerance,
         "closed": r.closed,
+        "widened": list(r.widened),
         "seconds": r.seconds,
         "parts": r.nodes,
         "queries": r.queries,

@@ -21,6 +21,7 @@ from holdfast.lipschitz import Instance, Verdict, read_instances, read_key, veri
 from holdfast.lipschitz.instances import contradicts
 from holdfast.lipschitz.verify import input_shape
 from holdfast.network import Network
+from holdfast.report.summary import at_least, at_most
 from holdfast.solver import Stop
 from holdfast.vnnlib import read_vnnlib
 
@@ -60,7 +61,8 @@ def _remarks(found: Verdict, net: Network, judges: list[Network]) -> Iterator[st
         yield "proved in float64 with every rounding charged"
         yield from (f"where {said}" for said in (found.evidence.assumptions if found.evidence else ()))
     else:
-        yield f"the smallest score lies between {found.least:.6g} (proved) and {found.lowest:.6g} (met); not positive would be sat"
+        least, lowest = at_least(found.least, 6), at_most(found.lowest, 6)
+        yield f"the smallest score lies between {least} (proved) and {lowest} (met); not positive would be sat"
     yield f"{found.nodes} parts bounded, {found.seconds:.2f} s"
 
 

@@ -15,7 +15,11 @@ from holdfast.result import Bracket
 
 @dataclass(frozen=True)
 class Range:
-    """All values of one output over one box: minimum.lower <= every value <= maximum.upper is proved; the other two ends were met."""
+    """All values of one output over one box: minimum.lower <= every value <= maximum.upper is proved; the other two ends were met.
+
+    The proof speaks of real arithmetic. Where the network itself, in its own arithmetic, was seen to give a value beyond a proved end, that
+    end is moved out to it, so that the range encloses what was seen; `widened` says by how much, and the end's evidence says so.
+    """
 
     box: int
     output: int  # its number, or that of the row
@@ -28,6 +32,7 @@ class Range:
     nodes: int  # parts of boxes that were bounded
     queries: int
     note: str = ""
+    widened: tuple[float, float] = (0.0, 0.0)  # minimum.lower and maximum.upper: the proof itself is so much better
 
     @property
     def width(self) -> float:
@@ -36,8 +41,8 @@ class Range:
 
     @property
     def gap(self) -> float:
-        """What is not known: the wider of the two brackets."""
-        return max(self.minimum.gap, self.maximum.gap)
+        """What is not known: the wider of the two brackets, as they were proved."""
+        return max(self.minimum.gap - self.widened[0], self.maximum.gap - self.widened[1], 0.0)
 
     @property
     def closed(self) -> bool:

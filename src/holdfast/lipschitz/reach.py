@@ -31,11 +31,11 @@ from holdfast.bounding.prepare import prepared
 from holdfast.bounding.question import ASSUMPTIONS, CHECKS
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.lipschitz.ranges import Range, box_of, rows_of, within
-from holdfast.lipschitz.search import FULL, lowered, method_for, near, problem_of, scattered
+from holdfast.lipschitz.search import FULL, lowered, method_for, near, problem_of, rounding, scattered
 from holdfast.network import Network
 from holdfast.property import Avoid
 from holdfast.region import Box
-from holdfast.result import Bound, Bracket, Evidence, by_definition
+from holdfast.result import Bound, Bracket, Evidence, by_definition, contradiction
 from holdfast.rounding import gamma
 from holdfast.solver import Stop
 
@@ -47,6 +47,7 @@ ROUNDS = 3
 ROUNDS_BLACK_BOX = 12  # without gradients the boxes shrink slowly
 CACHED = 2**21  # numbers in the forms of one batch of boxes: few enough to stay near the processor
 SHY = 1 - 2.0**-20  # of the tolerance: what is left pays for rounding the difference of both ends
+WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the network itself was seen to give in {dtype}"
 
 
 def reach(
@@ -69,6 +70,8 @@ def reach(
     method     InputSplit or ActivationSplit; if not said, the first where few inputs move.
 
     The proved ends speak of the network in real arithmetic; the others were met by its twin in float64, or by itself where there is none.
+    Where the network itself gives a value beyond a proved end by its own rounding, the end is moved out to it; a value of the twin beyond
+    one is a Contradiction.
     """
     limit = stop or Stop()
     if limit.queries is not None or limit.gap:
@@ -124,6 +127,8 @@ class _Search:
             chosen = replace(chosen, walks=False, elements=CACHED)
         self.settings = {"method": type(chosen).__name__, **asdict(chosen)}  # type: ignore[call-overload]
         self._prove(graph, chosen, deadline)
+        if time.monotonic() < deadline:
+            self._doubt()
 
     def _prove(self, graph: Graph, method: Branching[Any], deadline: float) -> None:
         self.frontier = method.start(graph, self.region, self.rules)
@@ -137,6 +142,7 @@ class _Search:
             tasks = self.frontier.task.unique()
             self.frontier, points = method.step(graph, self.region, self.rules, self.frontier, deadline)
             self._give_up(tasks)
+            self._conclude()  # before the search: what is met now must not pass what was proved before
             before, downhill = self.best.clone(), paid or step % 4 == 0
             for x, task, _ in near(self.net, self.inside, self.rules, points, self.generator, downhill=downhill, longest=STEPS):
                 self._hear(x, task)
@@ -169,11 +175,16 @@ class _Search:
             if time.monotonic() >= deadline:
                 return
 
+    def _doubt(self) -> None:
+        """Once more downhill from the best places: an honest proof has nothing to fear from that."""
+        found, _ = lowered(problem_of(self.net, self.inside, self.rules), self.inside.project(self.at.to(self.inside.centre))[None], STEPS)
+        self._hear(found[0], torch.arange(len(self.inside), device=self.net.device))
+
     @torch.no_grad()
     def _hear(self, x: Tensor, task: Tensor) -> None:
         """Candidates (n, *shape): the values there count as the twin sees them, in the box as it was given."""
         point = batch.take(self.region, task).project(x.double())
-        value = self._values(point, task)
+        value = self._values(self.twin(point), task)
         # The lowest candidate of each question: ordered by value, then by question.
         order = value.argsort(stable=True)
         order = order[task[order].argsort(stable=True)]
@@ -186,8 +197,8 @@ class _Search:
         if self.frontier is None:
             self.threshold = self.best - SHY * self.tolerance
 
-    def _values(self, point: Tensor, task: Tensor) -> Tensor:
-        value = (self.matrix[task, 0, 0] * self.twin(point).double()).sum(1)
+    def _values(self, outputs: Tensor, task: Tensor) -> Tensor:
+        value = (self.matrix[task, 0, 0] * outputs.double()).sum(1)
         return torch.where(value.isfinite(), value, torch.inf)
 
     def _lower_thresholds(self) -> None:
@@ -220,33 +231,46 @@ class _Search:
         if self.frontier is not None:
             self._give_up(torch.arange(len(self.region), device=self.net.device))  # an interruption may have come before
             self._conclude()
-        self.best = self._values(self.at, torch.arange(len(self.at), device=self.net.device))  # replayed
+        outputs = self.twin(self.at)
+        self.best = self._values(outputs, torch.arange(len(self.at), device=self.net.device))  # replayed
+        missed = rounding(self.matrix[:, 0, 0], outputs).tolist()
         queries = sum(one.queries - before for one, before in self.networks.values())
         nodes = 0 if self.frontier is None else self.frontier.looked
         executed = (self.matrix[:, 0, 0] * self.net(self.at).double()).sum(1).tolist()
         places = itertools.product(range(len(self.region) // (2 * len(names))), names)
         found = []
         for t, (box, name) in enumerate(places):
-            low, high = (self._bracket(k, executed[k]) for k in (2 * t, 2 * t + 1))
-            turned = Bracket(Bound(-high.upper.value, high.upper.evidence), Bound(-high.lower.value, high.lower.evidence))
+            ends = [self._bracket(k, executed[k], missed[k], f"box {box}, output {name}") for k in (2 * t, 2 * t + 1)]
+            (low, below), (high, above) = ends
             low_at, high_at = (self.at[k].cpu() for k in (2 * t, 2 * t + 1))
-            note = "" if max(low.gap, high.gap) <= self.tolerance else self.note
-            found.append(Range(box, name, low, turned, low_at, high_at, self.tolerance, seconds, nodes, queries, note))
+            one = Range(box, name, low, high, low_at, high_at, self.tolerance, seconds, nodes, queries, self.note, (below, above))
+            found.append(replace(one, note="") if one.closed else one)
         return found
 
-    def _bracket(self, t: int, executed: float) -> Bracket:
-        """Of the smallest value of question t. A proof of real arithmetic may pass what was met in another by its rounding."""
-        best, proved = float(self.best[t]), float(self.proved[t])
-        rounding = math.sqrt(torch.finfo(self.twin.dtype).eps) * (1 + abs(best))
-        if best < proved <= best + rounding:
-            proved = best
+    def _bracket(self, t: int, executed: float, missed: float, where: str) -> tuple[Bracket, float]:
+        """Of the smallest or largest value, and how far its proved end was moved out. A proof of real arithmetic meets what its twin in
+        float64 met; by more than rounding it must not pass that. What the network itself gave is enclosed, whatever its rounding."""
         turned = -1.0 if t % 2 else 1.0
-        settings = {"tolerance": self.tolerance, **self.settings}
+        best, proved = float(self.best[t]), float(self.proved[t])
         said, point = {"as executed": turned * executed}, self.at[t].cpu().clone()
         seen = Evidence("witnessed", "reach", said, self.seed, dtype=str(self.twin.dtype), witness=point)
+        settings = {"tolerance": self.tolerance, **self.settings}
         proof = Evidence("proved", "reach", settings, self.seed, dtype="torch.float64", assumptions=ASSUMPTIONS, checks=CHECKS)
-        lower = Bound(proved, proof) if proved > -math.inf else by_definition(-math.inf)
-        return Bracket(lower, Bound(best, seen))
+        if proved > best + missed:
+            raise contradiction(*_turned(Bound(proved, proof), Bound(best, seen), turned), where)
+        end = min([proved, best, *([executed] if math.isfinite(executed) else [])])
+        by = proved - end if end < proved < math.inf else 0.0
+        if by:
+            dtype = self.net.dtype if end == executed else self.twin.dtype
+            told = WIDENED.format(proved=turned * proved, seen=turned * end, dtype=str(dtype).removeprefix("torch."))
+            proof = replace(proof, assumptions=(*proof.assumptions, told))
+        lower = Bound(end, proof) if end > -math.inf else by_definition(-math.inf)
+        return Bracket(*_turned(lower, Bound(best, seen), turned)), by
+
+
+def _turned(lower: Bound, upper: Bound, side: float) -> tuple[Bound, Bound]:
+    """Of the negative values: the ends of the values themselves."""
+    return (lower, upper) if side > 0 else (Bound(-upper.value, upper.evidence), Bound(-lower.value, lower.evidence))
 
 
 def _below(threshold: Tensor, bound: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ FULL = 8  # times what a method likes to have waiting; depth first that takes ve
 OFTEN = 16  # batches of parts after each of which the search goes downhill; later, after every fourth
 TRIES, SHORT = 64, 12  # places from which it does, and steps
 LONGEST = 100  # steps where there are few places
+ROUNDING = 2**12  # units of the arithmetic, in the sizes of what is added: more than evaluating a network at one point misses
 
 
 def method_for(graph: Graph, region: Box) -> Branching[Any]:
@@ -67,3 +68,10 @@ def near(
         steps = min(longest, SHORT * TRIES // len(chosen))
         found, score = lowered(problem.take(chosen), tried[chosen][None], steps)
         yield found[0], points.task[chosen], score[0]
+
+
+def rounding(matrix: Tensor, outputs: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+    """rows (..., outputs) of outputs (..., outputs) -> (...): how far evaluating them in the arithmetic of the outputs may lie from the
+    truth. A witness that passes a proof by no more than this does not contradict it."""
+    size = (matrix.abs() * outputs.abs()).double().sum(-1) + torch.as_tensor(offset).abs()
+    return ROUNDING * torch.finfo(outputs.dtype).eps * (1 + size)

@@ -98,7 +98,8 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confidence: float = 0.95) -> Comparison:
-    """BadInput unless there are two or more runs that asked the same question of at least one common input."""
+    """BadInput unless there are two or more runs that asked the same question of at least one common input; Contradiction where runs of
+    the same network exclude each other."""
     if len(runs) < 2:
         raise BadInput("one run has nothing to be compared with: give two or more.")
     if not 0 < confidence < 1:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import BadInput
+from holdfast.report.agreement import agree
 from holdfast.report.summary import Row, rows_of, short, word_name
 from holdfast.store import Store, StoredInput
 
@@ -52,7 +53,8 @@ def load(store: Store, name: str | None = None) -> Run:
 
 
 def paired(runs: Sequence[Run]) -> list[tuple[Row, ...]]:
-    """One tuple for each input that all runs answered, with a row of each; BadInput where they cannot be compared."""
+    """One tuple for each input that all runs answered, with a row of each; BadInput where they cannot be compared, Contradiction where
+    runs of one network exclude each other."""
     for other in runs[1:]:
         _same_question(runs[0], other)
     tables = [_by_identity(run) for run in runs]
@@ -63,7 +65,9 @@ def paired(runs: Sequence[Run]) -> list[tuple[Row, ...]]:
     if not common:
         names = ", ".join(run.name for run in runs)
         raise BadInput(f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data.")
-    return [tuple(table[identity] for table in (first, *rest)) for identity in common]
+    pairs = [tuple(table[identity] for table in (first, *rest)) for identity in common]
+    agree(runs, pairs)
+    return pairs
 
 
 def _same_question(first: Run, other: Run) -> None:
