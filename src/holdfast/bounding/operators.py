@@ -266,6 +266,11 @@ def pad(graph: Graph, call: Call) -> Node:
     mode = args[2] if len(args) > 2 and isinstance(args[2], str) else kwargs.get("mode", "constant")
     value = next((a for a in args[2:] if isinstance(a, int | float)), kwargs.get("value")) or 0.0
 
+    if not math.isfinite(value):
+        raise UnsupportedLayer(
+            f"{call.name}: padding with {value:g} has no bound here; where a max pooling follows, let it pad by itself. Attacks still work."
+        )
+
     def padded(v: Tensor, fill: float) -> Tensor:
         return torch.nn.functional.pad(v, args[1], mode, fill if mode == "constant" else None)
 

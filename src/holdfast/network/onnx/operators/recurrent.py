@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import UnsupportedLayer
+from holdfast.network.onnx.operators.arithmetic import softplus
 from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
 
 _GATES = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}
@@ -23,7 +24,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "softsign": torch.nn.functional.softsign,
-    "softplus": torch.nn.functional.softplus,
+    "softplus": softplus,
 }
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
@@ -39,6 +40,11 @@ def recurrent(node: Node) -> list[Node]:
     unknown = [name for name in _activations(node) if name not in _ACTIVATIONS]
     if unknown:
         raise node.unsupported(f"activation {', '.join(unknown)}")
+    if node.operator == "LSTM" and node.number("clip", 0):
+        # ONNX clips the memory on its way to the last activation, onnxruntime does not.
+        raise node.unsupported("clip, of which ONNX and onnxruntime have different opinions,")
+    if len(_activations(node)) != len(_DEFAULTS[node.operator]) * _directions(node):
+        raise node.unsupported(f"{len(_activations(node))} activations")
     data, weight, recurrence, bias, lengths, *state = (*node.inputs, *[""] * (8 - len(node.inputs)))
     state = state[:2] if node.operator == "LSTM" else state[:1]
     if not _fits(node):
