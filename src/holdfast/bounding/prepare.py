@@ -13,10 +13,10 @@ from holdfast.network.adapter import Adapter, InTurn, OneByOne
 
 def prepared(net: Network, x: Tensor) -> Graph:
     """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded."""
-    return fused(build(_for_one(net), x))
+    return fused(build(for_one(net), x))
 
 
-def _for_one(net: Network) -> Network:
+def for_one(net: Network) -> Network:
     """A model that takes single inputs is mapped over a batch, which no graph can show. Graphs are about one input, so it is given one."""
     adapter = net.module
     inner = adapter.model if isinstance(adapter, Adapter) else None

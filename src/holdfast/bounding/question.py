@@ -5,6 +5,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from holdfast.bounding.graph import Graph, build
+from holdfast.bounding.prepare import for_one
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, Robustness, Targeted
@@ -24,7 +25,7 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
     key = (problem.region.shape, ranking)
     if key not in known:
-        known[key] = build(problem.network, problem.region.centre, ranking=ranking)
+        known[key] = build(for_one(problem.network), problem.region.centre, ranking=ranking)
     return known[key]
 
 
