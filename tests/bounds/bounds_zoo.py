@@ -182,6 +182,9 @@ GROUPS: dict[str, list[Function]] = {
         lambda h: h - torch.ones_like(h) * 0.5 + h.new_zeros(6) - torch.full_like(h, 0.1) * h.new_ones(h.shape[0], 1),
         lambda h: torch.addmm(V6.to(h), h, T66.flatten(0, 1).to(h), beta=-1, alpha=-2),
     ],
+    "nothing": [
+        lambda h: torch.cat([h, h[:, 2:2], h[:, :1]], 1), lambda h: torch.cat([h.split([0, 6], 1)[0].relu(), h.tanh()], 1),
+    ],
     "pads and means": [
         lambda h: F.pad(h, (1, 2), value=-0.7)[:, ::3], lambda h: F.pad(h.unsqueeze(1), (2, 1), mode="circular").flatten(1),
         lambda h: F.pad(h.unsqueeze(1), (2, 1), mode="reflect").flatten(1),
@@ -200,9 +203,15 @@ GROUPS: dict[str, list[Function]] = {
         lambda h: h.amax(1, keepdim=True) + h, lambda h: h.reshape(-1, 2, 3).amax((1, 2)).unsqueeze(1), lambda h: h.amax(-1, keepdim=True),
         lambda h: F.max_pool1d(h.unsqueeze(1), 2).flatten(1), lambda h: F.max_pool1d(h.unsqueeze(1), 3, 2).flatten(1),
         lambda h: F.max_pool2d(h.reshape(-1, 1, 2, 3), (2, 2), (1, 1)).flatten(1),
+        lambda h: F.max_pool1d(h.unsqueeze(1), 2, 1, padding=1).flatten(1),
+        lambda h: F.max_pool1d(h.unsqueeze(1), 2, 1, dilation=2).flatten(1),
+        lambda h: F.max_pool1d(h.unsqueeze(1), 4, 4, ceil_mode=True).flatten(1),
+        lambda h: F.max_pool2d(h.reshape(-1, 1, 2, 3), (2, 3), (2, 2), (1, 1), ceil_mode=True).flatten(1),
     ],
     "softplus": [
         F.softplus, lambda h: F.softplus(h, 2.0, 1.0), lambda h: F.softplus(h, 0.3, 0.0), lambda h: F.softplus(40.0 * h), F.logsigmoid,
+        lambda h: torch.logaddexp(40.0 * h, torch.zeros_like(h)), lambda h: torch.logaddexp(h[:, :3], 2.0 * h[:, 3:]),
+        lambda h: torch.logaddexp(torch.full_like(h, 0.7), h),
     ],
     "gated by itself": [
         F.gelu, lambda h: F.gelu(2.0 * h, approximate="tanh"), F.silu, lambda h: F.silu(3.0 * h, inplace=True), F.mish, F.glu,

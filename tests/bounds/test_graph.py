@@ -86,9 +86,8 @@ def written_after_dropout(h: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "padded max pool": (lambda h: F.max_pool1d(h.unsqueeze(1), 2, 1, padding=1).flatten(1), "max pooling"),
-    "dilated max pool": (lambda h: F.max_pool1d(h.unsqueeze(1), 2, 1, dilation=2).flatten(1), "max pooling"),
-    "rounded max pool": (lambda h: F.max_pool1d(h.unsqueeze(1), 4, 4, ceil_mode=True).flatten(1), "max pooling"),
+    "a window of padding only": (lambda h: F.max_pool1d(h[:, :1].unsqueeze(1), 2, 1, 1, 2).flatten(1).exp() + h, "padding only"),
+    "padding with infinity": (lambda h: F.max_pool1d(F.pad(h.unsqueeze(1), (1, 0), value=-torch.inf), 2).flatten(1), "padding with -inf"),
     "largest and where": (lambda h: h.max(1, keepdim=True)[0] + h, "max.dim"),
     "integers": (lambda h: (3 * h).long().to(h.dtype), "integers"),
     "integers by example": (lambda h: (3 * h).to(torch.zeros(1, dtype=torch.int32)).to(h.dtype), "integers"),

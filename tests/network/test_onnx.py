@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.backend.test.case.node
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -308,41 +307,6 @@ SHAPES = [
 def test_one_operator_answers_as_onnxruntime_does(one: Case) -> None:
     model, inputs = one.model()
     agrees(model, *inputs)
-
-
-def test_the_cases_of_onnx_itself() -> None:
-    """Every case the standard ships for an operator with a rule: right values, or one of our errors."""
-    right = 0
-    for one in onnx_cases():
-        [(inputs, outputs), *_] = one.data_sets
-        names = [port.name for port in one.model.graph.input]
-        settings = {name: value for name, value in list(zip(names, inputs, strict=True))[1:] if value.dtype.kind in "ib"}
-        for bind in ({}, settings):  # the cases feed shapes and axes as inputs; a network holds them
-            with contextlib.suppress(UnsupportedLayer, BadInput):
-                module = import_onnx(one.model, one.name, constants=bind)
-                found = run(module, [value for name, value in zip(names, inputs, strict=True) if name not in bind], None)
-                for mine, theirs in zip(found, outputs, strict=True):
-                    assert mine.dtype == theirs.dtype, one.name
-                    assert mine.shape == theirs.shape, one.name
-                    np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5, err_msg=one.name)
-                right += 1
-                break
-    assert right > 600
-
-
-def onnx_cases() -> list[Any]:
-    """Those in types that torch computes in, on data that is not empty."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cases = onnx.backend.test.case.node.collect_testcases(None)
-
-    def usable(value: Any) -> bool:
-        return isinstance(value, np.ndarray) and value.size > 0 and value.dtype.name in NUMBERS
-
-    return [case for case in cases if case.data_sets and all(usable(v) for side in case.data_sets[0] for v in side)]
-
-
-NUMBERS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 
 
 def test_the_comparison_can_fail() -> None:

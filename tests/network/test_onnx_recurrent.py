@@ -108,7 +108,6 @@ def test_the_two_forms_of_reset_differ() -> None:
     [
         ("LSTM", {"peepholes": True, "states": True}),
         ("LSTM", {"peepholes": True, "direction": "bidirectional"}),
-        ("LSTM", {"clip": 0.4}),
         ("LSTM", {"input_forget": 1}),
         ("LSTM", {"activations": ["Sigmoid", "Relu", "Tanh"]}),
         ("LSTM", {"activations": ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Relu"], "direction": "bidirectional"}),

@@ -80,6 +80,21 @@ def log_sigmoid(graph: Graph, call: Call) -> Node:
     return _negated(graph, call.name, smooth)
 
 
+@handles(aten.logaddexp.default)
+def log_add_exp(graph: Graph, call: Call) -> Node:
+    """b + softplus(a - b); of zero and the rest, softplus itself."""
+    a, b = call.args
+    if isinstance(a, Node) and isinstance(b, Node):
+        shape = torch.broadcast_shapes(a.shape, b.shape)
+        a, b = (graph.moved(call.name, [node], lambda v: v.expand(shape)) for node in (a, b))
+        return compose.larger(graph, call.name, a, b, compose.LOG_SUM)
+    node, constant = (a, b) if isinstance(a, Node) else (b, a)
+    if not bool(constant.any()) and torch.broadcast_shapes(node.shape, constant.shape) == node.shape:
+        return graph.relaxed(call.name, [node], compose.LOG_SUM)
+    above = graph.relaxed(call.name, [_difference(graph, call.name, node, constant)], compose.LOG_SUM)
+    return graph.affine(call.name, [above], lambda v: v + constant, lambda m: m + constant.abs())
+
+
 def _negated(graph: Graph, name: str, node: Node) -> Node:
     return graph.affine(name, [node], lambda v: -v, lambda m: m)
 
@@ -285,25 +300,41 @@ def _difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
 
 @handles(aten.max_pool1d.default, aten.max_pool2d.default)
 def max_pool(graph: Graph, call: Call) -> Node:
+    """The largest of the elements that stand at one place of all windows, over the places."""
     given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
-    node, kernel, stride, padding, dilation, ceil = given
-    if any(leaf != 0 for leaf in leaves(padding)) or any(leaf != 1 for leaf in leaves(dilation)) or ceil or call.kwargs:
-        raise UnsupportedLayer(f"{call.name}: max pooling is bounded without padding, dilation or ceil mode only; attacks still work.")
+    node, kernel, stride, padding, dilation, _ = given
+    if call.kwargs:
+        raise UnsupportedLayer(f"{call.name}: max pooling with {', '.join(call.kwargs)} has no bound here; attacks still work.")
     axes = 1 if call.target == aten.max_pool1d.default else 2
-    sizes = _each_axis(kernel, axes)
+    sizes, gaps, begins = (_each_axis(value, axes) for value in (kernel, dilation, padding))
     steps = _each_axis(stride, axes) if leaves(stride) else sizes
-    spans = [(length - size) // step * step + 1 for length, size, step in zip(node.shape[-axes:], sizes, steps, strict=True)]
+    counts = call.target(torch.zeros(node.shape), *call.args[1:]).shape[-axes:]
+    seen = [
+        _seen(call.name, length, count, graph.device, *window)
+        for length, count, *window in zip(node.shape[-axes:], counts, sizes, steps, gaps, begins, strict=True)
+    ]
 
-    def corner(starts: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    def corner(places: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
         def cut(v: Tensor) -> Tensor:
-            for axis, (start, span, step) in enumerate(zip(starts, spans, steps, strict=True), -axes):
-                v = aten.slice.Tensor(v, axis, start, start + span, step)
+            for axis, (place, which) in enumerate(zip(places, seen, strict=True), -axes):
+                v = v.index_select(axis, which[:, place])
             return v
 
         return cut
 
     windows = itertools.product(*(range(size) for size in sizes))
-    return compose.largest(graph, call.name, [graph.affine(call.name, [node], *(corner(starts),) * 2) for starts in windows])
+    return compose.largest(graph, call.name, [graph.moved(call.name, [node], corner(places)) for places in windows])
+
+
+def _seen(name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int) -> Tensor:
+    """(windows, places) along one axis: the elements that each window sees. Where one lies in the padding, which is below everything,
+    an element of the same window stands there once more."""
+    at = torch.arange(count, device=device)[:, None] * step - begin + torch.arange(size, device=device) * gap
+    real = (at >= 0) & (at < length)
+    if not bool(real.any(1).all()):
+        raise UnsupportedLayer(f"{name}: a window of the max pooling sees padding only, which has no bound; attacks still work.")
+    first = at.gather(1, real.int().argmax(1, keepdim=True))
+    return torch.where(real, at, first)
 
 
 def _each_axis(value: Any, axes: int) -> list[int]:

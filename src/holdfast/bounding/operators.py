@@ -63,13 +63,18 @@ def _positive(leaf: Any) -> Any:
     aten.movedim.int, aten.swapaxes.default, aten.narrow.default, aten.broadcast_to.default,
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default,
 )  # fmt: skip
-def moved(graph: Graph, call: Call) -> Node:
+def moved(graph: Graph, call: Call) -> Node | Tensor:
     picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
     if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
         raise UnsupportedLayer(f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work.")
     if not picks and any(isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))):  # constants beside nodes
         return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())
-    return graph.moved(call.name, call.nodes, filled(call, call.target))
+    return _unless_empty(graph, graph.moved(call.name, call.nodes, filled(call, call.target)))
+
+
+def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
+    """A piece without elements depends on nothing."""
+    return node if node.size else torch.zeros(node.shape, dtype=torch.float64, device=graph.device)
 
 
 @handles(
@@ -90,10 +95,11 @@ def squeeze(graph: Graph, call: Call) -> Node:
 
 
 @handles(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
-def several(graph: Graph, call: Call) -> list[Node]:
+def several(graph: Graph, call: Call) -> list[Node | Tensor]:
     (node,) = call.nodes
     count = len(call.target(torch.zeros(node.shape, device=graph.device), *call.args[1:], **call.kwargs))
-    return [graph.moved(call.name, [node], filled(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
+    parts = [graph.moved(call.name, [node], filled(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
+    return [_unless_empty(graph, part) for part in parts]
 
 
 @handles(operator.getitem)
@@ -282,6 +288,11 @@ def pad(graph: Graph, call: Call) -> Node:
     args, kwargs = call.args, call.kwargs
     mode = args[2] if len(args) > 2 and isinstance(args[2], str) else kwargs.get("mode", "constant")
     value = next((a for a in args[2:] if isinstance(a, int | float)), kwargs.get("value")) or 0.0
+
+    if not math.isfinite(value):
+        raise UnsupportedLayer(
+            f"{call.name}: padding with {value:g} has no bound here; where a max pooling follows, let it pad by itself. Attacks still work."
+        )
 
     def padded(v: Tensor, fill: float) -> Tensor:
         return torch.nn.functional.pad(v, args[1], mode, fill if mode == "constant" else None)

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +16,25 @@ from holdfast.region import Region
 
 def prepared(net: Network, region: Region) -> Graph:
     """The graph of the network for the points of a region, compared with it there; UnsupportedLayer names what cannot be bounded."""
-    one = _for_one(net)
+    one = for_one(net)
     graph = fused(build(one, region.centre))
     agreement.check(net, graph, region, one)
     return graph
 
 
-def _for_one(net: Network) -> Network:
+_singles: "WeakKeyDictionary[Network, Network]" = WeakKeyDictionary()
+
+
+def for_one(net: Network) -> Network:
     """A model that takes single inputs is mapped over a batch, which no graph can show. Graphs are about one input, so it is given one."""
     adapter = net.module
     inner = adapter.model if isinstance(adapter, Adapter) else None
     single = inner.model if isinstance(inner, InTurn) else inner
     if not isinstance(adapter, Adapter) or not isinstance(single, OneByOne):
         return net
-    one = copy.copy(net)
+    if net in _singles:
+        return _singles[net]
+    _singles[net] = one = copy.copy(net)
     one.module, one._programs, one._twins = copy.deepcopy(adapter), {}, {}
     one.module.model = _First(single)
     return one

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from holdfast.bounding import agreement
 from holdfast.bounding.graph import Graph, build
+from holdfast.bounding.prepare import for_one
 from holdfast.network import Network
 from holdfast.network.tokens import tokens_read_once
 from holdfast.problem import Problem
@@ -30,7 +31,7 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
     key = (problem.region.shape, ranking)
     if key not in known:
-        graph = build(problem.network, problem.region.centre, ranking=ranking)
+        graph = build(for_one(problem.network), problem.region.centre, ranking=ranking)
         _check(problem, graph)
         known[key] = graph
     return known[key]
@@ -47,7 +48,7 @@ def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
 def _check(problem: Problem, graph: Graph) -> None:
     if isinstance(problem.region, Words):
         tokens_read_once(problem.network, problem.region.tokens)
-    agreement.check(problem.network, graph, problem.region)
+    agreement.check(problem.network, graph, problem.region, for_one(problem.network))
     _checked.add(problem)
 
 

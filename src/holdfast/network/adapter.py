@@ -120,17 +120,37 @@ class BlackBox(nn.Module):
         return torch.from_numpy(np.ascontiguousarray(answer)).to(x)
 
 
-def for_any_batch(model: nn.Module, example: Tensor) -> nn.Module:
-    """The model itself if it takes any batch size; else mapped over single rows, which is what its file allows."""
-    rows = torch.randn((3, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(example)
+def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None) -> nn.Module:
+    """The model itself if it takes any batch size; else mapped over single rows, which is what its file allows.
+
+    `fixed` is the batch size that the file declares. Where that is more than one, single rows must be answered as they are among others.
+    """
+    count = max(3, fixed or 0)
+    rows = torch.randn((count, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(example)
     single = OneByOne(model)
     with torch.no_grad():
+        if fixed is not None and fixed > 1:
+            _check_rows_apart(model, rows[:fixed])
+        rows = rows[:3]
         truth = torch.stack([single.single(row) for row in rows])
         for candidate in (Adapter(model), single):
             with contextlib.suppress(Exception):
                 if torch.allclose(candidate(rows), truth, rtol=1e-3, atol=1e-4):
                     return model if isinstance(candidate, Adapter) else single
     return InTurn(model)
+
+
+def _check_rows_apart(model: nn.Module, rows: Tensor) -> None:
+    """Raise unless a model made for so many rows at once also takes one, and answers it as it does among the others."""
+    fixed, single = len(rows), OneByOne(model)
+    with contextlib.suppress(Exception):
+        together, alone = Adapter(model)(rows), torch.stack([single.single(row).flatten() for row in rows])
+        if together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
+            return
+    raise BadInput(
+        f"the model takes exactly {fixed} inputs of shape {tuple(rows.shape[1:])} at once and does not answer them one by one. Export it "
+        f"with a free batch axis, or with a batch of one; if all {fixed} together are one input, pass batched=False."
+    )
 
 
 def over_single_inputs(model: nn.Module, example: Tensor) -> nn.Module:

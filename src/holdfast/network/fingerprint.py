@@ -21,6 +21,12 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def joined(main: str, *others: str) -> str:
+    """One hash for all; where there are no others, the main one itself."""
+    parts = [main, *filter(None, others)]
+    return main if len(parts) == 1 else of_text("\n".join(parts))
+
+
 def of_tensors(named: Mapping[str, Tensor], begin: str = "") -> str:
     """Names, kinds, shapes and bytes, in their order."""
     digest = hashlib.sha256(begin.encode())

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
-from holdfast.network.fingerprint import of_callable, of_file, of_module, of_program, of_tensors
+from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
 from holdfast.network.tokens import split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.region.base import Domain
@@ -213,11 +213,11 @@ class Network:
         if not batched:
             model = InTurn(model, keeps_axis=False) if opened.black_box else over_single_inputs(model, example)
         elif not opened.black_box and not time_first:
-            model = for_any_batch(model, example)
+            model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
         return cls._of(
             model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
             shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model,
-            device=where, notes=list(opened.notes), fingerprint=of_file(path),
+            device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
         )  # fmt: skip
 
     @classmethod

@@ -37,6 +37,7 @@ __all__ = ["import_onnx", "ports"]
 
 _DOMAINS = ("", "ai.onnx")
 _FIRST_OPSET = 7  # before it, arithmetic broadcast by attributes
+_LAST_OPSET = 28  # whose definitions the rules were checked against; a later one may mean something else by an old name
 _SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large the result is
 _TAKEN = torch.nn.Module()  # whose own attributes no buffer may be called after
 _HALVES = (torch.float16, torch.bfloat16)
@@ -64,6 +65,8 @@ def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, An
         raise UnsupportedLayer(
             f"{name}: operator set {opset} is older than {_FIRST_OPSET}. Convert the file with onnx.version_converter.convert_version."
         )
+    if opset > _LAST_OPSET:
+        raise UnsupportedLayer(f"{name}: operator set {opset} is newer than {_LAST_OPSET}, the last that is known here. {_BLACK_BOX}")
     graph = model.graph
     inputs, outputs = ports(graph, name)
     bound = _bound(dict(constants or {}), inputs, name)
@@ -265,10 +268,15 @@ class _Scope:
     def _constant(self, name: str, value: Tensor) -> str:
         """The key of the buffer that holds this constant. Floats are held in the type that the module works in."""
         if name not in self.keys:
-            if value.dtype in _HALVES and self.working not in _HALVES:
+            if value.is_floating_point() and value.dtype != self.working and {value.dtype, self.working} & set(_HALVES):
                 raise UnsupportedLayer(
                     f"{name!r} makes the network compute in {value.dtype} between layers of {self.working}; "
                     f"such rounding cannot be followed."
+                )
+            if value.is_floating_point() and not torch.equal(value.to(self.working).to(value.dtype).nan_to_num(), value.nan_to_num()):
+                raise UnsupportedLayer(
+                    f"{name!r} holds {value.dtype} numbers that {self.working}, in which the network works, cannot hold; "
+                    f"rounding them would make another network of it."
                 )
             key = re.sub(r"\W+", "_", name) or "constant"
             while key in self.constants or hasattr(_TAKEN, key):
@@ -292,6 +300,8 @@ class _Scope:
             found = answers(lambda tensor: tensor)
         except HoldfastError:
             raise
+        except NotImplementedError as error:
+            raise node.unsupported(f"what torch has not ({error})") from error
         except Exception as error:
             raise UnreadableFile(
                 f"{self.name}: constant {node.operator} node {node.name!r} cannot be computed ({error}). "

@@ -119,6 +119,8 @@ class Call:
         inputs = [argument.fetch(environment) for argument in self.arguments]
         try:
             answer = operator.run(self.node, *inputs)
+        except NotImplementedError as error:
+            raise self.node.unsupported(f"what torch has not ({error})") from error
         except Exception as error:
             error.add_note(f"in ONNX node {self.node.name!r} ({self.node.operator})")
             raise

@@ -1,7 +1,8 @@
 """An ONNX file as holdfast takes it up: one input, one answer, tokens split from their vectors, a black box where it must be."""
 
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.adapter import BlackBox
+from holdfast.network.fingerprint import of_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.reader import read_onnx
@@ -30,13 +32,23 @@ class Opened:
     vectors: Tensor | None = None
     token_module: nn.Module | None = None
     notes: tuple[str, ...] = field(default=())
+    beside: tuple[str, ...] = field(default=())  # hashes of what makes the model and is not in the file: external data, constants
 
 
 def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None) -> Opened:
     """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so."""
-    model = read_onnx(path)
+    data = hashlib.sha256()
+    empty = data.hexdigest()
+    model = read_onnx(path, beside=data)
     inputs, _ = ports(model.graph, str(path))
-    fixed = {name: _filled(inputs, name, value, path) for name, value in (constants or {}).items()}
+    fixed = {name: _filled(inputs, name, value, path) for name, value in sorted((constants or {}).items())}
+    opened = _opened(model, path, inputs, fixed, black_box)
+    kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
+    external = data.hexdigest()
+    return replace(opened, beside=(external if external != empty else "", of_tensors(kinds, begin="constants") if kinds else ""))
+
+
+def _opened(model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed: Mapping[str, Tensor], black_box: bool) -> Opened:
     free = [port for port in inputs if port.name not in fixed]
     if len(free) != 1:
         described = ", ".join(f"{p.name} {_shape_text(p.shape)}" for p in free)
@@ -45,6 +57,10 @@ def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, An
             f"constants={{'name': value}}, or --constant name=value."
         )
     (port,) = free
+    if not port.shape:
+        raise BadInput(
+            f"{path}: the input {port.name} is a single number or of no declared shape. Export the file with the shape of its input."
+        )
     if black_box:
         return _black_box(model, path, port, fixed, "asked to run as a black box: no gradients, nothing can be proved")
     try:

@@ -1,6 +1,7 @@
 """Opens .onnx and .onnx.gz files. They are untrusted: nothing is executed, and no size is believed."""
 
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 2**20
 
 
-def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> onnx.ModelProto:
-    """Reads a model with all its tensors; `max_bytes` bounds what it may take unpacked, and its external data.
+def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib._Hash | None" = None) -> onnx.ModelProto:
+    """Reads a model with all its tensors; `max_bytes` bounds what it may take unpacked, and its external data, which goes into the
+    hash `beside` as well: the file itself does not tell it.
 
     Raises UnreadableFile where the file is missing, damaged, not ONNX, too large, or points outside its directory.
     """
@@ -41,6 +43,8 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> onnx.ModelProt
     for tensor in tensors_of(model.graph):
         if tensor.data_location == TensorProto.EXTERNAL:
             left -= _load_external(tensor, path, left)
+            if beside is not None:
+                beside.update(f"{tensor.name} {len(tensor.raw_data)}\n".encode() + tensor.raw_data)
         check_size(tensor, str(path))
     return model
 

@@ -10,6 +10,12 @@ from torch.nn import functional
 from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
 from holdfast.network.onnx.tensors import DTYPES, type_name
 
+
+def softplus(value: Tensor) -> Tensor:
+    """log(exp(x) + 1) everywhere, as ONNX defines it; torch's own is the identity above 20."""
+    return torch.logaddexp(value, torch.zeros_like(value))
+
+
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs,
     "Acos": torch.acos,
@@ -34,7 +40,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Sign": torch.sign,
     "Sin": torch.sin,
     "Sinh": torch.sinh,
-    "Softplus": functional.softplus,
+    "Softplus": softplus,
     "Softsign": functional.softsign,
     "Sqrt": torch.sqrt,
     "Tan": torch.tan,
@@ -97,7 +103,12 @@ def mean(node: Node, *values: Tensor) -> Tensor:
 
 @operator("Mod")
 def modulo(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if node.integer("fmod", 0) else torch.remainder(a, b)
+    """With the sign of b, or with fmod that of a. Floats without fmod have a meaning since opset 28 only."""
+    if node.integer("fmod", 0):
+        return torch.fmod(a, b)
+    if a.is_floating_point() and node.opset < 28:
+        raise node.unsupported("a remainder of floats without fmod=1, which this operator set leaves undefined,")
+    return torch.remainder(a, b)
 
 
 @operator("Pow")
@@ -123,6 +134,8 @@ def turned_gemm(node: Node) -> list[Node]:
 def gemm(node: Node, a: Tensor, weight: Tensor, c: Tensor | None = None) -> Tensor:
     """alpha * a' @ weight.T + beta * c, with a' (m, k), weight (n, k) and c broadcast to (m, n)."""
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    if not a.is_floating_point():
+        raise node.unsupported("a product of integers")
     left = a.t() if node.integer("transA", 0) else a
     if alpha == 1 and beta == 1 and (c is None or c.dim() == 1):
         return functional.linear(left, weight, c)
@@ -156,7 +169,7 @@ def leaky_relu(node: Node, data: Tensor) -> Tensor:
 @operator("PRelu")
 def parametric_relu(node: Node, data: Tensor, slope: Tensor) -> Tensor:
     """The slope broadcasts; torch's own, which it is for one slope or one per channel, stays whole in traced graphs."""
-    if slope.numel() == 1 or slope.shape == (data.shape[1], *[1] * (data.dim() - 2)):
+    if data.dim() > 1 and (slope.numel() == 1 or slope.shape == (data.shape[1], *[1] * (data.dim() - 2))):
         return functional.prelu(data, slope.reshape(-1))
     return torch.where(data < 0, slope * data, data)
 
@@ -190,7 +203,10 @@ def hard_sigmoid(node: Node, data: Tensor) -> Tensor:
 
 @operator("Gelu")
 def gelu(node: Node, data: Tensor) -> Tensor:
-    return functional.gelu(data, approximate=node.text("approximate", "none"))
+    approximate = node.text("approximate", "none")
+    if approximate not in ("none", "tanh"):
+        raise node.unsupported(f"the approximation {approximate!r}")
+    return functional.gelu(data, approximate=approximate)
 
 
 @operator("Softmax")
@@ -207,7 +223,10 @@ def _along_axis(node: Node, data: Tensor, function: Callable[[Tensor, int], Tens
     """Before opset 13 a softmax runs over everything from its axis (default 1) on, since then over one axis."""
     if node.opset >= 13:
         return function(data, node.integer("axis", -1))
-    axis = node.integer("axis", 1) % data.dim()
+    axis = node.integer("axis", 1)
+    if not -data.dim() <= axis < data.dim():
+        raise node.unsupported(f"axis {axis} of an input of {data.dim()} axes")
+    axis %= data.dim()
     return function(data.flatten(axis), axis).reshape(data.shape)
 
 
@@ -243,11 +262,15 @@ def cast_like(node: Node, data: Tensor, like: Tensor) -> Tensor:
     return data.to(like.dtype)
 
 
+_CONSTANTS = {"value_int": torch.int64, "value_ints": torch.int64, "value_float": torch.float32, "value_floats": torch.float32}
+
+
 @operator("Constant")
 def constant(node: Node) -> Tensor:
     """The value of any of the attributes value, value_int, value_floats and so on."""
-    [value] = node.attributes.values()
+    [(kind, value)] = node.attributes.items()
     if isinstance(value, Tensor):
         return value
-    numbers = torch.as_tensor(value)
-    return numbers.float() if numbers.is_floating_point() else numbers
+    if kind not in _CONSTANTS:
+        raise node.unsupported(f"a constant that is a {kind}")
+    return torch.as_tensor(value, dtype=_CONSTANTS[kind])

@@ -62,7 +62,8 @@ class Window:
 
     @property
     def symmetric(self) -> bool:
-        return self.begins == self.ends
+        """Whether torch can pad by itself: alike on both sides, and nothing cut off."""
+        return self.begins == self.ends and min(self.begins, default=0) >= 0
 
     @property
     def pads(self) -> list[int]:
@@ -81,7 +82,7 @@ def convolution(node: Node, data: Tensor, weight: Tensor, bias: Tensor | None = 
     window = Window.of(node, weight.shape[2:], data.shape[2:])
     padding = window.begins if window.symmetric else [0] * len(window.begins)
     data = data if window.symmetric else functional.pad(data, window.pads)
-    function = _CONVOLUTIONS[len(padding)]
+    function = _of_rank(node, _CONVOLUTIONS, len(padding))
     return function(data, weight, bias, window.stride, padding, window.dilation, node.integer("group", 1))
 
 
@@ -95,11 +96,13 @@ def transposed_convolution(node: Node, data: Tensor, weight: Tensor, bias: Tenso
     extra = node.integers("output_padding", [0] * rank)
     window = Window.of(node, weight.shape[2:], data.shape[2:])
     begins, ends = _cut(node, window, data.shape[2:], extra)
-    function = _TRANSPOSED[rank]
-    if begins == ends and min(begins) >= 0:
+    function = _of_rank(node, _TRANSPOSED, rank)
+    usual = all(more < max(s, d) for more, s, d in zip(extra, window.stride, window.dilation, strict=True))
+    if begins == ends and min(begins) >= 0 and usual:
         return function(data, weight, bias, window.stride, begins, extra, node.integer("group", 1), window.dilation)
-    full = function(data, weight, bias, window.stride, 0, extra, node.integer("group", 1), window.dilation)
-    return functional.pad(full, [-amount for amount in last_first(list(zip(begins, ends, strict=True)))])
+    full = function(data, weight, None, window.stride, 0, 0, node.integer("group", 1), window.dilation)
+    kept = functional.pad(full, last_first([(-a, more - b) for a, b, more in zip(begins, ends, extra, strict=True)]))
+    return kept if bias is None else kept + bias.reshape(-1, *[1] * rank)  # also where nothing else arrives
 
 
 def _cut(node: Node, window: Window, sizes: Sequence[int], extra: list[int]) -> tuple[list[int], list[int]]:
@@ -121,6 +124,9 @@ def checked_pool(node: Node) -> list[Node]:
     """As it is, but refused at import where torch has no such pool."""
     if node.has_output(1):
         raise node.unsupported("the second output (indices)")
+    sides = node.integers("pads", ())
+    if any(amount < 0 for amount in sides):
+        raise node.unsupported("negative padding")
     if node.operator == "AveragePool" and any(step != 1 for step in node.integers("dilations", ())):
         raise node.unsupported("dilation of an average")
     return [node]
@@ -130,25 +136,41 @@ def checked_pool(node: Node) -> list[Node]:
 def maximum_pool(node: Node, data: Tensor) -> Tensor:
     """data (batch, channels, *sizes)."""
     window = Window.of(node, node.integers("kernel_shape", ()), data.shape[2:])
-    function = _MAXIMA[len(window.kernel)]
+    function = _of_rank(node, _MAXIMA, len(window.kernel))
     if _torch_pads(window):
         padding, up = window.begins, bool(node.integer("ceil_mode", 0))
         return torch.as_tensor(function(data, window.kernel, window.stride, padding, window.dilation, ceil_mode=up))
-    lowest = -torch.inf if data.is_floating_point() else torch.iinfo(data.dtype).min
-    padded = functional.pad(data, _with_remainder(node, window, data.shape[2:]), value=lowest)
-    return torch.as_tensor(function(padded, window.kernel, window.stride, 0, window.dilation))
+    for axis, (begin, end) in enumerate(_with_remainder(node, window, data.shape[2:]), 2):
+        data = data.index_select(axis, _taps(node, window, axis - 2, data.shape[axis] + begin + end, data))
+    return torch.as_tensor(function(data, window.kernel, window.kernel))
+
+
+def _taps(node: Node, window: Window, axis: int, room: int, data: Tensor) -> Tensor:
+    """Along one axis, what each window sees, window after window. A place in the padding, which is below everything, is given to an
+    element that the same window sees: so no infinity comes in, which no bound could follow."""
+    size, gap = data.shape[axis + 2], window.dilation[axis]
+    chosen: list[int] = []
+    for start in range(-window.begins[axis], room - window.begins[axis] - window.extent[axis] + 1, window.stride[axis]):
+        seen = [start + place * gap for place in range(window.kernel[axis])]
+        real = [place for place in seen if 0 <= place < size]
+        if not real:
+            raise node.unsupported("a window that sees padding only")
+        chosen += [place if 0 <= place < size else real[0] for place in seen]
+    return torch.tensor(chosen, device=data.device)
 
 
 @operator("AveragePool")
 def average_pool(node: Node, data: Tensor) -> Tensor:
     """data (batch, channels, *sizes). What the remainder of a rounded-up size adds is never counted."""
     window = Window.of(node, node.integers("kernel_shape", ()), data.shape[2:])
-    function = _AVERAGES[len(window.kernel)]
+    function = _of_rank(node, _AVERAGES, len(window.kernel))
     counted = bool(node.integer("count_include_pad", 0))
     if _torch_pads(window):
         up = bool(node.integer("ceil_mode", 0))
         return function(data, window.kernel, window.stride, window.begins, ceil_mode=up, count_include_pad=counted)
-    pads = _with_remainder(node, window, data.shape[2:])
+    pads = last_first(_with_remainder(node, window, data.shape[2:]))
+    if any(pad >= size for side in (window.begins, window.ends) for pad, size in zip(side, window.kernel, strict=True)) and not counted:
+        raise node.unsupported("a window that sees padding only")
     real = torch.ones_like(data[:1, :1])
     if counted:
         real = functional.pad(real, window.pads, value=1.0)
@@ -164,7 +186,7 @@ def _torch_pads(window: Window) -> bool:
     return window.symmetric and all(2 * pad <= size for pad, size in zip(window.begins, window.kernel, strict=True))
 
 
-def _with_remainder(node: Node, window: Window, sizes: Sequence[int]) -> list[int]:
+def _with_remainder(node: Node, window: Window, sizes: Sequence[int]) -> list[tuple[int, int]]:
     """The pads, with the ends moved to where the last window ends. No window begins in the padding at the end."""
     up = node.integer("ceil_mode", 0)
     pairs = []
@@ -175,14 +197,24 @@ def _with_remainder(node: Node, window: Window, sizes: Sequence[int]) -> list[in
         if up and (count - 1) * stride >= size + begin:
             count -= 1
         pairs.append((begin, (count - 1) * stride + window.extent[axis] - size - begin))
-    return last_first(pairs)
+    return pairs
+
+
+def _of_rank(node: Node, table: dict[int, Callable[..., Tensor]], rank: int) -> Callable[..., Tensor]:
+    if rank not in table:
+        raise node.unsupported(f"a window over {rank} axes")
+    return table[rank]
 
 
 @operator("GlobalAveragePool")
 def global_average(node: Node, data: Tensor) -> Tensor:
+    if data.dim() < 3:  # torch takes no axes for all axes
+        return data
     return data.mean(list(range(2, data.dim())), keepdim=True)
 
 
 @operator("GlobalMaxPool")
 def global_maximum(node: Node, data: Tensor) -> Tensor:
+    if data.dim() < 3:
+        return data
     return data.amax(list(range(2, data.dim())), keepdim=True)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.errors import UnsupportedLayer
+from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
+from holdfast.network.onnx.operators.arithmetic import softplus
 from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
 
 _GATES = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}
@@ -23,7 +24,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "softsign": torch.nn.functional.softsign,
-    "softplus": torch.nn.functional.softplus,
+    "softplus": softplus,
 }
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
@@ -39,6 +40,11 @@ def recurrent(node: Node) -> list[Node]:
     unknown = [name for name in _activations(node) if name not in _ACTIVATIONS]
     if unknown:
         raise node.unsupported(f"activation {', '.join(unknown)}")
+    if node.operator == "LSTM" and node.number("clip", 0):
+        # ONNX clips the memory on its way to the last activation, onnxruntime does not.
+        raise node.unsupported("clip, of which ONNX and onnxruntime have different opinions,")
+    if len(_activations(node)) != len(_DEFAULTS[node.operator]) * _directions(node):
+        raise node.unsupported(f"{len(_activations(node))} activations")
     data, weight, recurrence, bias, lengths, *state = (*node.inputs, *[""] * (8 - len(node.inputs)))
     state = state[:2] if node.operator == "LSTM" else state[:1]
     if not _fits(node):
@@ -129,7 +135,13 @@ class Sequence:
         """The initial state (directions, batch, hidden); zero where none is given."""
         if given is None:
             return self.data.new_zeros(self.directions, self.data.shape[1], hidden)
-        return given.transpose(0, 1) if self.node.integer("layout", 0) else given
+        given = given.transpose(0, 1) if self.node.integer("layout", 0) else given
+        if tuple(given.shape) != (self.directions, self.data.shape[1], hidden):  # torch does not look, and reads beyond its end
+            raise BadInput(
+                f"{self.node.operator} node {self.node.name!r}: its initial state is of shape {tuple(given.shape)}, made for a batch of "
+                f"{given.shape[1] if given.dim() == 3 else 'another rank'}, but a batch of {self.data.shape[1]} was given."
+            )
+        return given
 
     def outputs(self, every: Tensor, *last: Tensor) -> tuple[Tensor, ...]:
         """(time, batch, directions * hidden), states (directions, batch, hidden) -> Y and Y_h, Y_c as ONNX has them."""
@@ -141,6 +153,12 @@ class Sequence:
 
     def settings(self, weights: tuple[Tensor, ...]) -> tuple[bool, int, float, bool, bool, bool]:
         """Biases, layers, dropout, training, bidirectional, batch first: what every layer of torch asks for."""
+        hidden = weights[1].shape[-1]
+        rows = hidden * len(self.node.integers("gates", ()))
+        wanted = [(rows, self.data.shape[2]), (rows, hidden), (rows,), (rows,)][: len(weights) // self.directions]
+        if [tuple(weight.shape) for weight in weights] != wanted * self.directions:
+            shapes = ", ".join(str(tuple(weight.shape)) for weight in weights)
+            raise UnreadableFile(f"{self.node.operator} node {self.node.name!r}: weights {shapes} do not fit together. Export it again.")
         return len(weights) == 4 * self.directions, 1, 0.0, False, self.directions == 2, False
 
 

@@ -33,11 +33,19 @@ _REDUCTIONS: dict[str, Reduction] = {
     "ReduceSumSquare": lambda data, axes, keep: data.square().sum(axes, keepdim=keep),
 }
 
+_FLOATS_ONLY = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean")
+"""How integers are rounded there is nobody's word."""
+_NEEDS_ONE = ("ReduceMax", "ReduceMin")
+
 
 def _register(name: str, reduction: Reduction) -> None:
     @operator(name)
     def run(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
         dims = axes_of(node, axes)
+        if name in _FLOATS_ONLY and not data.is_floating_point():
+            raise node.unsupported(f"a reduction of {data.dtype}")
+        if name in _NEEDS_ONE and 0 in data.shape:
+            raise node.unsupported("a reduction of nothing")
         if not dims and node.integer("noop_with_empty_axes", 0):
             return reduction(data[None], [0], False)  # squares and logarithms apply even where nothing is summed
         if data.dim() == 0:
@@ -75,7 +83,7 @@ def checked_sum(node: Node) -> list[Node]:
 
 @operator("CumSum")
 def cumulative_sum(node: Node, data: Tensor, axis: Static) -> Tensor:
-    return data.cumsum(axis.item())
+    return data.cumsum(axis.item(), dtype=data.dtype)  # torch would count in 64 bits
 
 
 @rewrite("BatchNormalization")
@@ -88,19 +96,26 @@ def checked_batch_normalization(node: Node) -> list[Node]:
 @operator("BatchNormalization")
 def batch_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """data (batch, channels, ...), the rest (channels,)."""
+    if data.dim() < 2:
+        raise node.unsupported("an input without an axis of channels")
     return functional.batch_norm(data, mean, variance, scale, shift, training=False, eps=node.number("epsilon", 1e-5))
 
 
 @operator("InstanceNormalization")
 def instance_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """data (batch, channels, ...), normalised over all but the first two axes; scale and shift (channels,)."""
+    if data.dim() < 3 or data.shape[2:].numel() == 1:
+        raise node.unsupported("normalising one number by itself")
     return functional.instance_norm(data, weight=scale, bias=shift, eps=node.number("epsilon", 1e-5))
 
 
 @operator("LayerNormalization")
 def layer_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
     """Normalised over all axes from `axis` on."""
-    sizes = data.shape[node.integer("axis", -1) :]
+    axis = node.integer("axis", -1)
+    if not -data.dim() <= axis < data.dim():
+        raise node.unsupported(f"axis {axis} of an input of {data.dim()} axes")
+    sizes = data.shape[axis:]
     epsilon = node.number("epsilon", 1e-5)
     if scale.shape == sizes and (shift is None or shift.shape == sizes):
         return functional.layer_norm(data, sizes, scale, shift, epsilon)
@@ -110,5 +125,7 @@ def layer_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor |
 
 @operator("LpNormalization")
 def lp_normalization(node: Node, data: Tensor) -> Tensor:
+    if node.integer("p", 2) not in (1, 2):
+        raise node.unsupported(f"the norm of order {node.integer('p', 2)}")
     tiny = torch.finfo(data.dtype).tiny  # the zero vector stays zero
     return functional.normalize(data, p=node.integer("p", 2), dim=node.integer("axis", -1), eps=tiny)

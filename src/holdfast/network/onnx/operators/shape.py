@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from holdfast.errors import UnreadableFile
 from holdfast.network.onnx.operators.static import as_static, axes_of, flat, python_slices, slice_bounds, target_shape
 from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
 
@@ -39,6 +40,8 @@ def flatten(node: Node, data: Tensor) -> Tensor:
 @operator("Squeeze")
 def squeeze(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
     dims = axes_of(node, axes)
+    if dims == []:
+        raise node.unsupported("an empty list of axes, which may mean none or all,")
     return data.squeeze() if dims is None else data.squeeze(dims)
 
 
@@ -63,6 +66,11 @@ def expand(node: Node, data: Tensor, shape: Static) -> Tensor:
     rank = max(data.dim(), len(sizes))
     current = [1] * (rank - data.dim()) + list(data.shape)
     target = [1] * (rank - len(sizes)) + sizes
+    if any(
+        isinstance(old, int) and isinstance(new, int) and 1 not in (old, new) and old != new
+        for old, new in zip(current, target, strict=True)
+    ):
+        raise UnreadableFile(f"Expand node {node.name!r}: {current} does not broadcast to {target}. Export the file again.")
     return data.expand([new if old == 1 else old for old, new in zip(current, target, strict=True)])
 
 
@@ -94,7 +102,11 @@ def split(node: Node, data: Tensor, sizes: Static | None = None) -> tuple[Tensor
     if sizes is not None or "split" in node.attributes:
         return torch.split(data, flat(sizes) if sizes is not None else node.integers("split", ()), dim=axis)
     parts = node.integer("num_outputs", len(node.outputs))
-    return torch.split(data, -(-data.shape[axis] // parts), dim=axis)
+    each = -(-data.shape[axis] // parts)
+    last = data.shape[axis] - each * (parts - 1)
+    if last < 0 or (node.opset < 18 and last != each):
+        raise node.unsupported(f"a split of {data.shape[axis]} into {parts}")
+    return torch.split(data, [*[each] * (parts - 1), last], dim=axis)
 
 
 @operator("Slice")
@@ -143,7 +155,7 @@ def embedding(node: Node, table: Tensor, words: Tensor) -> Tensor:
 @operator("GatherElements")
 def gather_elements(node: Node, data: Tensor, indices: Tensor) -> Tensor:
     axis = node.integer("axis", 0)
-    return data.gather(axis, _from_start(node, indices, data.shape[axis]))
+    return data.gather(axis, _from_start(node, indices, data.shape[axis]).long())
 
 
 @rewrite("GatherND")
@@ -178,7 +190,23 @@ def pad(node: Node, data: Tensor, pads: Static | None = None, value: Static | No
     if mode == "constant":
         fill = value.item() if value is not None else node.number("value", 0.0)
         return functional.pad(data, last_first(pairs), value=fill)
+    if mode not in _PAD_MODES:
+        raise node.unsupported(f"mode {mode!r}")
+    if not _torch_has(pairs, data.shape, mode):
+        raise node.unsupported(f"{mode} padding by {pairs} around {tuple(data.shape)}")
     return _pad_from_data(data, pairs, _PAD_MODES[mode])
+
+
+def _torch_has(pairs: list[tuple[Any, Any]], sizes: Any, mode: str) -> bool:
+    """Whether torch pads so: at most three axes from the first on, nothing cut off, and not around the data more than once."""
+    first = next((axis for axis, pair in enumerate(pairs) if pair != (0, 0)), len(pairs))
+    room = {"edge": None, "reflect": 1, "wrap": 0}[mode]
+    return len(pairs) - first <= 3 and all(
+        amount >= 0 and (room is None or amount <= size - room)
+        for size, pair in zip(sizes, pairs, strict=True)
+        for amount in pair
+        if amount != 0
+    )
 
 
 def last_first(pairs: list[tuple[Any, Any]]) -> list[Any]:
@@ -207,7 +235,10 @@ def range_(node: Node) -> list[Node]:
 
 @operator("RangeLike")
 def range_like(node: Node, start: Static, limit: Static, step: Static, like: Tensor) -> Tensor:
-    return torch.arange(start.item(), limit.item(), step.item(), device=like.device)
+    ends = (start.item(), limit.item(), step.item())
+    if any(isinstance(end, float) and not end.is_integer() for end in ends):
+        raise node.unsupported(f"a range in fractions ({', '.join(f'{end:g}' for end in ends)})")
+    return torch.arange(*ends, device=like.device)
 
 
 @operator("Trilu")

@@ -4,6 +4,7 @@ Exporters write `x.reshape(x.shape[0], -1)` as Shape, Gather, Concat, Reshape. D
 Reshape would depend on data and no tracer could follow; done on numbers (symbolic while torch.export traces) it can.
 """
 
+import functools
 import operator as python
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from holdfast.errors import UnsupportedLayer
 from holdfast.network.onnx.operators.table import Node, Static, static
 
 
@@ -32,9 +34,23 @@ def target_shape(shape: list[Any], current: Any, keep_zeros: int) -> list[Any]:
 def python_slices(rank: int, starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]) -> tuple[slice, ...]:
     """One slice per axis; ONNX clamps and counts from the end as Python does."""
     slices = [slice(None)] * rank
+    if len({axis % rank for axis in axes}) < len(axes):
+        raise UnsupportedLayer("a Slice cuts one axis twice, of which ONNX does not say what it means.")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         slices[axis] = slice(start, end, step)
     return tuple(slices)
+
+
+def _remainder(node: Node, a: Any, b: Any) -> Any:
+    """With the sign of b, or with fmod that of a."""
+    return a - b * _divide(a, b) if node.integer("fmod", 0) else a % b
+
+
+def _converted(value: Any, like: Any) -> Any:
+    if isinstance(value, float) and type(like) is int and not value.is_integer():
+        # Products and quotients were rounded to 64 bits here, in the file to 32: they may fall to either side of a whole number.
+        raise UnsupportedLayer(f"a size is {value:g} before it is cast to an integer; sizes computed in fractions cannot be followed.")
+    return _CONVERSIONS[type(like)](value)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -55,9 +71,6 @@ _ELEMENTWISE: dict[str, tuple[int, Callable[..., Any]]] = {
     "Sub": (2, python.sub),
     "Mul": (2, python.mul),
     "Div": (2, _divide),
-    "Mod": (2, python.mod),
-    "Min": (2, torch.sym_min),
-    "Max": (2, torch.sym_max),
     "Equal": (2, python.eq),
     "Less": (2, python.lt),
     "LessOrEqual": (2, python.le),
@@ -66,7 +79,7 @@ _ELEMENTWISE: dict[str, tuple[int, Callable[..., Any]]] = {
     "And": (2, lambda a, b: a and b),
     "Or": (2, lambda a, b: a or b),
     "Where": (3, lambda condition, a, b: a if condition else b),
-    "CastLike": (2, lambda a, like: _CONVERSIONS[type(like)](a)),
+    "CastLike": (2, _converted),
 }
 
 
@@ -80,6 +93,21 @@ def _register_elementwise(name: str, arity: int, function: Callable[..., Any]) -
 
 for _name, (_arity, _function) in _ELEMENTWISE.items():
     _register_elementwise(_name, _arity, _function)
+
+
+@static("Mod")
+def modulo(node: Node, a: Static, b: Static) -> Static:
+    return as_static(np.frompyfunc(functools.partial(_remainder, node), 2, 1)(a, b))
+
+
+@static("Min")
+def smallest(node: Node, *values: Static) -> Static:
+    return as_static(functools.reduce(np.frompyfunc(torch.sym_min, 2, 1), values))
+
+
+@static("Max")
+def largest(node: Node, *values: Static) -> Static:
+    return as_static(functools.reduce(np.frompyfunc(torch.sym_max, 2, 1), values))
 
 
 @static("Shape")
@@ -161,4 +189,6 @@ def range_like(node: Node, start: Static, limit: Static, step: Static, like: Sta
 def reduce_product(node: Node, data: Static, axes: Static | None = None) -> Static:
     dims = axes_of(node, axes)
     keep = bool(node.integer("keepdims", 1))
-    return as_static(data.prod(axis=None if dims is None else tuple(dims), keepdims=keep))
+    if not dims and node.integer("noop_with_empty_axes", 0):
+        return data
+    return as_static(data.prod(axis=tuple(dims) if dims else None, keepdims=keep))

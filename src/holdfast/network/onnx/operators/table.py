@@ -51,7 +51,8 @@ class Node:
         return int(self.attributes.get(key, default))
 
     def number(self, key: str, default: float) -> float:
-        return float(self.attributes.get(key, default))
+        """ONNX holds attributes in 32 bits, its defaults too: 0.2 is 0.2 rounded."""
+        return float(np.float32(self.attributes.get(key, default)))
 
     def text(self, key: str, default: str) -> str:
         return str(self.attributes.get(key, default))
