@@ -29,8 +29,9 @@ SHORT = 64  # tokens in all: below, steps in numpy beat a batch in torch
 DRAWN = 2**24  # numbers in the draws of one sweep
 
 ONE_ELEMENT = "exactly one element is replaced, by one of its set"
-OPENED = "the network is a recurrent layer between a front and a head that work element by element, as was checked on prefixes"
-SAME_ANSWER = "the model answers the same sequence the same way every time"
+STEPS = "a step answers each row from its own state and element"
+OPENED = "rounding moves the network's outputs by no more than a multiple of what was seen on prefixes"
+SAME_ANSWER = "the model answers the same sequence the same way every time, alone or in a batch"
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,8 @@ class Monitor:
         s = self.settings
         method, settings = f"Monitor ({s.mode})", {"mutation": self.mutation.kind, "outputs": self.outputs.kind, "k": k}
         dtype = str(self.net.dtype).removeprefix("torch.")
-        assumptions = (ONE_ELEMENT, OPENED if self.view is not None else SAME_ANSWER)
+        opened = () if self.view is None else (OPENED,) if isinstance(self.view, Recurrent) else (STEPS, OPENED)
+        assumptions = (ONE_ELEMENT, SAME_ANSWER, *opened)
         if s.mode == "exact":
             return Evidence("proved", method, settings, dtype=dtype, assumptions=assumptions)
         if s.mode == "sampled":

@@ -13,9 +13,13 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.monitor.unchanged import dice
 from holdfast.network import Network
 
 NUMBERS = 2**20  # input numbers sent to the user's module at once
+CLOSE = {torch.float32: 1e-5, torch.float64: 1e-13}  # of the outputs' size: below it two arithmetics may differ over a label
+APART = 100  # times that: more is no rounding
+TRIES = 3  # another thread may draw random numbers now and then
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ def ask(net: Network, prefixes: Tensor) -> Tensor:
     try:
         # As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            found = torch.cat([net.ask_tokens(part) if net.token_model is not None else net(part) for part in parts]).cpu()
+            asked = net.ask_tokens if net.token_model is not None else net
+            found = torch.cat([asked(part.clone()) for part in parts]).cpu()
     except HoldfastError:
         raise
     except Exception as error:
@@ -65,6 +70,41 @@ def ask(net: Network, prefixes: Tensor) -> Tensor:
     if not bool(found.isfinite().all()):
         raise BadInput(f"{net.name} answers NaN or infinity on one of the sequences; check its weights and the scale of the data.")
     return found
+
+
+def alone(net: Network, sequence: Tensor) -> str | None:
+    """(length, ...) -> None where the module answers it the same way alone, again, and beside others; else what it does instead.
+
+    Randomness, what is kept from call to call, and code that looks at the batch: no score of such a module has a meaning.
+    """
+    if net.vectors is not None:
+        other = (sequence + 1) % len(net.vectors)
+    else:
+        other = 0.5 * sequence.flip(0) if sequence.is_floating_point() else sequence.flip(0)
+    for _ in range(TRIES):
+        before = dice(net.device)
+        first, again = ask(net, sequence[None]), ask(net, sequence[None])
+        beside = ask(net, torch.stack([sequence, other, sequence]))
+        if dice(net.device) == before:
+            break
+    else:
+        return "draws random numbers"
+    close = APART * CLOSE.get(net.dtype, 1e-2) * float(beside.abs().max())
+    if first.shape != again.shape or not float((first - again).abs().max()) <= close:
+        return "answers the same sequence in another way when it is asked again"
+    if beside.shape != (3, *first.shape[1:]) or not float((beside[[0, 2]] - first).abs().max()) <= close:
+        return "answers in another way when sequences share a batch"
+    return None
+
+
+def check_alone(net: Network, sequence: Tensor) -> None:
+    """BadInput says what is wrong."""
+    wrong = alone(net, sequence)
+    if wrong is not None:
+        raise BadInput(
+            f"{net.name} {wrong}, so no score of it has a meaning. Take randomness, memory between calls and dependence on the batch out "
+            f"of its forward pass."
+        )
 
 
 def prefix_outputs(net: Network, data: Data, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
@@ -77,6 +117,7 @@ def prefix_outputs(net: Network, data: Data, rows: Tensor, ends: Tensor, values:
             index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length)
             prefixes = data.elements[index]
             if values is not None:
+                prefixes = prefixes.to(torch.promote_types(prefixes.dtype, values.dtype))  # whole numbers may become others
                 prefixes[torch.arange(len(part)), data.place[rows[part]]] = values[part].to(prefixes.dtype)
             answer = ask(net, prefixes)
             found = answer.new_empty(len(rows), answer.shape[1]) if found is None else found
