@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.choices import Mutation, Table
+from holdfast.monitor.choices import Mutation, Table, check_ids
 from holdfast.monitor.live import Live
 from holdfast.monitor.outputs import Classes, Output
-from holdfast.monitor.rerun import Data, prefix_outputs
+from holdfast.monitor.rerun import Data, check_alone, prefix_outputs
 from holdfast.monitor.score import Steps
 from holdfast.monitor.view import View, find
 from holdfast.network import Network
@@ -30,6 +30,7 @@ Keep = Literal["labels", "states", "mutants"]
 SEQUENCES = 1024  # run side by side: their gates stay in the cache
 BYTES = 2**26  # of states and gates of live mutants
 ASKED = 2**16  # mutants of a black box at once
+CHECKED = 3  # sequences that a black box is asked about alone and in company
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,20 @@ def labels(
         raise BadInput(f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'.")
     data = Data.of(sequences)
     if net.vectors is not None:
-        _check_ids(data.elements, len(net.vectors))
+        check_ids(
+            data.elements, len(net.vectors), "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it."
+        )
     found = find(net) if view == "find" else view
     if found is not None and not found.covers(data.longest):
         found = None
     if found is None and keep != "labels":
         raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
     count = _Count.of(net, data, mutation, outputs or Classes(), k)
+    if net.vectors is not None:
+        check_ids(count.table.values, len(net.vectors))
     if found is None:
         return count.black_box()
     return count.white_box(found, keep)
-
-
-def _check_ids(ids: Tensor, words: int) -> None:
-    if ids.is_floating_point() or ids.dim() != 1 or not bool(((ids >= 0) & (ids < words)).all()):
-        raise BadInput(f"sequences are token ids from 0 to {words - 1}; look words up first, or let Monitor.read do it.")
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ class _Count:
     # ---- a black box
 
     def black_box(self) -> Transitions:
+        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED]:
+            check_alone(self.net, sequence)
         rows = torch.arange(len(self.element))
         base = prefix_outputs(self.net, self.data, rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
@@ -211,11 +213,11 @@ class _Count:
 
     def _result(self, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor, asked: int) -> Transitions:
         count = self.output.count(base.shape[1])
-        here = self.output.labels(base, base)
-        label = torch.where(self.due >= 0, here[self.due.clamp_min(0)], -1)
+        at = self.due.clamp_min(0)
+        label = torch.where(self.due >= 0, self.output.own(base)[at], -1)
         first = self.table.start[self.element]
         row, share = [torch.arange(len(label)), of], [self.table.probability[first], self.table.probability[choice]]
-        said = [label.clamp_min(0), self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
+        said = [self.output.labels(base, base)[at], self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
         gamma = torch.bincount(torch.cat(row) * count + torch.cat(said), weights=torch.cat(share), minlength=len(label) * count)
         gamma = torch.where(self.due[:, None] >= 0, gamma.reshape(-1, count), torch.nan)
         support = self.table.counts[self.element]
