@@ -50,8 +50,8 @@ class Batched:
 class Whole:
     """A black box has no state to keep: the sequence so far is kept instead, up to `longest` elements, and run again at every step."""
 
-    def __init__(self, net: Network, mutation: Mutation, output: Output, longest: int) -> None:
-        self.net, self.mutation, self.output, self.longest = net, mutation, output, longest
+    def __init__(self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool) -> None:
+        self.net, self.mutation, self.output, self.longest, self.apart = net, mutation, output, longest, apart
         self.reset()
 
     def reset(self) -> None:
@@ -71,7 +71,7 @@ class Whole:
         prefixes[:, -1] = found.values
         if len(self.past).bit_count() == 1:  # at lengths 1, 2, 4, 8 and so on: often enough, and it costs little
             check_alone(self.net, prefixes[0])
-        outputs = ask(self.net, prefixes)
+        outputs = ask(self.net, prefixes, apart=self.apart)
         reference = outputs[:1].expand(len(outputs), -1)
         self.after, self.margin = outputs[0].numpy(), float(self.output.margins(outputs[:1], outputs[:1])[0])
         said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])

@@ -69,8 +69,12 @@ def labels(
     k: Steps = 0,
     keep: Keep = "labels",
     view: View | Literal["find"] | None = "find",
+    apart: bool = True,
 ) -> Transitions:
-    """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again."""
+    """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again.
+
+    apart=False is for estimates: sequences share a batch, whether or not the network is known to keep them apart.
+    """
     if not mutation.finite:
         raise BadInput(f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled').")
     if k != "final" and not (isinstance(k, int) and k >= 0):
@@ -85,7 +89,7 @@ def labels(
         found = None
     if found is None and keep != "labels":
         raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
-    count = _Count.of(net, data, mutation, outputs or Classes(), k)
+    count = _Count.of(net, data, mutation, outputs or Classes(), k, apart)
     if net.vectors is not None:
         check_ids(count.table.values, len(net.vectors))
     if found is None:
@@ -103,9 +107,10 @@ class _Count:
     table: Table
     element: Tensor  # (N,) row of the table
     due: Tensor  # (N,) row at which the label is looked at; -1 where the sequence has ended
+    apart: bool
 
     @staticmethod
-    def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps) -> "_Count":
+    def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
         if data.elements.dim() == 1 and not data.elements.is_floating_point():
             distinct, element = data.elements.unique(return_inverse=True)
             table = mutation.table(distinct)
@@ -114,7 +119,7 @@ class _Count:
         row = torch.arange(len(data.elements))
         last = (data.offset + data.length - 1)[data.sequence]
         due = last if k == "final" else torch.where(row + k <= last, row + k, -1)
-        return _Count(net, data, output, table, element, due)
+        return _Count(net, data, output, table, element, due, apart)
 
     def mutants(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows, places in the table of everything but the original that may stand there."""
@@ -124,18 +129,19 @@ class _Count:
         within = torch.arange(len(of)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         return of, first.repeat_interleave(counts) + within
 
+    def _ask(self, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
+        return prefix_outputs(self.net, self.data, rows, ends, values, apart=self.apart)
+
     # ---- a black box
 
     def black_box(self) -> Transitions:
         for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED]:
             check_alone(self.net, sequence)
         rows = torch.arange(len(self.element))
-        base = prefix_outputs(self.net, self.data, rows, rows)
+        base = self._ask(rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
         found = [
-            prefix_outputs(self.net, self.data, o, self.due[o], self.table.values[c])
-            for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True)
-            if len(o)
+            self._ask(o, self.due[o], self.table.values[c]) for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True) if len(o)
         ]
         return self._result(base, of, choice, torch.cat(found) if found else base[:0], asked=len(rows) + len(of))
 
@@ -202,13 +208,13 @@ class _Count:
         """Where rounding could decide, the user's module does; in place. -> how many were asked."""
         close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
-            base[close] = prefix_outputs(self.net, self.data, close, close)
+            base[close] = self._ask(close, close)
         doubtful = close[:0]
         if len(of):
             doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > view.doubt(mutated))).nonzero()[:, 0]
         if len(doubtful):
             rows = of[doubtful]
-            mutated[doubtful] = prefix_outputs(self.net, self.data, rows, self.due[rows], self.table.values[choice[doubtful]])
+            mutated[doubtful] = self._ask(rows, self.due[rows], self.table.values[choice[doubtful]])
         return len(close) + len(doubtful)
 
     def _result(self, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor, asked: int) -> Transitions:

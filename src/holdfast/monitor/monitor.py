@@ -163,7 +163,7 @@ class Monitor:
         gammas = []
         for begin in range(0, len(sequence), rows):
             drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows))
-            found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view)
+            found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view, apart=False)
             gammas.append(found.gamma[begin : begin + rows])
         found = replace(
             found, gamma=torch.cat(gammas), support=torch.full_like(found.support, count), attackable=self._attackable(sequence)
@@ -178,7 +178,7 @@ class Monitor:
         if k != 0:
             raise BadInput(f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'.")
         keep: exact.Keep = "labels" if self.view is None else "states"
-        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view)
+        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False)
         behind = found.outputs if found.successors is None else found.successors  # a black box shows only its outputs
         margins = self.outputs.margins(found.outputs, found.outputs)
         value, support, low, high = self.tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)

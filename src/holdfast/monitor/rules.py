@@ -84,6 +84,8 @@ def _dropout(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("linear", "matmul", "__matmul__", "mm")
 def _linear(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
+    if func.__name__ != "linear" and len(args) == 2 and all(isinstance(x, Marked) for x in args):
+        return _product(reading, func, args, kwargs)
     x = reading.first(args, kwargs)
     reading.own(x, -1)
     weight = args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("other"))
@@ -91,6 +93,26 @@ def _linear(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(weight, Tensor) or weight.dim() != 2 or any(bias.dim() > 1 for bias in biases):
         reading.end("multiplies by something that is no matrix of its own")
     return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes, x.mark.affine))
+
+
+@_rule("bmm")
+def _product(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
+    """Of matrices that lie in fixed axes, one for each row."""
+    one, other = args
+    axes = one.mark.axes if isinstance(one, Marked) else ()
+    if not isinstance(other, Marked) or other.mark.axes != axes or len(axes) < 3 or axes[-2:] != (None, None):
+        reading.end("multiplies over rows or places")
+    return reading.marked(reading.run(func, args, kwargs), Mark(reading.stage(args), axes))
+
+
+@_rule("max", "min", "topk", "sort")
+def _best(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
+    """Values and where they stand, along a fixed axis."""
+    x, place = reading.first(args, kwargs), 2 if func.__name__ == "topk" else 1
+    (dim,) = reading.own(x, kwargs.get("dim", args[place] if len(args) > place else None))
+    found = reading.run(func, args, kwargs)
+    axes = x.mark.axes if found[0].dim() == x.raw.dim() else (*x.mark.axes[:dim], *x.mark.axes[dim + 1 :])
+    return type(found)([reading.marked(part, Mark(x.mark.stage, axes)) for part in found])
 
 
 @_rule("embedding")
@@ -135,7 +157,7 @@ def _along(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes))
 
 
-@_rule("sum", "mean", "amax", "amin", "logsumexp")
+@_rule("sum", "mean", "amax", "amin", "logsumexp", "any", "all")
 def _gather(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x = reading.first(args, kwargs)
     dims = reading.own(x, kwargs.get("dim", args[1] if len(args) > 1 else None))
@@ -273,10 +295,15 @@ def _select(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 # ---- constants and sizes
 
 
-@_rule("zeros", "ones", "new_zeros", "new_ones")
+@_rule("zeros", "ones", "full", "new_zeros", "new_ones")
 def _filled(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     """The same number everywhere, in a shape that may name rows and places."""
     given = args[1:] if func.__name__.startswith("new_") else args
+    if func.__name__ == "full":
+        given, filling = args[:1], args[1:]
+        reading.no_sizes(filling, {key: value for key, value in kwargs.items() if key != "size"})
+        if any(isinstance(x, Tensor) for x in (*filling, *kwargs.values())):
+            reading.end("fills with a tensor")
     sizes = kwargs.get("size", given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given)
     axes = tuple(s.node.axis if isinstance(s, torch.SymInt) else None for s in sizes)
     made = reading.run(func, args, kwargs)

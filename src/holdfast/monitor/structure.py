@@ -9,8 +9,9 @@ that is written to notice the reading, by the exact type of its input say, could
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -49,31 +50,51 @@ class _Size:
 def read(module: nn.Module, example: Callable[[int, int], Tensor]) -> Structure:
     """module: (n, length) ids or (n, length, ...) frames -> (n, outputs); example: n, length -> some of them. Raises UnreadableError, or
     whatever the user's module raises."""
-    copied, found = copy.deepcopy(module), []
-    (layer,) = (part for part in copied.modules() if isinstance(part, nn.RNNBase))
-    if "forward" in vars(layer):
-        raise UnreadableError("its layer was given another forward")
+    if sum(isinstance(part, nn.RNNBase) for part in module.modules()) != 1:
+        raise UnreadableError("has not exactly one recurrent layer")
+    found = set()
+    for reading, mark in _readings(module, example, ("batch", "time")):
+        if mark.stage != "state" or reading.plain is None:
+            reading.end("does not answer with a function of the last state")
+        found.add(Structure(reading.plain and not reading.written, mark.affine and not reading.written))
+    (structure,) = found
+    return structure
+
+
+def rows_apart(module: nn.Module, example: Callable[[int, int], Tensor]) -> bool:
+    """Whether no row of a batch can change the answer to another, for sequences as long as those of the example."""
+    try:
+        return all(mark.stage == "entry" for _, mark in _readings(module, example, ("batch",)))
+    except Exception:  # whatever the user's module says to being read
+        return False
+
+
+def _readings(module: nn.Module, example: Callable[[int, int], Tensor], named: tuple[Axis, ...]) -> Iterator[tuple["Reading", Mark]]:
+    """Each with the mark of the answer, (batch, outputs). named: the first axes, which are to be open."""
+    copied, tapes = copy.deepcopy(module), []
+    layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
+    if any("forward" in vars(layer) or type(layer) not in (nn.RNN, nn.LSTM, nn.GRU) for layer in layers):
+        raise UnreadableError("has a layer with another forward")
     watched = Watched(copied)
     for sizes in READINGS:
         x = example(sizes["batch"], sizes["time"])
         with torch.no_grad():
             wanted = copied(x.clone())
-            reading = Reading(layer, sizes)
-            axes: tuple[Axis, ...] = ("batch", "time", *(None for _ in x.shape[2:]))
+            reading = Reading(layers, {axis: sizes[axis] for axis in named})
             with reading:
-                answer = copied(reading.marked(x.clone(), Mark("entry", axes, plain=True)))
+                answer = copied(reading.marked(x.clone(), Mark("entry", (*named, *(None for _ in x.shape[len(named) :])), plain=True)))
         reading.check()
-        del layer.__dict__["forward"]
+        for layer in layers:
+            del layer.__dict__["forward"]
         watched.check(reading.end)
-        if not isinstance(answer, Marked) or answer.mark.stage != "state" or answer.mark.axes != ("batch", None) or reading.plain is None:
-            reading.end("does not answer with a function of the last state")
+        if not isinstance(answer, Marked) or answer.mark.axes != ("batch", None):
+            reading.end("does not answer each row with its outputs")
         if wanted.shape != answer.raw.shape or not torch.allclose(wanted, answer.raw, rtol=1e-4, atol=1e-6):
             reading.end("answers otherwise while it is read")
-        found.append((reading, Structure(reading.plain and not reading.written, answer.mark.affine and not reading.written)))
-    (reading, structure), *others = found
-    if any(again != structure or not _same_tape(other.tape, reading.tape) for other, again in others):
+        yield reading, answer.mark
+        tapes.append(reading.tape)
+    if not all(_same_tape(tape, tapes[0]) for tape in tapes):
         reading.end("computes its constants from the elements")
-    return structure
 
 
 def _same_tape(one: list[Any], other: list[Any]) -> bool:
@@ -88,11 +109,12 @@ def _same_tape(one: list[Any], other: list[Any]) -> bool:
 class Reading(TorchFunctionMode):
     """Sees every call of torch that the user's code makes."""
 
-    def __init__(self, layer: nn.RNNBase, lengths: Sizes) -> None:
+    def __init__(self, layers: Sequence[nn.RNNBase], lengths: Sizes) -> None:
         super().__init__()
-        self.layer, self.lengths = layer, lengths
-        self.layer.forward = self._layer
-        self.weights = [weight.clone() for weight in self.layer.parameters()]
+        self.lengths = lengths
+        for layer in layers:
+            layer.forward = partial(self._layer, layer)
+        self.weights = {layer: [weight.clone() for weight in layer.parameters()] for layer in layers}
         self.why: str | None = None
         self.plain: bool | None = None  # set when the layer is met
         self.written = False  # something was overwritten, so marks of the same memory may be too good
@@ -141,31 +163,48 @@ class Reading(TorchFunctionMode):
 
     # ---- the layer
 
-    def _layer(self, x: Any, hx: Any = None) -> Any:
+    def _layer(self, layer: nn.RNNBase, x: Any, hx: Any = None) -> Any:
         try:
-            return self._through(x, hx)
+            return self._through(layer, x, hx) if "time" in self.lengths else self._beside(layer, x, hx)
         except Exception as error:
             self.end(f"its layer failed ({error})")
 
-    def _through(self, x: Any, hx: Any) -> Any:
-        layer = self.layer
+    def _through(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
+        """One direction, one place after the other."""
         axes: tuple[Axis, ...] = ("batch", "time", None) if layer.batch_first else ("time", "batch", None)
         if self.plain is not None:
             self.end("runs its layer twice")
         if not isinstance(x, Marked) or x.mark.stage != "entry" or x.mark.axes != axes:
             self.end("its layer does not read element by element")
-        first = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
-        for part in first:
-            if not isinstance(part, Marked) or part.mark.stage != "constant" or part.mark.axes != (None, "batch", None):
-                self.end("its first state is not the same for all rows")
-        with torch._C.DisableTorchFunction():
-            same = all(torch.equal(a, b) for a, b in zip(self.weights, layer.parameters(), strict=True))
-            if layer.training or not same:
-                self.end("its layer trains, or its weights change")
-            outputs, final = type(layer).forward(layer, x.raw, tree_map(raw, hx))
+        if any(part.mark.stage != "constant" for part in self._first(hx)):
+            self.end("its first state is not the same for all rows")
+        outputs, final = self._run_layer(layer, x, hx)
         self.plain = x.mark.plain
         state = tree_map(lambda part: self.marked(part, Mark("state", (None, "batch", None), affine=True)), final)
         return self.marked(outputs, Mark("outputs", axes, affine=True)), state
+
+    def _beside(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
+        """Any directions and places: only rows are kept apart."""
+        axes: tuple[Axis, ...] = ("batch", None, None) if layer.batch_first else (None, "batch", None)
+        if not isinstance(x, Marked) or x.mark.axes != axes:
+            self.end("its layer does not read row by row")
+        self._first(hx)
+        outputs, final = self._run_layer(layer, x, hx)
+        state = tree_map(lambda part: self.marked(part, Mark("entry", (None, "batch", None))), final)
+        return self.marked(outputs, Mark("entry", axes)), state
+
+    def _first(self, hx: Any) -> tuple[Marked, ...]:
+        first = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        if not all(isinstance(part, Marked) and part.mark.axes == (None, "batch", None) for part in first):
+            self.end("its first state is not one for each row")
+        return first
+
+    def _run_layer(self, layer: nn.RNNBase, x: Marked, hx: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            same = all(torch.equal(a, b) for a, b in zip(self.weights[layer], layer.parameters(), strict=True))
+            if layer.training or not same:
+                self.end("its layer trains, or its weights change")
+            return type(layer).forward(layer, x.raw, tree_map(raw, hx))
 
     # ---- what rules share
 
