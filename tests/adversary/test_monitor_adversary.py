@@ -391,6 +391,26 @@ def test_rows_that_cannot_see_each_other_share_a_batch(kind: type[Plain]) -> Non
     assert keeps_apart(net, torch.tensor(SENTENCES[0]))
 
 
+def cancels(module: nn.Module) -> None:
+    """Two large numbers whose difference decides: what is left of it is rounding, which two arithmetics do not share."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        module.cell.weight_ih_l0.copy_(torch.tensor([[1.0, 0.3, 0.1], [0.7, 1.0, 0.3], [0.1, 0.2, 1.0], [0.3, 0.3, 0.3]]))
+        module.head.weight.copy_(torch.tensor([[1.0, -1.0, 0.5, 0.1], [0.9, -1.1, 0.6, 0.2], [0.0, 0.0, 0.0, 0.0]]))
+        module.head.bias.copy_(torch.tensor([0.1, 0.0, 0.05]))
+
+
+def test_a_word_whose_rounding_decides_is_asked_of_the_module() -> None:
+    module = Plain()
+    module.cell = nn.RNN(DIMENSION, HIDDEN, nonlinearity="relu", batch_first=True)
+    cancels(module)
+    with torch.no_grad():
+        module.embedding.weight.uniform_(-1, 1)
+        module.embedding.weight[RARE] = torch.tensor([3.1e7, 1.7e7, 2.3e7])
+    agrees(module, hf.Network.from_torch(module, tokens=True), [torch.tensor(sentence) for sentence in SENTENCES], SETS)
+
+
 # ---- ties
 
 

@@ -85,13 +85,13 @@ def labels(
             data.elements, len(net.vectors), "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it."
         )
     found = find(net) if view == "find" else view
-    if found is not None and not found.covers(data.longest):
-        found = None
-    if found is None and keep != "labels":
-        raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
     count = _Count.of(net, data, mutation, outputs or Classes(), k, apart)
     if net.vectors is not None:
         check_ids(count.table.values, len(net.vectors))
+    if found is not None and not found.covers(data.longest, count.table.values):
+        found = None
+    if found is None and keep != "labels":
+        raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
     if found is None:
         return count.black_box()
     return count.white_box(found, keep)

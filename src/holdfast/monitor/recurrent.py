@@ -56,6 +56,7 @@ class Recurrent:
         self._table: Tensor | None = None
         self.head: tuple[Tensor, Tensor] | None = None  # weights (o, d) and bias, where the head is affine
         self.relative = self.slack = 0.0
+        self.reach = 0.0  # the largest number in a frame, as far as seen
         self.seen = max(LENGTHS)  # the longest sequence on which the view was found to be the network
 
     @staticmethod
@@ -192,7 +193,8 @@ class Recurrent:
     def _agrees(self, sequences: Sequence[Tensor]) -> bool:
         generator = torch.Generator().manual_seed(0)
         given = [sequence[: max(LENGTHS)][None] for sequence in list(sequences)[:ROWS] if len(sequence)]
-        prefixes = [self._random(ROWS, length, generator) for length in LENGTHS] + given
+        prefixes = [self._random(ROWS, length, generator) for length in LENGTHS] + given + self._extreme(generator)
+        self.reach = max(float(prefix.abs().max()) for prefix in prefixes)
         if not all(alone(self.net, prefix[0]) is None for prefix in prefixes):
             return False
         reached = [self._run(prefix) for prefix in prefixes]
@@ -207,16 +209,39 @@ class Recurrent:
         self.slack = self.relative * usual
         return seen <= 10 * close
 
-    def covers(self, sequence: Tensor) -> bool:
-        """Rounding may grow with the length: a sequence longer than all so far is asked of the module too."""
-        if len(sequence) <= self.seen:
-            return True
-        with torch.no_grad():
-            truth = ask(self.net, sequence[None])
-            apart = (self.outputs(self._run(sequence[None])).cpu() - truth).abs().amax(1)
-            agrees = bool((apart <= self.doubt(truth)).all())
-        self.seen = len(sequence) if agrees else self.seen
-        return agrees
+    def _extreme(self, generator: torch.Generator) -> list[Tensor]:
+        """Prefixes with those words of the whole vocabulary that bring the largest sums into the layer, where rounding is largest."""
+        if self.tokens is None:
+            return []
+        weights, words = self.layers[0].w_in.abs().T, torch.arange(self.tokens, device=self.device)
+        sums = torch.cat([(self._entry(part).abs() @ weights).amax(1) for part in words.split(PART)])
+        largest = sums.topk(min(ROWS, len(sums))).indices.cpu()
+        prefixes = [self._random(len(largest), length, generator) for length in (1, 2, 7)]
+        for place, prefix in zip((0, 0, 3), prefixes, strict=True):
+            prefix[:, place] = largest
+        return prefixes
+
+    def covers(self, sequence: Tensor, values: Tensor) -> bool:
+        """Rounding may grow with the length, and with the size of a frame: what lies beyond all so far is asked of the module too."""
+        if len(sequence) > self.seen:
+            if not self._right(sequence[None]):
+                return False
+            self.seen = len(sequence)
+        if self.tokens is None and len(values):
+            sizes = values.abs().flatten(1).amax(1)
+            if float(sizes.max()) > self.reach:
+                largest = values[sizes.topk(min(ROWS, len(sizes))).indices]
+                before = sequence[:1].expand(len(largest), *sequence.shape[1:]).to(largest.dtype)
+                if not self._right(largest[:, None]) or not self._right(torch.stack([before, largest, before], 1)):
+                    return False
+                self.reach = float(sizes.max())
+        return True
+
+    @torch.no_grad()
+    def _right(self, prefixes: Tensor) -> bool:
+        truth = ask(self.net, prefixes)
+        apart = (self.outputs(self._run(prefixes)).cpu() - truth).abs().amax(1)
+        return bool((apart <= self.doubt(truth)).all())
 
     def doubt(self, outputs: Tensor) -> Tensor:
         """(n, o) -> (n,): labels decided by no more than this are open; in proportion where outputs are larger than usual."""

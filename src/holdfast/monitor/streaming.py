@@ -64,7 +64,7 @@ class Opened:
         self.size = outputs
         self.width = model.width + outputs
         self.tokens: int | None = None
-        self.slack = 0.0
+        self.slack = self.relative = 0.0
 
     @staticmethod
     def of(net: Network, sequences: Sequence[Tensor] = ()) -> "Opened | None":
@@ -109,6 +109,7 @@ class Opened:
         scale, apart = float(torch.cat(truth).abs().max()), float((torch.cat(reached) - torch.cat(truth)).abs().max())
         close = CLOSE.get(self.dtype, 0.0) * scale
         self.slack = max(close, MARGIN * apart)
+        self.relative = self.slack / scale if scale else 0.0
         return apart <= 10 * close
 
     def start(self, count: int) -> Tensor:
@@ -138,8 +139,8 @@ class Opened:
         return state[:, self.model.width :]
 
     def doubt(self, outputs: Tensor) -> Tensor:
-        return torch.full_like(outputs[:, 0], self.slack)
+        return (outputs.abs().amax(1) * self.relative).clamp_min(self.slack)
 
-    def covers(self, sequence: Tensor) -> bool:
+    def covers(self, sequence: Tensor, values: Tensor) -> bool:
         """A Streaming model is its steps, however many."""
         return True
