@@ -84,14 +84,43 @@ class Packed(nn.Module):
         return logits
 
 
-def test_packed_sequences_and_a_learned_first_state_are_opened() -> None:
+def test_packed_sequences_stay_closed_and_exact() -> None:
+    """What packing does to rows and places is not read from the code, so the module is asked about every mutant."""
     torch.manual_seed(5)
-    net = hf.Network.from_torch(Packed().eval(), tokens=True)
+    module = Packed().eval()
+    net, sequences, groups = hf.Network.from_torch(module, tokens=True), some_sequences(), some_groups()
+    assert Recurrent.of(net) is None
+    found = labels(net, sequences, groups, k="final")
+    place = 0
+    for sequence in sequences:
+        with torch.no_grad():
+            said = module(sequence[None], torch.tensor([len(sequence)])).argmax(1)
+        assert (found.labels[place : place + len(sequence)] == said).all()
+        place += len(sequence)
+    assert 0 < float(found.values.min()) < 1
+
+
+class FirstState(Reader):
+    """A learned first state, for all rows alike, and zeros for the memory."""
+
+    def __init__(self) -> None:
+        super().__init__("lstm-stacked")
+        self.first = nn.Parameter(torch.randn(2, 1, HIDDEN))
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = torch.zeros(2, x.size(0), HIDDEN, device=x.device)
+        outputs, _ = self.recurrent(self.embedding(x), (self.first.expand(-1, x.shape[0], -1).contiguous(), memory))
+        logits: Tensor = self.head(outputs[:, -1, :])
+        return logits
+
+
+def test_a_learned_first_state_is_opened() -> None:
+    module = FirstState().eval()
+    net, sequences, groups = module.network(), some_sequences(), some_groups()
     view = Recurrent.of(net)
     assert view is not None
     assert float(view.start(1).abs().max()) > 0
-    sequences, groups = some_sequences(), some_groups()
-    agree(labels(net, sequences, groups, k="final", view=view), labels(net, sequences, groups, k="final", view=None).gamma)
+    agree(labels(net, sequences, groups, k="final", view=view), truth(module, sequences, groups, "final"))
 
 
 class Tagger(nn.Module):
@@ -132,7 +161,7 @@ def test_a_module_that_looks_back_is_not_opened() -> None:
 
 
 class CutsOff(Reader):
-    """Reads no more than 120 words: more than the lengths on which a view is checked at first."""
+    """Reads no more than 120 words: more than the lengths on which a view is checked."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x[:, :120])
@@ -140,15 +169,22 @@ class CutsOff(Reader):
 
 def test_what_a_module_does_to_long_sequences_only_is_seen() -> None:
     net = hf.Network.from_torch(CutsOff("gru"), tokens=True)
+    assert Recurrent.of(net) is None
+    long = torch.randint(0, WORDS, (130,), generator=torch.Generator().manual_seed(0))
+    found = labels(net, [long], some_groups(), k="final")
+    assert (found.values[120:] == 1).all()  # what is not read changes nothing
+
+
+def test_a_long_sequence_is_asked_of_the_module_once() -> None:
+    net = Reader("gru").network()
     view = Recurrent.of(net)
     assert view is not None
-    generator = torch.Generator().manual_seed(0)
-    short, long = (torch.randint(0, WORDS, (length,), generator=generator) for length in (110, 130))
-    assert view.covers(short)
-    assert not view.covers(long)
-    found = labels(net, [long], some_groups(), view=view, k="final")
-    assert (found.values[120:] == 1).all()  # what is not read changes nothing
-    assert found.asked > 0
+    long = torch.randint(0, WORDS, (130,), generator=torch.Generator().manual_seed(0))
+    before = net.queries
+    assert view.covers(long, long)
+    assert net.queries == before + 1
+    assert view.covers(long, long)
+    assert net.queries == before + 1
 
 
 class Padded(Reader):

@@ -161,7 +161,10 @@ def test_an_own_function_cannot_be_saved_and_strange_kinds_are_told() -> None:
 
 def test_output_abstractions() -> None:
     y = torch.tensor([[0.1, 0.4], [2.0, -1.0], [0.0, 0.0]])
-    assert Classes().labels(y, y).tolist() == [1, 0, 0]
+    assert Classes().own(y).tolist() == [1, 0, 0]
+    assert Classes().labels(y, y).tolist() == [1, 0, 1]  # a tie is a loss, as in a certificate
+    tied = torch.tensor([[1.0, 2.0, 2.0, 2.0], [2.0, 1.0, 2.0, 0.0], [2.0, 2.0, 1.0, 0.0], [0.0, 3.0, 3.0, 1.0]])
+    assert Classes().labels(tied, torch.eye(4)[[1, 0, 3, 2]]).tolist() == [2, 2, 0, 1]
     assert Classes().margins(y, y).tolist() == pytest.approx([0.15, 1.5, 0])
     bins = Bins((0.0, 1.0))
     assert bins.labels(y, y).tolist() == [1, 2, 1]

@@ -124,6 +124,14 @@ def are_ids(elements: Sequence[Any] | Tensor) -> bool:
     return isinstance(elements, Tensor) and not elements.is_floating_point() and elements.dim() == 1
 
 
+def check_ids(
+    ids: Tensor, words: int, message: str = "a mutation puts a token there that the network does not know: ids run from 0 to {last}."
+) -> None:
+    """BadInput unless all are ids of a vocabulary of so many words; a negative one would silently count from the end."""
+    if not are_ids(ids) or not bool(((ids >= 0) & (ids < words)).all()):
+        raise BadInput(message.format(last=words - 1))
+
+
 class Still(Mutation):
     """Nothing changes: what a network does by itself."""
 

@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.monitor.choices import Mutation
 from holdfast.monitor.outputs import Output
 from holdfast.monitor.quick import REMEMBERED, Numbers, Quick, Step, weigh
-from holdfast.monitor.rerun import ask
+from holdfast.monitor.rerun import ask, check_alone
 from holdfast.monitor.view import View
 from holdfast.network import Network
 
@@ -43,14 +43,15 @@ class Batched:
         margins = self.output.margins(outputs, reference)
         self.margin = float(margins[0])
         close = ~(margins > self.view.doubt(outputs))
-        return weigh(self.output.labels(outputs, reference).numpy(), close.numpy(), found.probability.numpy())
+        said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])
+        return weigh(label, said.numpy(), close.numpy(), found.probability.numpy())
 
 
 class Whole:
     """A black box has no state to keep: the sequence so far is kept instead, up to `longest` elements, and run again at every step."""
 
-    def __init__(self, net: Network, mutation: Mutation, output: Output, longest: int) -> None:
-        self.net, self.mutation, self.output, self.longest = net, mutation, output, longest
+    def __init__(self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool) -> None:
+        self.net, self.mutation, self.output, self.longest, self.apart = net, mutation, output, longest, apart
         self.reset()
 
     def reset(self) -> None:
@@ -68,11 +69,13 @@ class Whole:
         self.past.append(found.values[0])
         prefixes = torch.stack(self.past).expand(len(found.values), len(self.past), *found.values.shape[1:]).clone()
         prefixes[:, -1] = found.values
-        outputs = ask(self.net, prefixes)
+        if len(self.past).bit_count() == 1:  # at lengths 1, 2, 4, 8 and so on: often enough, and it costs little
+            check_alone(self.net, prefixes[0])
+        outputs = ask(self.net, prefixes, apart=self.apart)
         reference = outputs[:1].expand(len(outputs), -1)
         self.after, self.margin = outputs[0].numpy(), float(self.output.margins(outputs[:1], outputs[:1])[0])
-        labels = self.output.labels(outputs, reference).numpy()
-        return weigh(labels, np.zeros(len(labels), dtype=bool), found.probability.numpy())
+        said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])
+        return weigh(label, said.numpy(), np.zeros(len(said), dtype=bool), found.probability.numpy())
 
 
 class Estimated:

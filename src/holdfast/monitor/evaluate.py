@@ -147,7 +147,7 @@ def _reliability(monitor: Monitor, read: list[Tensor], now: list[Scores], confid
     data, generator = Data.of(read), torch.Generator().manual_seed(seed)
     mutants = torch.stack([monitor.mutation.sample(element, 1, generator)[0] for element in data.elements[rows]])
     base, moved = prefix_outputs(monitor.net, data, rows, rows), prefix_outputs(monitor.net, data, rows, rows, mutants)
-    kept = monitor.outputs.labels(moved, base) == monitor.outputs.labels(base, base)
+    kept = monitor.outputs.labels(moved, base) == monitor.outputs.own(base)
     value = torch.cat([scores.values for scores in now])[rows]
     place = torch.bucketize(value, torch.tensor(EDGES[1:], dtype=value.dtype), right=True)
     found = []

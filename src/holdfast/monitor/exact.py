@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.choices import Mutation, Table
+from holdfast.monitor.choices import Mutation, Table, check_ids
 from holdfast.monitor.live import Live
 from holdfast.monitor.outputs import Classes, Output
-from holdfast.monitor.rerun import Data, prefix_outputs
+from holdfast.monitor.rerun import Data, check_alone, prefix_outputs
 from holdfast.monitor.score import Steps
 from holdfast.monitor.view import View, find
 from holdfast.network import Network
@@ -30,6 +30,7 @@ Keep = Literal["labels", "states", "mutants"]
 SEQUENCES = 1024  # run side by side: their gates stay in the cache
 BYTES = 2**26  # of states and gates of live mutants
 ASKED = 2**16  # mutants of a black box at once
+CHECKED = 3  # sequences that a black box is asked about alone and in company
 
 
 @dataclass(frozen=True)
@@ -68,29 +69,32 @@ def labels(
     k: Steps = 0,
     keep: Keep = "labels",
     view: View | Literal["find"] | None = "find",
+    apart: bool = True,
 ) -> Transitions:
-    """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again."""
+    """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again.
+
+    apart=False is for estimates: sequences share a batch, whether or not the network is known to keep them apart.
+    """
     if not mutation.finite:
         raise BadInput(f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled').")
     if k != "final" and not (isinstance(k, int) and k >= 0):
         raise BadInput(f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'.")
     data = Data.of(sequences)
     if net.vectors is not None:
-        _check_ids(data.elements, len(net.vectors))
+        check_ids(
+            data.elements, len(net.vectors), "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it."
+        )
     found = find(net) if view == "find" else view
-    if found is not None and not found.covers(data.longest):
+    count = _Count.of(net, data, mutation, outputs or Classes(), k, apart)
+    if net.vectors is not None:
+        check_ids(count.table.values, len(net.vectors))
+    if found is not None and not found.covers(data.longest, count.table.values):
         found = None
     if found is None and keep != "labels":
         raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
-    count = _Count.of(net, data, mutation, outputs or Classes(), k)
     if found is None:
         return count.black_box()
     return count.white_box(found, keep)
-
-
-def _check_ids(ids: Tensor, words: int) -> None:
-    if ids.is_floating_point() or ids.dim() != 1 or not bool(((ids >= 0) & (ids < words)).all()):
-        raise BadInput(f"sequences are token ids from 0 to {words - 1}; look words up first, or let Monitor.read do it.")
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,10 @@ class _Count:
     table: Table
     element: Tensor  # (N,) row of the table
     due: Tensor  # (N,) row at which the label is looked at; -1 where the sequence has ended
+    apart: bool
 
     @staticmethod
-    def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps) -> "_Count":
+    def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
         if data.elements.dim() == 1 and not data.elements.is_floating_point():
             distinct, element = data.elements.unique(return_inverse=True)
             table = mutation.table(distinct)
@@ -114,7 +119,7 @@ class _Count:
         row = torch.arange(len(data.elements))
         last = (data.offset + data.length - 1)[data.sequence]
         due = last if k == "final" else torch.where(row + k <= last, row + k, -1)
-        return _Count(net, data, output, table, element, due)
+        return _Count(net, data, output, table, element, due, apart)
 
     def mutants(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows, places in the table of everything but the original that may stand there."""
@@ -124,16 +129,19 @@ class _Count:
         within = torch.arange(len(of)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         return of, first.repeat_interleave(counts) + within
 
+    def _ask(self, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
+        return prefix_outputs(self.net, self.data, rows, ends, values, apart=self.apart)
+
     # ---- a black box
 
     def black_box(self) -> Transitions:
+        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED]:
+            check_alone(self.net, sequence)
         rows = torch.arange(len(self.element))
-        base = prefix_outputs(self.net, self.data, rows, rows)
+        base = self._ask(rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
         found = [
-            prefix_outputs(self.net, self.data, o, self.due[o], self.table.values[c])
-            for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True)
-            if len(o)
+            self._ask(o, self.due[o], self.table.values[c]) for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True) if len(o)
         ]
         return self._result(base, of, choice, torch.cat(found) if found else base[:0], asked=len(rows) + len(of))
 
@@ -200,22 +208,22 @@ class _Count:
         """Where rounding could decide, the user's module does; in place. -> how many were asked."""
         close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
-            base[close] = prefix_outputs(self.net, self.data, close, close)
+            base[close] = self._ask(close, close)
         doubtful = close[:0]
         if len(of):
             doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > view.doubt(mutated))).nonzero()[:, 0]
         if len(doubtful):
             rows = of[doubtful]
-            mutated[doubtful] = prefix_outputs(self.net, self.data, rows, self.due[rows], self.table.values[choice[doubtful]])
+            mutated[doubtful] = self._ask(rows, self.due[rows], self.table.values[choice[doubtful]])
         return len(close) + len(doubtful)
 
     def _result(self, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor, asked: int) -> Transitions:
         count = self.output.count(base.shape[1])
-        here = self.output.labels(base, base)
-        label = torch.where(self.due >= 0, here[self.due.clamp_min(0)], -1)
+        at = self.due.clamp_min(0)
+        label = torch.where(self.due >= 0, self.output.own(base)[at], -1)
         first = self.table.start[self.element]
         row, share = [torch.arange(len(label)), of], [self.table.probability[first], self.table.probability[choice]]
-        said = [label.clamp_min(0), self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
+        said = [self.output.labels(base, base)[at], self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
         gamma = torch.bincount(torch.cat(row) * count + torch.cat(said), weights=torch.cat(share), minlength=len(label) * count)
         gamma = torch.where(self.due[:, None] >= 0, gamma.reshape(-1, count), torch.nan)
         support = self.table.counts[self.element]

@@ -41,7 +41,7 @@ class Guard(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.model(x)
+        answer: Tensor = self.model(x.clone())  # it may write into what it is given
         if not len(x):
             return answer
         doubtful = self.doubtful(x)

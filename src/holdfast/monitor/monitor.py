@@ -29,8 +29,9 @@ SHORT = 64  # tokens in all: below, steps in numpy beat a batch in torch
 DRAWN = 2**24  # numbers in the draws of one sweep
 
 ONE_ELEMENT = "exactly one element is replaced, by one of its set"
-OPENED = "the network is a recurrent layer between a front and a head that work element by element, as was checked on prefixes"
-SAME_ANSWER = "the model answers the same sequence the same way every time"
+STEPS = "a step answers each row from its own state and element"
+OPENED = "rounding moves the network's outputs by no more than a multiple of what was seen on prefixes"
+SAME_ANSWER = "the model answers the same sequence the same way every time, alone or in a batch"
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Monitor:
         gammas = []
         for begin in range(0, len(sequence), rows):
             drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows))
-            found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view)
+            found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view, apart=False)
             gammas.append(found.gamma[begin : begin + rows])
         found = replace(
             found, gamma=torch.cat(gammas), support=torch.full_like(found.support, count), attackable=self._attackable(sequence)
@@ -177,7 +178,7 @@ class Monitor:
         if k != 0:
             raise BadInput(f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'.")
         keep: exact.Keep = "labels" if self.view is None else "states"
-        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view)
+        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False)
         behind = found.outputs if found.successors is None else found.successors  # a black box shows only its outputs
         margins = self.outputs.margins(found.outputs, found.outputs)
         value, support, low, high = self.tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
@@ -213,7 +214,8 @@ class Monitor:
         s = self.settings
         method, settings = f"Monitor ({s.mode})", {"mutation": self.mutation.kind, "outputs": self.outputs.kind, "k": k}
         dtype = str(self.net.dtype).removeprefix("torch.")
-        assumptions = (ONE_ELEMENT, OPENED if self.view is not None else SAME_ANSWER)
+        opened = () if self.view is None else (OPENED,) if isinstance(self.view, Recurrent) else (STEPS, OPENED)
+        assumptions = (ONE_ELEMENT, SAME_ANSWER, *opened)
         if s.mode == "exact":
             return Evidence("proved", method, settings, dtype=dtype, assumptions=assumptions)
         if s.mode == "sampled":

@@ -76,7 +76,7 @@ class Own(Mutation):
     kind: ClassVar[str] = "own"
 
     def choices(self, element: Any) -> Choices:
-        pairs = list(self.function(element))
+        pairs = list(self.function(element.clone() if isinstance(element, Tensor) else element))  # the function may write into it
         return Choices.of(element, [value for value, _ in pairs], [probability for _, probability in pairs])
 
     def settings(self) -> dict[str, Any]:

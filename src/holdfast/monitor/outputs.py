@@ -21,6 +21,10 @@ class Output(ABC):
     def labels(self, outputs: Tensor, reference: Tensor) -> Tensor:
         """-> (n,) int64."""
 
+    def own(self, reference: Tensor) -> Tensor:
+        """(n, o) -> (n,): the label that the network emits, which a mutant keeps or not."""
+        return self.labels(reference, reference)
+
     @abstractmethod
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
         """-> (n,): how far an output may move, in its own units, before the label can change; NaN where it is no number."""
@@ -36,12 +40,24 @@ class Output(ABC):
 
 @dataclass(frozen=True)
 class Classes(Output):
-    """The class with the largest output; the first where several are equal."""
+    """The class with the largest output; the first where several are equal.
+
+    A class is kept only where its output is strictly above every other, as in a certificate: a tie is a loss. A mutant for which the
+    reference's class shares the largest output counts for the first of the others; so does the original itself, if it ties.
+    """
 
     kind: ClassVar[str] = "classes"
 
+    def own(self, reference: Tensor) -> Tensor:
+        return reference.argmax(1)
+
     def labels(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        return outputs.argmax(1)
+        label = outputs.argmax(1)
+        tied = (outputs == outputs.amax(1, keepdim=True)).sum(1) > 1
+        if bool(tied.any()):
+            largest = outputs[tied] == outputs[tied].amax(1, keepdim=True)
+            label[tied] = largest.scatter(1, reference[tied].argmax(1)[:, None], False).to(torch.uint8).argmax(1)
+        return label
 
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
         best = outputs.topk(2, dim=1).values

@@ -5,9 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from holdfast.monitor.cells import rnn_relu
-from holdfast.monitor.choices import Mutation
+from holdfast.monitor.choices import Mutation, check_ids
 from holdfast.monitor.outputs import Classes, Output
 from holdfast.monitor.recurrent import Recurrent
 
@@ -16,12 +17,11 @@ REMEMBERED = 2**14  # elements whose choices are kept ready
 Step = tuple[float, float, float, int, int]  # value, low, high, label, support
 
 
-def weigh(labels: Numbers, close: Numbers, probability: Numbers) -> Step:
-    """Labels of all values, the original first -> the score.
+def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> Step:
+    """The label of the original, those of all values, the original first -> the score.
 
     A stream cannot ask the user's module about a close call, for it does not keep the past: each widens the interval instead.
     """
-    label = int(labels[0])
     same = labels == label
     value = max(0.0, 1 - float(probability[~same].sum()))  # exactly 1 where no other label is reached
     if not close.any():
@@ -53,6 +53,7 @@ class Quick:
 
         def ready(token: int) -> tuple[Numbers, Numbers]:
             found = mutation.choices(token)
+            check_ids(found.values, len(self.table))
             return found.values.numpy(), found.probability.numpy()
 
         self._ready = lru_cache(maxsize=REMEMBERED)(ready)
@@ -97,6 +98,10 @@ class Quick:
         best = np.partition(outputs, -2, axis=1)
         margins = (best[:, -1] - best[:, -2]) / 2
         self.margin = margins[0]
+        label = int(outputs[0].argmax())
         self.said, self.weight = outputs.argmax(1), probability
+        if not margins.all():
+            rows = torch.from_numpy(outputs)
+            self.said = Classes().labels(rows, rows[:1].expand_as(rows)).numpy()
         slack = self.slack if self.bounded else np.maximum(self.slack, self.relative * np.abs(outputs).max(1))  # as Recurrent.doubt
-        return weigh(self.said, ~(margins > slack), probability)
+        return weigh(label, self.said, ~(margins > slack), probability)

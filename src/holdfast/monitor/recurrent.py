@@ -1,7 +1,8 @@
 """The white-box view of a network: its recurrent layer opened, so that all mutants of an element share one recurrent product.
 
 The layer is found in the user's module; what stands before it (an embedding, scaling) and behind it (any head) stays the user's own code,
-run with the layer cut out. Whether the parts still are the network is not believed but checked, on prefixes.
+run with the layer cut out. That the parts are the network, for every sequence, is read from what the module's code does (`structure`);
+what cannot be read is not opened. Prefixes then only show by how much two arithmetics differ, and catch a module that hid something.
 """
 
 import copy
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from holdfast.monitor.cells import Layer, layers_of
-from holdfast.monitor.rerun import ask
+from holdfast.monitor.marks import UnreadableError
+from holdfast.monitor.rerun import CLOSE, alone, ask
+from holdfast.monitor.structure import read
 from holdfast.network import Network
 
 LENGTHS = (1, 2, 3, 7, 19, 101)  # of the prefixes on which the view must agree with the network
@@ -22,7 +24,6 @@ ROWS = 6
 TABLE_BYTES = 2**29  # the largest table of input products over a vocabulary
 PART = 4096  # tokens or frames sent through the user's code at once
 PROBE = 1024.0  # a large state, so that the bias of a head does not blur its weights
-CLOSE = {torch.float32: 1e-5, torch.float64: 1e-13}  # of the outputs' size: below it two arithmetics may differ over a label
 MARGIN = 32  # times the largest difference that was seen
 
 
@@ -40,28 +41,28 @@ class Recurrent:
         shared = {id(tensor): tensor for tensor in (*whole.parameters(), *whole.buffers())}
         self._module = copy.deepcopy(whole, shared)
         (self._rnn,) = (part for part in self._module.modules() if isinstance(part, nn.RNNBase))
-        assert type(self._rnn) in (nn.RNN, nn.LSTM, nn.GRU)
-        assert not self._rnn.bidirectional
-        assert not self._rnn.proj_size
-        assert self.dtype in CLOSE
-        self._rnn.forward = self._spliced
+        if type(self._rnn) not in (nn.RNN, nn.LSTM, nn.GRU) or self._rnn.bidirectional or self._rnn.proj_size or self.dtype not in CLOSE:
+            raise UnreadableError("its layer is of another kind")
         self.frame = None if self.tokens is not None else tuple(self._example().shape[1:])  # the shape of one
+        generator = torch.Generator().manual_seed(0)
+        self._structure = read(whole, lambda count, length: self._random(count, length, generator).to(self.device))
+        self._rnn.forward = self._spliced
         self.layers: list[Layer] = layers_of(self._rnn)
         self.width = sum(layer.width for layer in self.layers)
         self._lock = threading.RLock()  # streams of several threads share one view
         self._given: Tensor | None = None  # the state that the cut-out layer pretends to have reached
         self._entered: tuple[Tensor, Any] | None = None
         self._first: Tensor | None = None
-        self._plain_entry = False
         self._table: Tensor | None = None
         self.head: tuple[Tensor, Tensor] | None = None  # weights (o, d) and bias, where the head is affine
         self.relative = self.slack = 0.0
+        self.reach = 0.0  # the largest number in a frame, as far as seen
         self.seen = max(LENGTHS)  # the longest sequence on which the view was found to be the network
 
     @staticmethod
     def of(net: Network, sequences: Sequence[Tensor] = ()) -> "Recurrent | None":
-        """The view, or None where the network is not one recurrent layer with a front and a head that work element by element:
-        bidirectional layers, sums over time, attention, black boxes. sequences: some to check it on besides random ones."""
+        """The view, or None where the network cannot be read as one recurrent layer with a front and a head that work element by
+        element: bidirectional layers, sums over time, attention, black boxes. sequences: some to check it on besides random ones."""
         try:
             view = Recurrent(net)
             with torch.no_grad():
@@ -132,10 +133,10 @@ class Recurrent:
 
     # ---- the user's own code, with the layer cut out
 
-    def _spliced(self, x: Any, hx: Any = None) -> Any:
+    def _spliced(self, x: Tensor, hx: Any = None) -> Any:
         """In the place of the layer: notes what comes in, answers with the given state as if one element had been read."""
-        packed = isinstance(x, PackedSequence)
-        self._entered = (self._unsorted(x) if packed else x.squeeze(1 if self._rnn.batch_first else 0), hx)
+        place = 1 if self._rnn.batch_first else 0
+        self._entered = (x.squeeze(place), hx)
         count = len(self._entered[0])
         state = self._given if self._given is not None else torch.zeros(count, self.width, dtype=self.dtype, device=self.device)
         hidden, memory, at = [], [], 0
@@ -143,32 +144,21 @@ class Recurrent:
             hidden.append(state[:, at : at + layer.size])
             memory.append(state[:, at + layer.size : at + layer.width])
             at += layer.width
-        top = hidden[-1]
-        if packed:
-            answer: Any = PackedSequence(top if x.sorted_indices is None else top[x.sorted_indices], *x[1:])
-        else:
-            answer = top.unsqueeze(1 if self._rnn.batch_first else 0)
-        final = torch.stack(hidden).contiguous()
-        return answer, (final, torch.stack(memory).contiguous()) if isinstance(self._rnn, nn.LSTM) else final
-
-    @staticmethod
-    def _unsorted(x: PackedSequence) -> Tensor:
-        return x.data if x.unsorted_indices is None else x.data[x.unsorted_indices]
+        final = torch.stack(hidden)
+        return hidden[-1].clone().unsqueeze(place), (final, torch.stack(memory)) if isinstance(self._rnn, nn.LSTM) else final
 
     def _entry(self, elements: Tensor) -> Tensor:
         """Elements -> (m, inputs of the layer)."""
         elements = elements.to(self.device) if self.tokens is not None else elements.to(self.device, self.dtype)
-        if self._plain_entry and elements.dim() == 2:
+        if self._structure.plain and self._first is not None:
             return elements
         parts = []
         with self._lock, torch.no_grad():
             for part in elements.split(PART):
                 self._given = None
-                self._module(part[:, None])
+                self._module(part[:, None].clone())  # the user's code may write into what it is given
                 assert self._entered is not None
-                assert self._entered[0].dim() == 2
-                assert len(self._entered[0]) == len(part)
-                parts.append(self._entered[0])
+                parts.append(self._entered[0].clone())
         if self._first is None:
             self._first = self._initial(self._entered[1])  # type: ignore[index]
         return torch.cat(parts)
@@ -186,7 +176,7 @@ class Recurrent:
         with self._lock, torch.no_grad():
             self._given = state
             try:
-                answer: Tensor = self._module(example.expand(len(state), *example.shape[1:])[:, None])
+                answer: Tensor = self._module(example.expand(len(state), *example.shape[1:])[:, None].clone())
             finally:
                 self._given = None
         return answer
@@ -203,30 +193,55 @@ class Recurrent:
     def _agrees(self, sequences: Sequence[Tensor]) -> bool:
         generator = torch.Generator().manual_seed(0)
         given = [sequence[: max(LENGTHS)][None] for sequence in list(sequences)[:ROWS] if len(sequence)]
-        prefixes = [self._random(ROWS, length, generator) for length in LENGTHS] + given
-        frame = prefixes[0][:, 0]
-        self._plain_entry = self.tokens is None and frame.dim() == 2 and torch.equal(self._entry(frame), frame.to(self.device, self.dtype))
+        prefixes = [self._random(ROWS, length, generator) for length in LENGTHS] + given + self._extreme(generator)
+        self.reach = max(float(prefix.abs().max()) for prefix in prefixes)
+        if not all(alone(self.net, prefix[0]) is None for prefix in prefixes):
+            return False
         reached = [self._run(prefix) for prefix in prefixes]
         truth = torch.cat([ask(self.net, prefix) for prefix in prefixes])
         close, size = CLOSE[self.dtype], truth.abs().amax(1)
         usual = float(size[: ROWS * (len(LENGTHS) - 1)].max())  # of short prefixes: a layer with relu may grow without end
-        self._find_affine_head(torch.cat(reached), close)
+        if self._structure.affine:
+            self._find_affine_head(torch.cat(reached), close)
         apart = (torch.cat([self.outputs(state) for state in reached]).cpu() - truth).abs().amax(1)
         seen = float((apart / size.clamp_min(usual)).max())
         self.relative = max(close, MARGIN * seen)
         self.slack = self.relative * usual
         return seen <= 10 * close
 
-    def covers(self, sequence: Tensor) -> bool:
-        """A module may treat sequences longer than all it was checked on in another way, cut them off say: ask it about this one."""
-        if len(sequence) <= self.seen:
-            return True
-        with torch.no_grad():
-            truth = ask(self.net, sequence[None])
-            apart = (self.outputs(self._run(sequence[None])).cpu() - truth).abs().amax(1)
-            agrees = bool((apart <= self.doubt(truth)).all())
-        self.seen = len(sequence) if agrees else self.seen
-        return agrees
+    def _extreme(self, generator: torch.Generator) -> list[Tensor]:
+        """Prefixes with those words of the whole vocabulary that bring the largest sums into the layer, where rounding is largest."""
+        if self.tokens is None:
+            return []
+        weights, words = self.layers[0].w_in.abs().T, torch.arange(self.tokens, device=self.device)
+        sums = torch.cat([(self._entry(part).abs() @ weights).amax(1) for part in words.split(PART)])
+        largest = sums.topk(min(ROWS, len(sums))).indices.cpu()
+        prefixes = [self._random(len(largest), length, generator) for length in (1, 2, 7)]
+        for place, prefix in zip((0, 0, 3), prefixes, strict=True):
+            prefix[:, place] = largest
+        return prefixes
+
+    def covers(self, sequence: Tensor, values: Tensor) -> bool:
+        """Rounding may grow with the length, and with the size of a frame: what lies beyond all so far is asked of the module too."""
+        if len(sequence) > self.seen:
+            if not self._right(sequence[None]):
+                return False
+            self.seen = len(sequence)
+        if self.tokens is None and len(values):
+            sizes = values.abs().flatten(1).amax(1)
+            if float(sizes.max()) > self.reach:
+                largest = values[sizes.topk(min(ROWS, len(sizes))).indices]
+                before = sequence[:1].expand(len(largest), *sequence.shape[1:]).to(largest.dtype)
+                if not self._right(largest[:, None]) or not self._right(torch.stack([before, largest, before], 1)):
+                    return False
+                self.reach = float(sizes.max())
+        return True
+
+    @torch.no_grad()
+    def _right(self, prefixes: Tensor) -> bool:
+        truth = ask(self.net, prefixes)
+        apart = (self.outputs(self._run(prefixes)).cpu() - truth).abs().amax(1)
+        return bool((apart <= self.doubt(truth)).all())
 
     def doubt(self, outputs: Tensor) -> Tensor:
         """(n, o) -> (n,): labels decided by no more than this are open; in proportion where outputs are larger than usual."""
@@ -241,13 +256,14 @@ class Recurrent:
     def _random(self, count: int, length: int, generator: torch.Generator) -> Tensor:
         if self.tokens is not None:
             drawn = torch.randint(0, self.tokens, (count, length), generator=generator)
-            # The first and the last token often mean something else to a module: padding, the unknown word.
-            drawn[0, -1], drawn[1, 0], drawn[2, length // 2], drawn[3, -1], drawn[4] = 0, 0, 0, self.tokens - 1, 0
+            if count == ROWS:  # the first and the last token often mean something else to a module: padding, the unknown word
+                drawn[0, -1], drawn[1, 0], drawn[2, length // 2], drawn[3, -1], drawn[4] = 0, 0, 0, self.tokens - 1, 0
             return drawn
         return torch.randn((count, length, *self._example().shape[1:]), generator=generator, dtype=self.dtype)
 
     def _find_affine_head(self, states: Tensor, close: float) -> None:
-        """One product instead of the user's code, where that is all it does."""
+        """One product instead of the user's code, where that is all it does: that the head is affine is known, here its weights are
+        measured. Where they are too coarse, beside a large bias say, the user's code stays."""
         bias = self._head(torch.zeros(1, self.width, dtype=self.dtype, device=self.device))
         large = PROBE * torch.eye(self.width, dtype=self.dtype, device=self.device)
         weights = (torch.cat([self._head(part) for part in large.split(PART)]) - bias) / PROBE

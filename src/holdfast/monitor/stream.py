@@ -34,7 +34,7 @@ class Stream:
             return monitor.quick.fresh()
         followed: Mutation = Still() if s.mode == "abstract" else mutation
         if view is None:
-            engine: Quick | Batched | Whole = Whole(monitor.net, followed, outputs, s.max_length)
+            engine: Quick | Batched | Whole = Whole(monitor.net, followed, outputs, s.max_length, apart=s.mode == "exact")
         elif s.mode == "abstract" and isinstance(view, Recurrent) and Quick.fits(view, followed, outputs):
             engine = Quick(view, followed)
         else:

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import BadInput
-from holdfast.monitor.recurrent import CLOSE, MARGIN
+from holdfast.monitor.recurrent import MARGIN
+from holdfast.monitor.rerun import CLOSE, alone
+from holdfast.monitor.unchanged import Watched
 from holdfast.network import Network
 
 PROBES, LONGEST, ROWS = 6, 7, 5  # sequences, elements and copies on which the steps must agree with the network
@@ -46,6 +48,14 @@ class Streaming(nn.Module, ABC):
         return outputs
 
 
+def _only_steps(adapter: nn.Module, model: Streaming) -> bool:
+    """The network is the steps and nothing else: no forward of its own, no hooks, no scaling, no order of axes of its own."""
+    own = type(model).forward is not Streaming.forward or "forward" in vars(model)
+    hooks = any(getattr(part, name) for part in (adapter, model) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    changed = any(getattr(adapter, name, None) is not None for name in ("mean", "std", "pool"))
+    return not (own or hooks or changed or getattr(adapter, "time_first", False) or getattr(adapter, "takes_lengths", False))
+
+
 class Opened:
     """A Streaming model as the monitor sees one. A state carries the output that belongs to it in its last columns."""
 
@@ -54,20 +64,20 @@ class Opened:
         self.size = outputs
         self.width = model.width + outputs
         self.tokens: int | None = None
-        self.slack = 0.0
+        self.slack = self.relative = 0.0
 
     @staticmethod
     def of(net: Network, sequences: Sequence[Tensor] = ()) -> "Opened | None":
-        """None where the network is no Streaming module, or answers otherwise than its steps do. sequences: some to check that on."""
+        """None where the network is no Streaming module, or does more than its steps do. sequences: some to check that on."""
         model = getattr(net.module, "model", None)
-        if not isinstance(model, Streaming):
+        if not isinstance(model, Streaming) or not _only_steps(net.module, model):
             return None
         shape = [size or 1 for size in (net.shape or (1, 1))[1:]]
         probes = [torch.as_tensor(sequence)[:LONGEST] for sequence in list(sequences)[:PROBES]]
         probes = probes or [torch.randn(LONGEST, *shape, generator=torch.Generator().manual_seed(0))]
         try:
             with torch.no_grad():
-                state, outputs = model.step(model.start(1), probes[0][:1].to(net.device, net.dtype))
+                state, outputs = model.step(model.start(1).clone(), probes[0][:1].to(net.device, net.dtype).clone())
         except Exception as error:  # any line of the user's own code may fail
             raise BadInput(
                 f"{net.name}: step failed on an element of shape {tuple(probes[0].shape[1:])} ({error}). Say the shape of an input to the "
@@ -78,26 +88,33 @@ class Opened:
                 f"{net.name}: step answered a state {tuple(state.shape)} and outputs {tuple(outputs.shape)} to one element; expected "
                 f"(1, {model.width}) and (1, outputs)."
             )
-        view = Opened(net, model, outputs.shape[1])
-        return view if view._agrees(probes) else None
+        view, watched = Opened(net, model, outputs.shape[1]), Watched(model)
+        kept: list[str] = []
+        agrees = view._agrees(probes)
+        watched.check(kept.append)
+        return view if agrees and not kept else None
 
     def _agrees(self, probes: Sequence[Tensor]) -> bool:
-        """Several rows at once against the network on one, which scales its input and may sum in another order."""
+        """Several rows at once, each another, against the network on one at a time, which may sum in another order."""
         reached, truth = [], []
         for probe in probes:
+            if alone(self.net, probe) is not None:
+                return False
+            rows = [probe * (-0.5) ** row if row % 2 else probe.roll(row, 0) for row in range(ROWS)]
             state = self.start(ROWS)
-            for frame in probe:
-                state = self.advance(state, frame.expand(ROWS, *frame.shape))
+            for frames in torch.stack(rows, 1):
+                state = self.advance(state, frames)
             reached.append(self.outputs(state))
-            truth.append(self.net(probe[None]).to(self.device).expand(ROWS, -1))
+            truth += [self.net(row[None]).to(self.device) for row in rows]
         scale, apart = float(torch.cat(truth).abs().max()), float((torch.cat(reached) - torch.cat(truth)).abs().max())
         close = CLOSE.get(self.dtype, 0.0) * scale
         self.slack = max(close, MARGIN * apart)
+        self.relative = self.slack / scale if scale else 0.0
         return apart <= 10 * close
 
     def start(self, count: int) -> Tensor:
         state = self.model.start(count)
-        return torch.cat([state, state.new_zeros(count, self.size)], 1)
+        return torch.cat([state, state.new_zeros(count, self.size)], 1).detach()
 
     def gates(self, elements: Tensor) -> Tensor:
         """Frames as they are: the model's front may read the state too."""
@@ -109,8 +126,10 @@ class Opened:
     def step(self, gates: Tensor, recalled: Tensor, state: Tensor) -> Tensor:
         """(m, ...), unused, (m, width) -> (m, width)."""
         before = state[:, : self.model.width]
-        with torch.no_grad():
-            parts = [torch.cat(self.model.step(s, e), 1) for s, e in zip(before.split(PART), gates.split(PART), strict=True)]
+        with torch.no_grad():  # copies: a step may write into what it is given
+            parts = [
+                torch.cat(self.model.step(s.clone(), e.clone()), 1) for s, e in zip(before.split(PART), gates.split(PART), strict=True)
+            ]
         return torch.cat(parts)
 
     def advance(self, state: Tensor, elements: Tensor) -> Tensor:
@@ -120,8 +139,8 @@ class Opened:
         return state[:, self.model.width :]
 
     def doubt(self, outputs: Tensor) -> Tensor:
-        return torch.full_like(outputs[:, 0], self.slack)
+        return (outputs.abs().amax(1) * self.relative).clamp_min(self.slack)
 
-    def covers(self, sequence: Tensor) -> bool:
+    def covers(self, sequence: Tensor, values: Tensor) -> bool:
         """A Streaming model is its steps, however many."""
         return True

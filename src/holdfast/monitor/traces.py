@@ -65,7 +65,7 @@ def profile(
     outputs = outputs or Classes()
     found = find(net) if view == "find" else view
     keep: Literal["labels", "states", "mutants"] = "labels" if found is None else "mutants" if mutants else "states"
-    seen = labels(net, sequences, mutation, outputs=outputs, keep=keep, view=found)
+    seen = labels(net, sequences, mutation, outputs=outputs, keep=keep, view=found, apart=False)
     states, successors = seen.states, seen.successors
     if states is None or successors is None:
         successors = seen.outputs

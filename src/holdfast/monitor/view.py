@@ -35,8 +35,8 @@ class View(Protocol):
         """(n, o) -> (n,): labels decided by no more than this are open."""
         ...
 
-    def covers(self, sequence: Tensor) -> bool:
-        """Whether the view is the network on a sequence as long as this one, too."""
+    def covers(self, sequence: Tensor, values: Tensor) -> bool:
+        """Whether the view is the network on a sequence as long as this one, and on elements as large as these, too."""
         ...
 
 
