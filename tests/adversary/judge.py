@@ -556,6 +556,11 @@ class Trial:
             except hf.HoldfastError as error:
                 self.error = Judgement("refused", f"{type(error).__name__}: {error}")
                 return
+            except NoWay:
+                raise
+            except Exception as error:  # a crash is no refusal: nobody is told what to do
+                self.error = Judgement("wrong", f"crashed on the way in, {type(error).__name__}: {error}")
+                return
             self.state = None if self.module is None else _state(self.module)
             if case.after is not None:
                 with _quiet():
@@ -581,13 +586,15 @@ class Trial:
                 ROOMS[room](self.net, case, self.truth, outcome)
         except hf.HoldfastError as error:
             return Judgement("refused", f"{type(error).__name__}: {error}")
-        except Exception as error:  # a crash is no refusal: nobody is told what to do
+        except Exception as error:
             return Judgement("wrong", f"crashed, {type(error).__name__}: {error}")
         finally:
-            changed = not torch.equal(case.x, x)
+            changed, inside = not torch.equal(case.x, x), _unwound()
             case.x.copy_(x)
         if changed:
             outcome.wrong.append("the user's data were changed")
+        if inside:
+            outcome.wrong.append("torch was left inside a vmap, where the user's own next call fails")
         if self.state is not None and self.module is not None and _state(self.module) != self.state:
             outcome.wrong.append("the user's module was changed")
         if outcome.wrong:
@@ -595,7 +602,17 @@ class Trial:
         reasons = [reason for reason in [*outcome.reasons, *(str(w.message) for w in warned), *self.net.notes] if reason]
         if outcome.proved and not any(outcome.proved) and reasons:
             return Judgement("refused", "; ".join(dict.fromkeys(reasons)))
-        return Judgement("right", "proved" if any(outcome.proved) else "nothing is claimed")
+        detail = "proved" if outcome.proved and all(outcome.proved) else "partly proved" if any(outcome.proved) else "nothing is claimed"
+        return Judgement("right", detail)
+
+
+def _unwound() -> bool:
+    """Whether torch was left inside a transformation; it is brought out, so that the next trial is its own."""
+    inside = False
+    while torch._C._functorch.maybe_current_level() is not None:
+        torch._C._functorch._vmap_decrement_nesting()
+        inside = True
+    return inside
 
 
 def _first(net: hf.Network, case: Case) -> None:
