@@ -30,15 +30,13 @@ def seeded() -> None:
 
 
 def judged(entry: str, case: Case, rooms: list[str]) -> dict[str, Judgement]:
-    """Nothing where the module cannot take the entry. A network of its own for each room, so that none inherits another's state."""
-    found = {}
-    for room in (room for room in rooms_of(case) if room in rooms):
-        seeded()
-        try:
-            found[room] = Trial(entry, case).examine(room)
-        except NoWay:
-            return {}
-    return found
+    """Nothing where the module cannot take the entry."""
+    seeded()
+    try:
+        trial = Trial(entry, case)
+    except NoWay:
+        return {}
+    return {room: trial.examine(room) for room in rooms_of(case) if room in rooms}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Hostile modules are answered rightly or refused by name, never wrongly; honest ones of the same shapes get their proof.
 
-Here each hostile module meets two rooms where a proof stands alone, and one more room and one more entry in turn;
+Here each hostile module meets two rooms where a proof stands alone, and one more room in turn; other entries and views are samples;
 `python -m benchmarks.adversary` goes through all of them.
 """
 
@@ -16,6 +16,7 @@ from zoo import HOSTILE, INNOCENT
 ALONE = ("bounds", "radius inf, proof alone")
 IN_TURN = [room for room in ROOMS if room not in (*ALONE, "words")]
 SLOW = ("radius inf, tight", "risk")  # for a few only
+HERE = [name for name, case in HOSTILE.items() if case.rooms is None or name.startswith("einsum") or name.endswith("relu on the base")]
 BY_FILE = [name for name, case in HOSTILE.items() if case.rooms is None and "writes into" not in name]
 
 
@@ -44,18 +45,18 @@ def rooms_in_turn(place: int, case: Case) -> list[str]:
     return [*ALONE] if room in SLOW and place % 4 else [*ALONE, room]
 
 
-@pytest.mark.parametrize(("place", "name"), list(enumerate(HOSTILE)), ids=list(HOSTILE))
+@pytest.mark.parametrize(("place", "name"), list(enumerate(HERE)), ids=HERE)
 def test_a_hostile_module_is_never_answered_wrongly(place: int, name: str) -> None:
     assert_never_wrong("from_torch", HOSTILE[name], rooms_in_turn(place, HOSTILE[name]))
 
 
-@pytest.mark.parametrize("name", BY_FILE[::4])
+@pytest.mark.parametrize("name", BY_FILE[::5])
 def test_an_exported_hostile_module_is_never_answered_wrongly(name: str) -> None:
     case = HOSTILE[name]
     assert_never_wrong("from_export", case, ALONE if case.substitutes is None else ["words"])
 
 
-@pytest.mark.parametrize("name", BY_FILE[2::16])
+@pytest.mark.parametrize("name", BY_FILE[2::24])
 def test_a_hostile_module_from_onnx_is_never_answered_wrongly(name: str) -> None:
     case = HOSTILE[name]
     assert_never_wrong("from_onnx", case, ALONE if case.substitutes is None else ["words"])
@@ -76,7 +77,7 @@ def test_an_innocent_module_gets_its_proof(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry in ("from_export", "from_onnx")])
-@pytest.mark.parametrize("name", ["a residual block in place", "weight norm", "views without writes", "words"])
+@pytest.mark.parametrize("name", ["a residual block in place", "weight norm", "words"])
 def test_an_innocent_file_gets_its_proof(name: str, entry: str) -> None:
     case = INNOCENT[name]
     found = Trial(entry, case).examine("radius inf, proof alone" if case.substitutes is None else "words")

@@ -294,7 +294,7 @@ def _seen_through(view: Callable[[Tensor], Tensor], change: Callable[[Tensor], o
 def _viewed(view: str, change: str, base: bool) -> None:
     where = "the base" if base else "the view"
     make = made(_seen_through(VIEWS[view], CHANGES[change], base))
-    keep(HOSTILE, f"{view} view, {change} on {where}", make, rooms=("bounds", "radius inf, proof alone"), width=0.8)
+    keep(HOSTILE, f"{view} view, {change} on {where}", make, rooms=("bounds", "radius inf, proof alone"), width=0.8, coarse=True)
 
 
 for _view in VIEWS:
@@ -1011,10 +1011,10 @@ keep(INNOCENT, "a deep one", lambda: nn.Sequential(first(), nn.Tanh(), first(), 
 keep(
     INNOCENT,
     "words",
-    lambda: Reader(plain()).eval(),
+    lambda: Reader(plain(), above=-4.5).eval(),
     SENTENCES,
     y=(0, 0, 0),
-    substitutes={1: (0, 37), 2: (37,), 5: (7,)},
+    substitutes={1: (0, 37), 2: (0, 37), 5: (7,)},
     options={"tokens": True},
 )
 
