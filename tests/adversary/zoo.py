@@ -759,6 +759,11 @@ def _(self: Any, x: Tensor) -> Tensor:
     return self.last(F.relu(z, inplace=True))
 
 
+@hostile("it overwrites what its gradient needs")
+def _(self: Any, x: Tensor) -> Tensor:
+    return self.last(F.leaky_relu(torch.tanh(self.first(x)), inplace=True))
+
+
 # ---------------------------------------------------------------- control flow and leaving torch
 
 
