@@ -1,15 +1,23 @@
-"""Try to break the proofs: planes on random boxes, and attacks on certified radii. Exits with 1 if anything gives way.
+"""Try to break the proofs: planes on random boxes, attacks on certified radii, and random networks that come in by every way and are
+attacked as the user has them. Exits with 1 if anything gives way.
 
-python -m benchmarks.soundness --boxes 1000000 --certificates 10000
+python -m benchmarks.soundness --boxes 1000000 --certificates 10000 --networks 20
 """
 
 import argparse
+import contextlib
+import io
 import itertools
+import logging
 import math
+import random
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -274,10 +282,225 @@ def check_certificates(certificates: int, seed: int) -> int:
     return broken
 
 
+# ---------------------------------------------------------------- every way in
+
+
+class Residual(nn.Module):
+    """x + f(x), with f in place at its end or not."""
+
+    def __init__(self, inner: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.last = inner, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.inner(x) + x)
+        return answer
+
+
+class Viewed(nn.Module):
+    """Halves, turned and joined again, and activations that overwrite what they read."""
+
+    def __init__(self, size: int, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.mix, self.activation = nn.Linear(size, size), activation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.mix(x).chunk(2, -1)
+        turned = torch.stack([second, first], 1).transpose(1, 2).flatten(1)
+        answer: Tensor = F.leaky_relu(self.activation(turned), 0.2, inplace=True)
+        return answer
+
+
+def smooth_or_not(chance: random.Random) -> Callable[[], nn.Module]:
+    """An activation, in place where it can be and chance says so."""
+    there = chance.random() < 0.5
+    choices: list[Callable[[], nn.Module]] = [
+        lambda: nn.ReLU(inplace=there), lambda: nn.LeakyReLU(0.1, inplace=there), lambda: nn.ELU(inplace=there), nn.Tanh, nn.Sigmoid,
+        nn.GELU, lambda: nn.SiLU(inplace=there), nn.Softplus, lambda: nn.Hardtanh(inplace=there), lambda: nn.ReLU6(inplace=there),
+        lambda: nn.Hardswish(inplace=there), lambda: nn.Mish(inplace=there),
+    ]  # fmt: skip
+    return chance.choice(choices)
+
+
+def dense(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    sizes = [chance.randint(2, 6), *(chance.randint(4, 14) for _ in range(chance.randint(1, 3)))]
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), smooth_or_not(chance)())]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 3)), (sizes[0],)
+
+
+def convolution(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    channels, activation = chance.randint(2, 4), smooth_or_not(chance)
+    pool = chance.choice([nn.AvgPool2d(2), nn.MaxPool2d(2), nn.Identity()])
+    size = channels * (4 if isinstance(pool, nn.Identity) else 2) ** 2
+    return nn.Sequential(nn.Conv2d(1, channels, 3), activation(), pool, nn.Flatten(), nn.Linear(size, 3)), (1, 6, 6)
+
+
+def residual(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    size, activation = chance.randint(4, 8), smooth_or_not(chance)
+    blocks = [Residual(nn.Sequential(nn.Linear(size, size), activation(), nn.Linear(size, size)), activation()) for _ in range(2)]
+    return nn.Sequential(nn.Linear(4, size), *blocks, nn.Linear(size, 3)), (4,)
+
+
+def recurrent(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    layer = chance.choice([nn.RNN, nn.LSTM, nn.GRU])(2, chance.randint(3, 6), batch_first=True)
+    return Reader(layer), (chance.randint(2, 4), 2)
+
+
+def in_place(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    size, activation = 2 * chance.randint(2, 4), smooth_or_not(chance)
+    return nn.Sequential(nn.Linear(4, size), Viewed(size, activation), nn.ReLU(inplace=True), nn.Linear(size, 3)), (4,)
+
+
+def normed(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    """Batch, layer or group norm with statistics of their own; weight norm on the way out."""
+    norm = chance.choice([nn.BatchNorm1d(8), nn.LayerNorm(8), nn.GroupNorm(2, 8)])
+    if isinstance(norm, nn.BatchNorm1d):
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    last = nn.utils.parametrizations.weight_norm(nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(4, 8), norm, smooth_or_not(chance)(), last), (4,)
+
+
+KINDS = {"dense": dense, "convolution": convolution, "residual": residual, "recurrent": recurrent, "in place": in_place, "normed": normed}
+ENTRIES = ("from_torch", "from_export", "from_onnx")
+INPUTS, STEPS, STARTS = 8, 30, 6  # of the attack on each network
+ROUNDING = 2e-5  # of the outputs: what float32 may be off by, as proofs speak of real arithmetic
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """The exporters talk a lot."""
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def entered(model: nn.Module, shape: tuple[int, ...], entry: str, folder: Path) -> hf.Network | None:
+    """None where torch itself cannot write the file."""
+    if entry == "from_torch":
+        return hf.Network.from_torch(model, domain=(0, 1))
+    example, free, file = torch.rand(2, *shape), ({0: torch.export.Dim.DYNAMIC},), folder / f"model.{entry}"
+    try:
+        with silent():
+            if entry == "from_export":
+                torch.export.save(torch.export.export(model, (example,), dynamic_shapes=free), file)
+            else:
+                torch.onnx.export(model, (example,), file, dynamo=True, dynamic_shapes=free, verbose=False)
+    except Exception:
+        return None
+    return hf.Network.from_export(file, trust=True, domain=(0, 1)) if entry == "from_export" else hf.Network.from_onnx(file, domain=(0, 1))
+
+
+def lowest(model: nn.Module, region: Ball, label: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """-> (inputs,) twice: the smallest margin that the user's own module was brought to in the region, by steps downhill from the centre,
+    from corners and from random places, and how much of it may be rounding."""
+
+    def margin(x: Tensor) -> Tensor:
+        outputs = model(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
+        own = outputs.gather(-1, label.expand(x.shape[0], -1)[..., None])[..., 0]
+        return own - outputs.scatter(-1, label.expand(x.shape[0], -1)[..., None], -math.inf).amax(-1)
+
+    with torch.no_grad():
+        sampled = region.sample(64, generator)
+        found = margin(sampled).amin(0)
+    centre = region.centre
+    x = torch.cat([centre[None], region.sample(STARTS, generator), region.project(centre + torch.randn(STARTS, *centre.shape).sign() * 9)])
+    for step in range(STEPS):
+        x = x.detach().requires_grad_(True)
+        scores = margin(x)
+        found = torch.minimum(found, scores.detach().amin(0))
+        try:
+            (slope,) = torch.autograd.grad(scores.sum(), x)
+        except RuntimeError:  # it overwrites what its gradient needs: anywhere will do
+            slope = torch.randn(x.shape, generator=generator)
+        length = region.radius.float().clamp(max=1.0) * (0.5 * 0.85**step)
+        x = region.project(x.detach() - length.reshape(-1, *(1 for _ in region.shape)) * slope.sign())
+    with torch.no_grad():
+        inside = region.contains(x).all()
+        found = torch.minimum(found, margin(x).amin(0))
+        assert bool(inside), "the attack left the region"
+        return found.double(), ROUNDING * (1 + model(centre).abs().amax(-1).double())
+
+
+@dataclass
+class Tally:
+    networks: int = 0
+    radii: int = 0
+    scores: int = 0
+    broken: int = 0
+    refused: int = 0
+    crashed: int = 0  # an error that tells the user nothing; no false proof, but no answer
+    no_way: int = 0
+
+
+def tried(kind: str, entry: str, seed: int, tally: Tally) -> None:
+    """One random network: certified radii and worst scores around random inputs, attacked on the module itself."""
+    chance, generator = random.Random(f"{kind} {seed}"), torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, shape = KINDS[kind](chance)
+        model = model.eval().requires_grad_(False)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + chance.random())
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                net = entered(model, shape, entry, Path(folder))
+            except hf.HoldfastError:
+                tally.refused += 1
+                return
+        if net is None:
+            tally.no_way += 1
+            return
+        x = torch.rand((INPUTS, *shape), generator=generator)
+        y = model(x).argmax(-1)
+        p = chance.choice([1, 2, math.inf])
+        tally.networks += 1
+        try:
+            radius = torch.tensor([b.lower.value for b in hf.radius(net, x, y, norm=p, methods=[Certify(rounds=3)])], dtype=torch.float64)
+            size = torch.rand(INPUTS, generator=generator, dtype=torch.float64) * 0.3
+            box = Ball(x, size, math.inf, net.domain)
+            worst = torch.tensor([b.lower.value for b in hf.worst(net, box, hf.Robustness(y), methods=[Certify()])], dtype=torch.float64)
+        except hf.HoldfastError:
+            tally.refused += 1
+            return
+        except Exception:
+            tally.crashed += 1
+            return
+        at = Ball(x, torch.where(radius.isinf(), 1e3, radius), p, net.domain)
+        least, rounding = lowest(model, at, y, generator)
+        made = radius > 0
+        tally.radii += int(made.sum())
+        tally.broken += int((made & (least < -rounding)).sum())
+        least, rounding = lowest(model, box, y, generator)
+        made = worst.isfinite()
+        tally.scores += int(made.sum())
+        tally.broken += int((made & (worst > least + rounding)).sum())
+
+
+def check_entries(networks: int, seed: int) -> int:
+    broken = 0
+    heads = ("networks", "radii", "scores", "broken", "refused", "crashed", "no file", "seconds")
+    print(f"{'kind':12s} {'entry':12s} " + " ".join(f"{head:>8s}" for head in heads), flush=True)
+    for kind, entry in itertools.product(KINDS, ENTRIES):
+        began, tally = time.monotonic(), Tally()
+        for turn in range(networks):
+            tried(kind, entry, seed + turn, tally)
+        counts = (tally.networks, tally.radii, tally.scores, tally.broken, tally.refused, tally.crashed, tally.no_way)
+        print(f"{kind:12s} {entry:12s} " + " ".join(f"{n:8d}" for n in counts) + f" {time.monotonic() - began:8.1f}", flush=True)
+        broken += tally.broken
+    return broken
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Try to break the planes and the certificates.")
     parser.add_argument("--boxes", type=int, default=1_000_000, help="random boxes for each relaxation")
-    parser.add_argument("--certificates", type=int, default=10_000, help="attacked certificates over all networks")
+    parser.add_argument("--certificates", type=int, default=10_000, help="attacked certificates over all networks; 0 for none")
+    parser.add_argument("--networks", type=int, default=20, help="random networks of each kind through each entry")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -286,8 +509,10 @@ def main(arguments: list[str] | None = None) -> int:
     assert not missing, f"{missing} would go unchecked"
     crossed = check_planes(chosen.boxes, chosen.seed)
     broken = check_certificates(chosen.certificates, chosen.seed)
+    gone = check_entries(chosen.networks, chosen.seed)
     print(f"{len(CASES)} relaxations x {chosen.boxes} boxes, {crossed} crossed; {chosen.certificates} certificates, {broken} broken")
-    return 1 if crossed or broken else 0
+    print(f"{chosen.networks} networks of {len(KINDS)} kinds by {len(ENTRIES)} ways in, {gone} certificates broken")
+    return 1 if crossed or broken or gone else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""Every module of the zoo through every entry into every room: right, refused by name, or wrong? Exits with 1 if anything is wrong.
+
+python -m benchmarks.adversary
+python -m benchmarks.adversary --module "views" --entry from_torch --room bounds --verbose
+"""
+
+import argparse
+import random
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "adversary"))
+
+from judge import ENTRIES, ROOMS, Case, Judgement, NoWay, Trial, rooms_of
+from zoo import HOSTILE, INNOCENT
+
+VERDICTS = ("right", "refused", "wrong")
+
+
+def seeded() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def judged(entry: str, case: Case, rooms: list[str]) -> dict[str, Judgement]:
+    """Nothing where the module cannot take the entry."""
+    seeded()
+    try:
+        trial = Trial(entry, case)
+    except NoWay:
+        return {}
+    return {room: trial.examine(room) for room in rooms_of(case) if room in rooms}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Put the whole zoo through every entry and every room.")
+    parser.add_argument("--module", default="", help="only modules with this in their names")
+    parser.add_argument("--entry", choices=[*ENTRIES], action="append", help="only these entries")
+    parser.add_argument("--room", choices=[*ROOMS], action="append", help="only these rooms")
+    parser.add_argument("--verbose", action="store_true", help="say of every answer what it was")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    entries, rooms = chosen.entry or [*ENTRIES], chosen.room or [*ROOMS]
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    wrong: list[str] = []
+    unproved: list[str] = []
+    began = time.monotonic()
+    for zoo, cases in (("hostile", HOSTILE), ("innocent", INNOCENT)):
+        for name, case in cases.items():
+            if chosen.module not in name:
+                continue
+            for entry in entries:
+                for room, found in judged(entry, case, rooms).items():
+                    counts.setdefault((entry, room), Counter())[found.verdict] += 1
+                    line = f"{zoo}: {name}: {entry}: {room}: {found.verdict}: {found.detail}"
+                    if found.verdict == "wrong":
+                        wrong.append(line)
+                    if zoo == "innocent" and entry != "from_callable" and room != "saliency" and found.detail != "proved":
+                        unproved.append(line)
+                    if chosen.verbose:
+                        print(line, flush=True)
+    print("| entry | room | " + " | ".join(VERDICTS) + " |")
+    print("|---|---|" + "---|" * len(VERDICTS))
+    for (entry, room), count in sorted(counts.items(), key=lambda item: ([*ENTRIES].index(item[0][0]), [*ROOMS].index(item[0][1]))):
+        print(f"| {entry} | {room} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |")
+    total = sum(counts.values(), Counter())
+    print("| all | all | " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |")
+    for title, lines in (("wrong", wrong), ("innocent, but not proved", unproved)):
+        if lines:
+            print(f"\n{title}:\n" + "\n".join(f"- {line[:400]}" for line in lines))
+    print(f"\n{sum(total.values())} answers in {time.monotonic() - began:.0f} s")
+    return 1 if total["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
