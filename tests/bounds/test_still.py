@@ -104,3 +104,31 @@ def test_elements_laid_side_by_side_and_taken_again_are_read_where_they_were() -
     assert not [node for node in graph.nodes if isinstance(node, Affine) and node.joins is not None]
     every = build(hf.Network.from_torch(Sequence(LAYERS["lstm"](), read="all").double().eval()), x)
     assert [node for node in every.nodes if isinstance(node, Affine) and node.joins is not None]
+
+
+class Repeated(nn.Module):
+    """Reads some numbers several times, as replicated padding does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear((FRAMES + 3) * FEATURES, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.head(x[:, [0, 0, *range(FRAMES), FRAMES - 1]].flatten(1))
+        return answer
+
+
+@pytest.mark.parametrize("kind", ["one each", "some"])
+def test_what_stays_still_and_is_read_twice_counts_twice(kind: str) -> None:
+    """It once counted once, which moved bounds to the wrong side of what happens at the centre."""
+    torch.manual_seed(0)
+    module = Repeated().double().eval()
+    x = torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    region = hf.Frames(x, 0.3, 1.0, mask=masks(kind))
+    found = hf.bounds(hf.Network.from_torch(module), region)
+    for points in (x[None], region.sample(50, torch.Generator().manual_seed(3))):
+        met = torch.stack([module(point) for point in points]).detach()
+        assert bool((found.lower <= met + 1e-9).all())
+        assert bool((met <= found.upper + 1e-9).all())
+    slope = module.head.weight.detach().abs().amax() * 3 * 0.3
+    assert bool((found.upper - found.lower <= 2 * slope * FRAMES + 1e-9).all())

@@ -623,3 +623,14 @@ def test_a_module_that_cannot_be_traced_still_runs() -> None:
     with pytest.raises(UnsupportedLayer, match=r"could not turn the model into a graph.*Attacks and all black-box methods still work"):
         net.program(torch.zeros(2, 3))
     assert net.double(torch.zeros(2, 3)) is not None
+
+
+def test_an_exported_program_that_compares_the_rows_of_its_fixed_batch_is_refused(tmp_path: Path) -> None:
+    class Compared(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0, keepdim=True)
+
+    file = tmp_path / "compared.pt2"
+    torch.export.save(torch.export.export(Compared(), (torch.zeros(5, 3),)), file)
+    with pytest.raises(BadInput, match="exactly 5 inputs"):
+        Network.from_export(file, trust=True)

@@ -378,7 +378,7 @@ class Walk:
             only = torch.zeros((len(features), entry.size), dtype=torch.bool, device=flat.device)
             only[:, which] = outside
             padded = flat.new_zeros((*flat.shape[:2], entry.size))
-            padded[..., which] = flat
+            padded.index_add_(2, torch.arange(entry.size, device=flat.device)[which], flat)  # an element may be read more than once
             self._meet(entry, padded, rows, only.reshape(-1, *entry.shape))
         into = place.clamp_min(0)[:, None].expand(flat.shape)
         whole[rows].scatter_add_(2, into, flat * ~outside[:, None])

@@ -170,7 +170,9 @@ class Network:
             vectors, rest_module = split_graph(model, example)
             assert isinstance(rest_module, fx.GraphModule)
             rest, shape = rest_module, (*shape, vectors.shape[1])
-        body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example])
+        count = values[0].shape[0]
+        fixed = count if isinstance(count, int) else None
+        body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example], fixed=fixed)
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
