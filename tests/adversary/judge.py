@@ -218,10 +218,9 @@ def _by_export(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run],
         module = torch.export.load(file).module()
 
         def run(x: Tensor) -> Tensor:
+            parts = [part.repeat(2, *(1 for _ in x.shape[1:])) if len(part) == 1 else part for part in x.split(64)]  # sizes the tracer saw
             with torch.no_grad():
-                if len(x) == 1:  # a size that the tracer never saw
-                    return _said(module(x.repeat(2, *(1 for _ in x.shape[1:]))), case)[:1]
-                return _said(module(x), case)
+                return torch.cat([_said(module(part), case) for part in parts])[: len(x)]
 
         return run
 
@@ -327,10 +326,11 @@ def check_radius(truth: Truth, row: int, bracket: hf.Bracket, norm: float, outco
     witness = bracket.upper.evidence.witness
     if witness is None:
         return
-    best = margin(truth.at(witness), label).min()
+    there = truth.at(witness)
+    best = margin(there, label).min() if bool(there.isfinite().all()) else torch.tensor(-math.inf)  # no number is no class either
     away = (witness.double() - case.x[row].double()).flatten()
     far = float((away != 0).sum()) - 1 if norm == 0 else float(torch.linalg.vector_norm(away, ord=norm))
-    if best > truth.slack:  # no number is no class either
+    if best > truth.slack:
         outcome.wrong.append(f"input {row}: the witness {witness.tolist()} of {bracket} keeps its class by {float(best):.4g}")
     if far > upper + 1e-6 * (1 + abs(far)) and upper > 0:
         outcome.wrong.append(f"input {row}: the witness {witness.tolist()} of {bracket} lies at {far}")
@@ -449,7 +449,9 @@ def _risk(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
 
 def _saliency(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
     """An estimate, but of the user's module: the fall it shows must be one of those that happen at the two ends of the domain."""
-    found = hf.saliency(net, case.x.clone(), case.labels).flatten(1)
+    found = hf.saliency(net, case.x, case.labels).flatten(1)
+    if case.alone or case.repeats > 1:  # it has no one answer to be compared with
+        return
     for row, label in enumerate(case.y):
         at_centre = margin(truth.at(case.x[row]), label)
         for unit in range(found.shape[1]):
@@ -566,7 +568,12 @@ class Trial:
             if case.after is not None:
                 _first(self.net, case)
                 case.after()
-            self.truth = Truth.seen(self._told(), fresh)
+            try:
+                self.truth = Truth.seen(self._told(), fresh)
+            except Exception as error:
+                if self.module is None:
+                    raise NoWay(f"the file does not run: {error}") from error
+                raise
 
     def _told(self) -> Case:
         """Where the network says that it measures the first part of the answer, that is what it must be right about."""
