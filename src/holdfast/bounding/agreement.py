@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph import Affine, Entry, Graph, Node, Relaxed, leaves
-from holdfast.errors import UnsupportedLayer
+from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module
 from holdfast.region import Family, Region
@@ -38,14 +38,25 @@ def check(net: Network, graph: Graph, region: Region, traced: Network | None = N
 
     traced  the network whose program the graph was built of, where that is a form of `net` for single inputs.
     """
-    points = _points(region).to(net.dtype)
+    try:
+        _check(net, graph, _points(region).to(net.dtype), traced or net)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnsupportedLayer(
+            f"{net.name} and its graph cannot be compared ({told}), so nothing is proved; attacks still work."
+        ) from error
+
+
+def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
     with _watching(net):
         said = net(points)
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
-    source, size = traced or net, _size(said)
+    size = _size(said)
     program = as_plain_module(source.program(points))
     with torch.no_grad():
-        rows = points[:0] if traced is not None and traced is not net else points
+        rows = points if source is net else points[:0]
         for asked, answer in ((rows, said), *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True))):
             if len(asked):
                 _same(leaves(program(asked.to(net.device)))[0].reshape(len(asked), -1), answer, size, net, "the traced program")

@@ -357,6 +357,8 @@ def _reduced(graph: Graph, call: Call, relaxation: Relaxation) -> Node:
     dims = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", [])
     keep = bool(call.args[2]) if len(call.args) > 2 else bool(call.kwargs.get("keepdim", False))
     axes = [d % len(node.shape) for d in dims or range(len(node.shape))]
+    if 0 in axes:
+        raise UnsupportedLayer(f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them can be proved.")
     for axis in axes:
         node = compose.along(graph, call.name, node, axis, relaxation)
     return node if keep else graph.moved(call.name, [node], lambda v: v.squeeze(axes))

@@ -318,6 +318,8 @@ def last_softmax(graph: fx.Graph) -> fx.Node | None:
 def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     args = fx.node.map_arg(node.args, known.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
+    if str(getattr(node.target, "__module__", "")).startswith("torch._functorch"):
+        raise UnsupportedLayer(f"{name}: the model maps over its inputs (torch.func), which has no bound here; attacks still work.")
     if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node, args):
             raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")

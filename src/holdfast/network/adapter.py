@@ -134,9 +134,17 @@ def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None
         rows = rows[:3]
         truth = torch.stack([single.single(row) for row in rows])
         for candidate in (Adapter(model), single):
-            with contextlib.suppress(Exception):
-                if torch.allclose(candidate(rows), truth, rtol=1e-3, atol=1e-4):
-                    return model if isinstance(candidate, Adapter) else single
+            try:
+                said = candidate(rows)
+            except Exception:  # whatever a model says to a batch that it was not made for
+                continue
+            if said.shape == truth.shape and torch.allclose(said, truth, rtol=1e-3, atol=1e-4):
+                return model if candidate is not single else single
+            if fixed is None and candidate is not single and said.shape == truth.shape:
+                raise BadInput(
+                    "the model answers differently when inputs share a batch, so no answer about one input has a meaning. Is the batch "
+                    "axis really first (time_first=)? Does a layer work across the batch?"
+                )
     return InTurn(model)
 
 

@@ -36,15 +36,17 @@ def of_tensors(named: Mapping[str, Tensor], begin: str = "") -> str:
     return digest.hexdigest()
 
 
-def of_module(module: nn.Module) -> str:
+def of_module(module: nn.Module, seen: frozenset[int] = frozenset()) -> str:
     """The structure, the weights, the code of every class that is not torch's own, and every attribute that can be read."""
-    parts = [repr(module)]
+    if id(module) in seen:
+        return ""
+    parts, seen = [repr(module)], seen | {id(module)}
     for name, part in module.named_modules():
         kind = type(part)
         parts.append(f"{name}: {kind.__module__}.{kind.__qualname__}")
         if not kind.__module__.startswith("torch."):
-            parts.append(_source(kind))
-        parts += [f"{key} = {of_value(value)}" for key, value in vars(part).items() if not key.startswith("_") and _plain(value)]
+            parts += [f"{key} = {of_value(value, seen)}" for key, value in vars(kind).items() if _plain(value)]
+        parts += [f"{key} = {of_value(value, seen)}" for key, value in vars(part).items() if not key.startswith("_") and _plain(value)]
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return of_tensors(tensors, begin="\n".join(parts))
 
@@ -82,7 +84,7 @@ def of_value(value: Any, seen: frozenset[int] = frozenset()) -> str:
     if isinstance(value, list | tuple):
         return of_text(str([of_value(part, seen) for part in value]))
     if isinstance(value, nn.Module):
-        return of_module(value)
+        return of_module(value, seen)
     if callable(value) and not isinstance(value, type):
         return of_callable(value, seen)
     return of_text(f"{type(value).__name__} {value!r}" if _plain(value) else _tensor_text(value))
@@ -109,7 +111,10 @@ def _tensor_text(value: Any) -> str:
 
 def _code(code: CodeType) -> str:
     """Instructions, names and constants, also of functions inside; not where it stands."""
-    constants = [_code(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
+    constants = [
+        _code(value) if isinstance(value, CodeType) else str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+        for value in code.co_consts
+    ]
     return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 

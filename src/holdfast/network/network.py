@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
 from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
+from holdfast.network.memory import changed, state_of
 from holdfast.network.tokens import split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.region.base import Domain
@@ -49,6 +50,7 @@ class Network:
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
     queries: int = 0
     tokens_checked: set[tuple[int, ...]] = field(default_factory=set)  # lengths for which the traced token model was looked at
+    _memory: dict[tuple[int, ...], str | None] = field(default_factory=dict)  # shape -> what the model was found to remember
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
     _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
 
@@ -159,8 +161,7 @@ class Network:
         if len(values) != 1:
             raise BadInput(f"{path}: the program takes {len(values)} inputs; holdfast needs exactly one. Fix the others before exporting.")
         example = _example(values[0], where)
-        dtype = example.dtype if example.is_floating_point() else _floating(model)
-        model = converted(model, dtype=dtype, device=where).requires_grad_(False)
+        model = converted(model, dtype=None, device=where).requires_grad_(False)
         # None marks what the program leaves open.
         shape = item_shape([d if isinstance(d, int) else None for d in values[0].shape], time_first)
         vectors, token_model, rest = None, None, model
@@ -311,9 +312,17 @@ class Network:
         x = x.detach().to(self.device, self.dtype).requires_grad_(True)
         # cuDNN's recurrent layers have no backward pass in evaluation mode; torch's own have.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-            values = score(self._forward(x))
-            # A model or a score that cuts the graph (a comparison, numpy) is flat to torch.
-            gradient = torch.autograd.grad(values.sum(), x, allow_unused=True)[0] if values.requires_grad else None
+            try:
+                values = score(self._forward(x))
+                # A model or a score that cuts the graph (a comparison, numpy) is flat to torch.
+                gradient = torch.autograd.grad(values.sum(), x, allow_unused=True)[0] if values.requires_grad else None
+            except RuntimeError as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                # So is one that overwrites what its own gradient needs.
+                values, gradient = score(self(x)), None
+                note = f"torch has no gradient of the model ({_first_line(error).rstrip('.')}), so searches that follow one are blind"
+                self.notes = self.notes if note in self.notes else (*self.notes, note)
         return values.detach(), torch.zeros_like(x).detach() if gradient is None else torch.nan_to_num(gradient)
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -353,7 +362,15 @@ class Network:
             want = "x".join("any" if d is None else str(d) for d in self.shape)
             raise BadInput(f"the inputs have shape {tuple(x.shape[1:])}, {self.name} takes {want} (without the batch axis).")
         first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
-        layers = set(self.module.state_dict())
+        shape = tuple(x.shape[1:])
+        if self.differentiable and shape not in self._memory:
+            self._memory[shape] = self._remembers(first)
+        if self._memory.get(shape):
+            raise BadInput(
+                f"{self.name} remembers what it was asked: {self._memory[shape]} changes when it answers. So no answer about it has a "
+                f"meaning; take that out. If it builds a layer or a table when it is first asked, call it once before you give it to "
+                f"holdfast."
+            )
         try:
             with self._watched():
                 pair = self(first)
@@ -363,12 +380,14 @@ class Network:
             raise
         except Exception as error:
             raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
-        if set(self.module.state_dict()) != layers:
-            raise BadInput(f"{self.name} builds layers when it is first asked. Call it once on an input before you give it to holdfast.")
         if pair.dim() != 2 or pair.shape[0] != 2:
             raise BadInput(
                 f"{self.name} answered {tuple(pair.shape)} to a batch of 2; expected (batch, outputs). For a time-first model "
                 f"pass time_first=True, for one answer a frame pass pool='last', 'mean' or 'max'."
+            )
+        if not pair.is_floating_point():
+            raise BadInput(
+                f"{self.name} answers with {pair.dtype}, not with numbers that can change a little; give it without its last step."
             )
         if not bool(pair.isfinite().all()):
             raise BadInput(f"{self.name} answers NaN or infinity on the first inputs; check its weights and the scale of the data.")
@@ -383,6 +402,32 @@ class Network:
                 f"random numbers (dropout, noise), or remember what it was asked before? Take that out, or fix its state."
             )
         return int(pair.shape[1])
+
+    def _remembers(self, x: Tensor) -> str | None:
+        """What changes in the model when it is asked, so that its answers may depend on what it was asked before. What it only makes at
+        its first call is allowed, if another first call would have made the same of it."""
+        fresh = copy.deepcopy(self.module)
+        states = [state_of(self.module)]
+        with torch.no_grad():
+            for asked in (x, x[:1], x[1:]):
+                self._called(self.module, asked)
+                states.append(state_of(self.module))
+            moved = changed(states[1], states[2]) or changed(states[2], states[3])
+            if moved is None and changed(states[0], states[1]) is not None:
+                layers = set(self.module.state_dict()) - set(fresh.state_dict())
+                if layers or not alike(self._called(fresh, x[1:] + 0.125), self._called(self.module, x[1:] + 0.125)):
+                    moved = changed(states[0], states[1])
+        return moved
+
+    def _called(self, module: nn.Module, x: Tensor) -> Tensor:
+        try:
+            outputs: Tensor = module(x)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+        self.queries += len(x) if module is self.module else 0
+        return outputs
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -450,7 +495,7 @@ class Network:
         for build in (self._double_module, self._double_graph):
             with contextlib.suppress(Exception):
                 twin = copy.copy(self)
-                twin.module, twin.dtype, twin._programs, twin._twins = build(x), torch.float64, {}, {}
+                twin.module, twin.dtype, twin._programs, twin._twins, twin._memory = build(x), torch.float64, {}, {}, {}
                 probe = x[:2].to(self.device, self.dtype)
                 # A layer that rounds to float32 inside would be no twin at all.
                 if same_by_rounding(self(probe), twin(probe)):

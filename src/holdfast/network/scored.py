@@ -33,7 +33,7 @@ def scored(net: Network, score: Callable[[Tensor], Tensor], x: Tensor) -> Networ
         return None
     whole = copy.copy(net)
     whole.module, whole.name = Scored(net.module, score), f"a score of {net.name}"
-    whole._programs, whole._twins = {}, {}
+    whole._programs, whole._twins, whole._memory = {}, {}, {}
     probe = x[:2].to(net.device, net.dtype)
     try:
         graph = Adapter(as_plain_module(whole.program(probe)))

@@ -22,7 +22,7 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """
     # A size of one is special to the tracer and would be baked in.
     rows = example[:1].expand(3, *example.shape[1:]).clone()
-    before = logging.root.manager.disable
+    before, depth = logging.root.manager.disable, torch._C._functorch.get_dynamic_layer_stack_depth()
     logging.disable(logging.CRITICAL)
     try:
         # Where it fails torch prints the whole graph; the error says it in a line.
@@ -41,6 +41,8 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         ) from error
     finally:
         logging.disable(before)
+        if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # where tracing fails inside a vmap, torch stays there
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 # Composite operators whose kernels answer with fresh memory and which have bounds as they are. The schema of others may hide that they
@@ -140,20 +142,20 @@ def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     return fx.GraphModule(exported, graph)
 
 
-def converted(module: fx.GraphModule, *, dtype: torch.dtype, device: torch.device) -> fx.GraphModule:
-    """A copy of an exported graph in another arithmetic or place: parameters, constants and what the tracer wrote down."""
+def converted(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
+    """A copy of an exported graph in another arithmetic, if one is named, or place: parameters, constants, what the tracer wrote down."""
     copied = copy.deepcopy(module).to(device=device, dtype=dtype)
     rewrite(copied, dtype=dtype, device=device)
     return copied
 
 
-def rewrite(module: fx.GraphModule, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Every floating dtype and every device that the tracer wrote into the graph becomes this one."""
+def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> None:
+    """Every device that the tracer wrote into the graph becomes this one, and every floating dtype, if one is named."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, torch.device):
             return device
-        return dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
+        return dtype if dtype is not None and isinstance(value, torch.dtype) and value.is_floating_point else value
 
     for node in module.graph.nodes:
         node.args = fx.node.map_aggregate(node.args, changed)

@@ -1,0 +1,88 @@
+"""Does a model remember what it was asked? All that its answers could depend on is looked at before and after a call."""
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """The first thing that is not what it was."""
+    return next((key for key in {**before, **after} if before.get(key) != after.get(key)), None)
+
+
+def state_of(module: nn.Module) -> dict[str, str]:
+    """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close over or read."""
+    return dict(_parts(module))
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for path, part in module.named_modules():
+        at = f"{path}." if path else ""
+        yield from ((f"{at}{name}", _token(value)) for name, value in (*part._parameters.items(), *part._buffers.items()))
+        own = {name: value for name, value in vars(part).items() if not name.startswith("_") or name in HOOKS}
+        yield from ((f"{at}{name}", _token(value)) for name, value in own.items() if name != "training")
+        for kind in type(part).__mro__:
+            if kind is not object and not kind.__module__.startswith("torch."):
+                yield from ((f"{kind.__qualname__}.{name}", _token(value)) for name, value in list(vars(kind).items()) if name[:2] != "__")
+
+
+def _token(value: Any, seen: frozenset[int] = frozenset()) -> str:
+    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing is known by its place."""
+    if isinstance(value, Tensor):
+        return _numbers(value)
+    if isinstance(value, np.ndarray):
+        return str(hash(value.tobytes()))
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
+        return value.__qualname__ if isinstance(value, type) else str(id(value)) if isinstance(value, nn.Module) else repr(value)
+    if id(value) in seen:
+        return ""
+    seen = seen | {id(value)}
+    if isinstance(value, torch.Generator):
+        return _numbers(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, Mapping):
+        return str([(repr(key), _token(part, seen)) for key, part in value.items()])
+    if isinstance(value, list | tuple | set | frozenset):
+        return str([_token(part, seen) for part in value])
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        return _token(value.__func__, seen)
+    if isinstance(value, types.FunctionType):
+        return _function(value, seen)
+    inner = getattr(value, "__dict__", None)
+    return f"{value!r} {_token(inner, seen)}" if isinstance(inner, dict) else repr(value)
+
+
+def _function(value: types.FunctionType, seen: frozenset[int]) -> str:
+    """What it closes over, its defaults, and the plain values that it reads from its module."""
+    if str(value.__module__).partition(".")[0] in ("torch", "numpy"):
+        return value.__qualname__
+    cells = [_token(cell.cell_contents, seen) for cell in value.__closure__ or () if _filled(cell)]
+    read = [_token(part, seen) for name, part in value.__globals__.items() if name in value.__code__.co_names and _plain(part)]
+    return str([id(value.__code__), cells, read, _token(value.__defaults__, seen), _token(value.__kwdefaults__, seen)])
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | Tensor | np.ndarray | types.FunctionType)
+
+
+def _numbers(value: Tensor) -> str:
+    plain = value.detach()
+    if plain.numel() <= SMALL and not plain.is_meta:
+        return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"
+    sums = (plain.double().sum(), plain.double().square().sum()) if not (plain.is_meta or plain.is_sparse) else ()
+    return f"{plain.dtype} {tuple(plain.shape)} {plain._version} {[float(part) for part in sums]}"
