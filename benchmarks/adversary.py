@@ -30,12 +30,9 @@ def seeded() -> None:
 
 
 def judged(entry: str, case: Case, rooms: list[str]) -> dict[str, Judgement]:
-    """Nothing where the module cannot take the entry."""
+    """NoWay where the module cannot take the entry."""
     seeded()
-    try:
-        trial = Trial(entry, case)
-    except NoWay:
-        return {}
+    trial = Trial(entry, case)
     return {room: trial.examine(room) for room in rooms_of(case) if room in rooms}
 
 
@@ -52,13 +49,19 @@ def main(arguments: list[str] | None = None) -> int:
     counts: dict[tuple[str, str], Counter[str]] = {}
     wrong: list[str] = []
     unproved: list[str] = []
+    no_way: list[str] = []
     began = time.monotonic()
     for zoo, cases in (("hostile", HOSTILE), ("innocent", INNOCENT)):
         for name, case in cases.items():
             if chosen.module not in name:
                 continue
             for entry in entries:
-                for room, found in judged(entry, case, rooms).items():
+                try:
+                    answers = judged(entry, case, rooms)
+                except NoWay as error:
+                    no_way.append(f"{zoo}: {name}: {entry}: {str(error).splitlines()[0]}")
+                    continue
+                for room, found in answers.items():
                     counts.setdefault((entry, room), Counter())[found.verdict] += 1
                     line = f"{zoo}: {name}: {entry}: {room}: {found.verdict}: {found.detail}"
                     if found.verdict == "wrong":
@@ -73,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"| {entry} | {room} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |")
     total = sum(counts.values(), Counter())
     print("| all | all | " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |")
-    for title, lines in (("wrong", wrong), ("innocent, but not proved", unproved)):
+    for title, lines in (("wrong", wrong), ("innocent, but not proved", unproved), ("torch itself makes no file of it", no_way)):
         if lines:
             print(f"\n{title}:\n" + "\n".join(f"- {line[:400]}" for line in lines))
     print(f"\n{sum(total.values())} answers in {time.monotonic() - began:.0f} s")

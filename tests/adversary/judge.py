@@ -548,6 +548,7 @@ class Trial:
     """One module through one entry; the network is opened once and asked in any number of rooms."""
 
     def __init__(self, entry: str, case: Case) -> None:
+        _unwound()  # the exporters leave torch so, too, where they fail
         self.entry, self.case = entry, case
         self.error: Judgement | None = None
         if case.before is not None:
@@ -621,7 +622,7 @@ def _unwound() -> bool:
     """Whether torch was left inside a transformation; it is brought out, so that the next trial is its own."""
     inside = False
     while torch._C._functorch.maybe_current_level() is not None:
-        torch._C._functorch._vmap_decrement_nesting()
+        torch._C._functorch.pop_dynamic_layer_stack()
         inside = True
     return inside
 
