@@ -298,7 +298,7 @@ class Scripted(Plain):
 
 OPENED = (Plain, KinkedHead, OverwritingHead, AnotherFaceToCompilers, Remaps, WritesIntoItsState, Hooked)
 CLOSED = (
-    AsksForValues, AsksForValuesAndCatches, CatchesAClass, Masks, SeesTheInput, Positions, OneLength, ScaledByLength, CutsOff, MaxNorm,
+    AsksForValues, AsksForValuesAndCatches, CatchesAClass, Masks, SeesTheInput, Positions, OneLength, ScaledByLength, CutsOff,
     WritesIntoItsInput, Counts, FirstStateFromTheInput, ScalesItsWeightsForTheCall, TwiceThroughTheLayer, LooksBack, FirstAnswer,
     BestOverTime,
 )  # fmt: skip
@@ -379,7 +379,7 @@ def test_the_audits_head() -> None:
     assert monitor.score([5]).evidence.kind == "proved"
 
 
-@pytest.mark.parametrize("kind", [AsksForValues, AsksForValuesAndCatches, Scripted, Counts, MaxNorm])
+@pytest.mark.parametrize("kind", [AsksForValues, AsksForValuesAndCatches, Scripted, Counts])
 def test_rows_that_may_see_each_other_are_asked_one_by_one(kind: type[Plain]) -> None:
     net = hf.Network.from_torch(kind(), tokens=True)
     assert not keeps_apart(net, torch.tensor(SENTENCES[0]))
@@ -630,3 +630,8 @@ def test_reading_leaves_the_module_as_it_was() -> None:
     before = {key: value.clone() for key, value in net.token_model.state_dict().items()}
     assert Recurrent.of(net) is not None
     assert all(torch.equal(before[key], value) for key, value in net.token_model.state_dict().items())
+
+
+def test_a_table_that_changes_when_it_is_read_is_refused_by_name() -> None:
+    with pytest.raises(hf.BadInput, match="max_norm=4"):
+        hf.Network.from_torch(MaxNorm().eval(), tokens=True)

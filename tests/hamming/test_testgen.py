@@ -406,7 +406,7 @@ def test_a_search_in_a_hurry_takes_along_what_it_tried_for_other_neurons() -> No
     weight[:, 1], weight[0, 0] = 1.0, 2.0
     module = one_layer(weight, -torch.linspace(0.1, 0.9, 50))
     net = hf.Network.from_torch(module, domain=(0, 1))
-    found = generate(net, x, batch=1, stop=hf.Stop(queries=16))
+    found = generate(net, x, batch=1, stop=hf.Stop(queries=12))
     assert found.x.tolist() == [[1, 0, 0], [0, 1, 0]] or found.x.tolist() == [[0, 1, 0]]
     assert found.after == 1
     check(found, module, hooked(module, (nn.ReLU,)), x, None)

@@ -391,7 +391,7 @@ def test_what_rounding_factors_misses_is_charged() -> None:
     asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= {row} -1e-3)")
     assert not asked.exact
     search = _Search(net, asked, 0, ())
-    graph = prepared(net, search.inside.centre)
+    graph = prepared(net, search.inside)
     rules = search._charged(graph)
     assert rules is not None
     least = torch.stack([propagate(graph, search.region).lower[graph.output], propagate(graph, search.region).upper[graph.output]])

@@ -479,7 +479,7 @@ def test_every_row_asked_is_one_query() -> None:
     net.score_and_gradient(torch.zeros(5, 4), lambda z: z[:, 0])
     assert net.queries == 12
     net.outputs_for(torch.randn(9, 4))
-    assert net.queries == 12 + 4 + 6  # two rows twice to see that nothing is remembered, together, alone, and together again
+    assert net.queries == 12 + 6  # two rows together, the same two alone, and together again
     tokens = truth.sentences().network()
     tokens.ask_tokens(torch.zeros(3, 4, dtype=torch.int64))
     assert tokens.queries == 3

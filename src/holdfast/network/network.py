@@ -426,7 +426,6 @@ class Network:
             raise
         except Exception as error:
             raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
-        self.queries += len(x) if module is self.module else 0
         return outputs
 
     @contextlib.contextmanager
