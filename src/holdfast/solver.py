@@ -21,6 +21,7 @@ from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
+SINGLE = 16  # witnesses of a batch that are asked once more alone
 UNBROKEN = "no change that is allowed breaks it, however large"
 
 
@@ -173,7 +174,9 @@ def solve(
             for row, key in enumerate(problem.keys):
                 _resume(work, row, begun.get(key))
             status: Status = "interrupted" if interrupted else _work(work, methods, stop, now + share, seed, report)
+            asked = problem.network.queries
             _ask_again(work)
+            work.queries += problem.network.queries - asked
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
         faults += work.faults.values()
@@ -234,22 +237,25 @@ def _ask_again(work: _Work) -> None:
     """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
     witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed."""
     problem, proved = work.problem, {row for row, bracket in enumerate(work.brackets) if _by_proof(bracket)}
-    if work.answers is None or not proved:
+    if work.answers is None:
         return
     again = problem.answers(problem.region.centre)
     alone = problem.take(torch.tensor([0])).answers(problem.region.centre[:1])
-    if not (alike(work.answers, again) and same_by_rounding(alone, again[:1])):
+    if proved and not (alike(work.answers, again) and same_by_rounding(alone, again[:1])):
         for row in range(len(problem)):
             work.refute(row, "answers differently now than before the proofs")
-    shown = [row for row in sorted(proved - set(work.faults)) if work.brackets[row].upper.evidence.witness is not None]
-    if work.twin is None or isinstance(problem.region, Words) or not shown:
+    shown = [row for row, b in enumerate(work.brackets) if row not in work.faults and b.upper.evidence.witness is not None]
+    if isinstance(problem.region, Words) or not shown:
         return
     witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
     points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
     size = work.answers.abs().amax().double()  # at a witness outputs may be near zero
-    for row, own, precise in zip(shown, problem.network(points), work.twin(points), strict=True):
-        if not same_by_rounding(own, precise, size):
+    said, precise = problem.network(points), work.twin(points) if work.twin is not None else None
+    for place, row in enumerate(shown):
+        if precise is not None and row in proved and not same_by_rounding(said[place], precise[place], size):
             work.refute(row, "answers differently in float64 at the witness")
+        elif place < SINGLE and not same_by_rounding(said[place : place + 1], problem.network(points[place : place + 1]), size):
+            work.refute(row, "answers differently at the witness when it is asked alone")
 
 
 def _by_proof(bracket: Bracket) -> bool:

@@ -210,12 +210,12 @@ def _by_export(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run],
             program = torch.export.export(case.make().eval(), (_example(case),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
         torch.export.save(program, file)
         loaded = torch.export.load(file)
-        _said(loaded.module()(_example(case)), case)
+        _said(loaded.module(check_guards=False)(_example(case)), case)
     except Exception as error:
         raise NoWay(f"torch.export: {error}") from error
 
     def fresh() -> Run:
-        module = torch.export.load(file).module()
+        module = torch.export.load(file).module(check_guards=False)
 
         def run(x: Tensor) -> Tensor:
             parts = [part.repeat(2, *(1 for _ in x.shape[1:])) if len(part) == 1 else part for part in x.split(64)]  # sizes the tracer saw

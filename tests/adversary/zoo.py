@@ -450,7 +450,7 @@ def _(self: Any, x: Tensor) -> Any:
     return [two(x[:, 0] + 5), self.last(self.first(x))]
 
 
-@hostile("a dict", read=lambda z: z["logits"])
+@hostile("a dict", read=lambda z: z["logits"] if isinstance(z, dict) else z[1], told=TUPLE)
 def _(self: Any, x: Tensor) -> Any:
     return {"extra": two(x[:, 0] + 5), "logits": self.last(self.first(x))}
 

@@ -47,6 +47,7 @@ ROUNDS = 3
 ROUNDS_BLACK_BOX = 12  # without gradients the boxes shrink slowly
 CACHED = 2**21  # numbers in the forms of one batch of boxes: few enough to stay near the processor
 SHY = 1 - 2.0**-20  # of the tolerance: what is left pays for rounding the difference of both ends
+COARSE = 1e-3  # more than float32 misses by rounding
 WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the network itself was seen to give in {dtype}"
 
 
@@ -265,7 +266,9 @@ class _Search:
             told = WIDENED.format(proved=turned * proved, seen=turned * end, dtype=str(dtype).removeprefix("torch."))
             proof = replace(proof, assumptions=(*proof.assumptions, told))
         lower = Bound(end, proof) if end > -math.inf else by_definition(-math.inf)
-        return Bracket(*_turned(lower, Bound(best, seen), turned)), by
+        # A value that only float64 gives was not met by the network itself.
+        met = max(best, executed) if math.isfinite(executed) and executed - best > COARSE * (1 + abs(best)) else best
+        return Bracket(*_turned(lower, Bound(met, seen), turned)), by
 
 
 def _turned(lower: Bound, upper: Bound, side: float) -> tuple[Bound, Bound]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 def of_text(text: str) -> str:
@@ -31,6 +32,8 @@ def of_tensors(named: Mapping[str, Tensor], begin: str = "") -> str:
     """Names, kinds, shapes and bytes, in their order."""
     digest = hashlib.sha256(begin.encode())
     for name, value in named.items():
+        if is_lazy(value):
+            continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

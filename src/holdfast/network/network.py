@@ -328,7 +328,7 @@ class Network:
     def _forward(self, x: Tensor) -> Tensor:
         self.queries += len(x)
         outputs: Tensor = self.module(x)
-        return outputs
+        return outputs.to(self.dtype) if outputs.is_floating_point() else outputs
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
         rows = max(1, ELEMENTS_PER_CALL // max(1, x[0].numel())) if len(x) else 1
