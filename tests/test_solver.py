@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-from holdfast.errors import BadInput, Contradiction
+from holdfast.errors import BadInput, Contradiction, StoreError
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Linear, Robustness
@@ -462,3 +462,67 @@ def test_solve_is_silent_when_all_is_well() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         solve([known_problem()], [PGD(rounds=1), CarliniWagner(rounds=1, steps=5), Corners(rounds=1), CLEVER(batches=5)])
+
+
+def test_a_contradiction_keeps_the_rest_of_the_batch_and_names_the_input() -> None:
+    def lies_of_the_first(problem: Problem) -> Claims:
+        proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
+        proved[0] = 1e9
+        return Claims(proved=proved)
+
+    store = Memory({})
+    with pytest.raises(Contradiction, match=r"input 0: Scripted says at least 1000000000\.0.*PGD says at most"):
+        solve([known_problem()], [Scripted((lies_of_the_first,)), PGD(rounds=1)], store=store)
+    first, *others = [store.kept[key] for key in sorted(store.kept)]
+    assert (first.status, first.bracket.lower.value, first.bracket.upper.value) == ("refuted", 0.0, math.inf)
+    assert others
+    assert all(r.status == "finished" and r.bracket.upper.evidence.kind == "witnessed" for r in others)
+
+
+def test_a_tie_of_rounding_is_judged_by_the_float64_twin() -> None:
+    """1 + 2^-30 is 1 in float32, so both outputs are equal there; in real arithmetic the first is larger."""
+    model = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 2.0**-30], [1.0, 0.0]]))
+    net, x = hf.Network.from_torch(model.eval()), torch.ones(1, 2)
+    with torch.no_grad():
+        assert torch.equal(model(x)[:, 0], model(x)[:, 1])
+    [held] = hf.radius(net, x, [0], methods=[hf.Certify()])
+    assert held.upper.value > 0
+    assert "fails at the input" not in held.note
+    [lost] = hf.radius(net, x, [1], methods=[hf.Certify()])
+    assert lost.upper.value == 0
+
+
+def test_other_methods_go_on_from_what_is_known_and_other_questions_are_refused() -> None:
+    store, problem = Memory({}), known_problem()
+    first = solve([problem], [PGD(rounds=1)], store=store)
+    again = solve([problem], [PGD(rounds=1)], store=store)
+    assert [r.bracket for r in again] == [r.bracket for r in first]
+    better = solve([problem], [PGD(rounds=1), Scripted((proves(0.0),))], store=store)
+    assert all(b.bracket.upper.value <= a.bracket.upper.value for a, b in zip(first, better, strict=True))
+    moved = replace(problem, region=replace(problem.region, centre=problem.region.centre + 0.01))
+    with pytest.raises(StoreError, match="belongs to another question"):
+        solve([moved], [PGD(rounds=1)], store=store)
+
+
+def test_a_model_that_changes_while_it_is_asked_has_no_proof() -> None:
+    class Clock(nn.Module):
+        """What it reads is no part of it: as a file or a clock would be."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x[:, 0] + HOUR[0].value, torch.zeros_like(x[:, 0])], 1)
+
+    class Hour:
+        __slots__ = ("value",)
+
+    HOUR = [Hour()]
+    HOUR[0].value = 1.0
+    net, x = hf.Network.from_torch(Clock().eval()), torch.ones(1, 1)
+
+    def later(problem: Problem) -> Claims:
+        HOUR[0].value = -0.5
+        return Claims(proved=torch.ones(len(problem), dtype=torch.float64))
+
+    with pytest.raises(BadInput, match="answers differently now than before the proofs"):
+        hf.radius(net, x, [0], methods=[Scripted((later,))])

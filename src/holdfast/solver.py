@@ -174,9 +174,9 @@ def solve(
             for row, key in enumerate(problem.keys):
                 _resume(work, row, begun.get(key))
             status: Status = "interrupted" if interrupted else _work(work, methods, stop, now + share, seed, report)
-            asked = problem.network.queries
+            before = problem.network.queries
             _ask_again(work)
-            work.queries += problem.network.queries - asked
+            work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
         faults += work.faults.values()

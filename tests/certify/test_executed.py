@@ -115,3 +115,23 @@ def test_what_may_overflow_as_executed_is_not_proved() -> None:
     rows, none = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     assert net(x).isnan().any()
     assert not (lower_bound(graph, propagate(graph, region, torch.float32), rows, none) > 0).any()
+
+
+def test_kernels_that_round_more_are_found_and_refused_by_name() -> None:
+    net = hf.Network.from_torch(conv().eval())
+    region = Ball(torch.zeros(1, 5, 4), torch.full((1,), 0.1, dtype=torch.float64))
+    problem = Problem(net, region, hf.Robustness(torch.tensor([0])), "worst", (Key(0),))
+    method = hf.Certify(arithmetic="executed")
+    usual = method.obstacle(problem)
+    assert usual is None or "NNPACK" not in usual
+    with torch.backends.mkldnn.flags(enabled=False):
+        if torch.backends.nnpack.is_available():
+            assert "NNPACK" in str(method.obstacle(problem))
+            with torch.backends.nnpack.flags(enabled=False):
+                assert method.obstacle(problem) == usual
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert "set_float32_matmul_precision" in str(method.obstacle(problem))
+    finally:
+        torch.set_float32_matmul_precision(before)
