@@ -21,6 +21,7 @@ from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
+ASKED_AGAIN = "after the proof the model still answers as it did before"  # else the proof is withdrawn
 SINGLE = 16  # witnesses of a batch that are asked once more alone
 UNBROKEN = "no change that is allowed breaks it, however large"
 
@@ -344,7 +345,8 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     index = torch.arange(len(work.problem)) if rows is None else rows
     name = method.name if method else "the input itself"
     settings = method.settings() if method else {}
-    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=claims.checks)
+    checks = (*claims.checks, ASKED_AGAIN) if claims.checks else ()
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks)
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))

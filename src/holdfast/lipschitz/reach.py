@@ -237,7 +237,8 @@ class _Search:
         missed = rounding(self.matrix[:, 0, 0], outputs).tolist()
         queries = sum(one.queries - before for one, before in self.networks.values())
         nodes = 0 if self.frontier is None else self.frontier.looked
-        executed = (self.matrix[:, 0, 0] * self.net(self.at).double()).sum(1).tolist()
+        alone = torch.cat([self.net(point[None]) for point in self.at]).double()
+        executed = (self.matrix[:, 0, 0] * alone).sum(1).tolist()
         places = itertools.product(range(len(self.region) // (2 * len(names))), names)
         found = []
         for t, (box, name) in enumerate(places):

@@ -1,5 +1,6 @@
 """Does a model remember what it was asked? All that its answers could depend on is looked at before and after a call."""
 
+import random
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,12 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
 def state_of(module: nn.Module) -> dict[str, str]:
     """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close over or read."""
     return dict(_parts(module))
+
+
+def generators() -> dict[str, str]:
+    """The states of the generators that any code may draw random numbers from."""
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    return {"Python's": str(hash(python)), "numpy's": _token(numpy), "torch's": str(hash(torch.get_rng_state().numpy().tobytes()))}
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
 from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
-from holdfast.network.memory import changed, state_of
+from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.tokens import split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.region.base import Domain
@@ -372,14 +372,21 @@ class Network:
                 f"holdfast."
             )
         try:
+            chance = generators()
             with self._watched():
                 pair = self(first)
+            drawn = changed(chance, generators())
             alone = torch.cat([self(row[None]) for row in first])
             again = self(first)
         except BadInput:
             raise
         except Exception as error:
             raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+        if drawn is not None:
+            raise BadInput(
+                f"{self.name} draws random numbers ({drawn} generator), so it may answer otherwise when it is asked the same again and no "
+                f"answer about it has a meaning. Take the chance out, or put it into evaluation mode."
+            )
         if pair.dim() != 2 or pair.shape[0] != 2:
             raise BadInput(
                 f"{self.name} answered {tuple(pair.shape)} to a batch of 2; expected (batch, outputs). For a time-first model "
