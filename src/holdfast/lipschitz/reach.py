@@ -47,7 +47,6 @@ ROUNDS = 3
 ROUNDS_BLACK_BOX = 12  # without gradients the boxes shrink slowly
 CACHED = 2**21  # numbers in the forms of one batch of boxes: few enough to stay near the processor
 SHY = 1 - 2.0**-20  # of the tolerance: what is left pays for rounding the difference of both ends
-COARSE = 1e-3  # more than float32 misses by rounding
 WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the network itself was seen to give in {dtype}"
 
 
@@ -100,6 +99,7 @@ class _Search:
         self.matrix = both.repeat(len(boxes), 1)[:, None, None]
         self.inside = Box.between(*within(self.region, net.dtype))
         self.twin = net.double(self.inside.centre) or net
+        self.coarse = math.sqrt(torch.finfo(net.dtype).eps)  # more than the network misses by rounding
         self.networks = {id(one): (one, one.queries) for one in (net, self.twin)}  # each with what it was asked before
         self.generator = torch.Generator().manual_seed(seed)
         self.best = torch.full((len(self.region),), torch.inf, dtype=torch.float64, device=net.device)  # lowest values met
@@ -268,7 +268,7 @@ class _Search:
             proof = replace(proof, assumptions=(*proof.assumptions, told))
         lower = Bound(end, proof) if end > -math.inf else by_definition(-math.inf)
         # A value that only float64 gives was not met by the network itself.
-        met = max(best, executed) if math.isfinite(executed) and executed - best > COARSE * (1 + abs(best)) else best
+        met = max(best, executed) if math.isfinite(executed) and executed - best > self.coarse * (1 + abs(best)) else best
         return Bracket(*_turned(lower, Bound(met, seen), turned)), by
 
 

@@ -312,18 +312,26 @@ class Network:
         x = x.detach().to(self.device, self.dtype).requires_grad_(True)
         # cuDNN's recurrent layers have no backward pass in evaluation mode; torch's own have.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            gradient = None
             try:
-                values = score(self._forward(x))
+                outputs = self._forward(x)
+            except RuntimeError as error:
+                outputs = self._without_gradient(x, error)
+            values = score(outputs)
+            try:
                 # A model or a score that cuts the graph (a comparison, numpy) is flat to torch.
                 gradient = torch.autograd.grad(values.sum(), x, allow_unused=True)[0] if values.requires_grad else None
             except RuntimeError as error:
-                if isinstance(error, torch.OutOfMemoryError):
-                    raise
-                # So is one that overwrites what its own gradient needs.
-                values, gradient = score(self(x)), None
-                note = f"torch has no gradient of the model ({_first_line(error).rstrip('.')}), so searches that follow one are blind"
-                self.notes = self.notes if note in self.notes else (*self.notes, note)
+                self._without_gradient(None, error)
         return values.detach(), torch.zeros_like(x).detach() if gradient is None else torch.nan_to_num(gradient)
+
+    def _without_gradient(self, x: Tensor | None, error: RuntimeError) -> Tensor:
+        """The answers alone, where torch has no gradient of the model: it overwrites what its own gradient needs, say. A note says so."""
+        if isinstance(error, torch.OutOfMemoryError):
+            raise error
+        note = f"torch has no gradient of the model ({_first_line(error).rstrip('.')}), so searches that follow one are blind"
+        self.notes = self.notes if note in self.notes else (*self.notes, note)
+        return torch.zeros(0) if x is None else self(x)
 
     def _forward(self, x: Tensor) -> Tensor:
         self.queries += len(x)
