@@ -41,5 +41,16 @@ def signature(item: Any) -> tuple[object, ...]:
     return tuple(parts)
 
 
+def tensors(item: Any) -> list[Tensor]:
+    """What its rows hold, in the order of its fields."""
+    return [getattr(item, f.name) for f in _tensors(item)]
+
+
+def settings(item: Any) -> list[tuple[str, Any]]:
+    """What belongs to the whole batch: the kind, and every field that is no tensor."""
+    rows = {f.name for f in _tensors(item)}
+    return [("kind", type(item).__qualname__), *((f.name, getattr(item, f.name)) for f in fields(item) if f.name not in rows)]
+
+
 def _tensors(item: Any) -> list[Any]:
     return [f for f in fields(item) if isinstance(getattr(item, f.name), Tensor)]

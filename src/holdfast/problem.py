@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.errors import BadInput
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_text, of_value
+from holdfast.network.fingerprint import of_value
 from holdfast.property import Property
 from holdfast.region import Family, Region, Words
 from holdfast.result import Key
@@ -86,11 +86,11 @@ class Problem:
 
     def digests(self) -> list[str]:
         """For each row the hash of what is asked there: the network, the goal, the region and the property."""
-        network = self.network.identity(self.region.centre)
-        return [
-            of_text(f"{network} {self.goal} {of_value(batch.take(self.region, row))} {of_value(batch.take(self.property, row))}")
-            for row in torch.arange(len(self), device=self.region.centre.device).split(1)
-        ]
+        shared = of_value(
+            [self.network.identity(self.region.centre), self.goal, batch.settings(self.region), batch.settings(self.property)]
+        )
+        tensors = [*batch.tensors(self.region), *batch.tensors(self.property)]
+        return [of_value([shared, *(tensor[row] for tensor in tensors)]) for row in range(len(self))]
 
     def mergeable(self) -> tuple[object, ...]:
         """Problems with equal answers here can be solved as one batch."""

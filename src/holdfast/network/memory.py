@@ -91,5 +91,6 @@ def _numbers(value: Tensor) -> str:
     plain = value.detach()
     if plain.numel() <= SMALL and not plain.is_meta:
         return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"
-    sums = (plain.double().sum(), plain.double().square().sum()) if not (plain.is_meta or plain.is_sparse) else ()
+    real = plain.is_floating_point() and not (plain.is_meta or plain.is_sparse)
+    sums = (plain.sum(dtype=torch.float64), torch.linalg.vector_norm(plain, dtype=torch.float64)) if real else ()
     return f"{plain.dtype} {tuple(plain.shape)} {plain._version} {[float(part) for part in sums]}"
