@@ -536,8 +536,9 @@ def alike(a: Tensor, b: Tensor, units: float = 64) -> bool:
     """Whether two answers are the same up to a few units of rounding of the largest."""
     if a.shape != b.shape:
         return False
-    size = torch.maximum(a.double().abs(), b.double().abs()).amax() if a.numel() else 0.0
-    return bool(((a.double() - b.double()).abs() <= units * torch.finfo(a.dtype).eps * size).all())
+    p, q = a.double(), b.double()
+    size = torch.where(q.isfinite(), q, 0).abs().amax() if a.numel() else 0.0
+    return bool(((p - q).abs() <= units * torch.finfo(a.dtype).eps * size).logical_or(_equal(p, q)).all())
 
 
 def same_by_rounding(own: Tensor, other: Tensor, size: Tensor | float = 0.0) -> bool:
@@ -545,7 +546,15 @@ def same_by_rounding(own: Tensor, other: Tensor, size: Tensor | float = 0.0) -> 
     does in networks. size: that of outputs elsewhere, where these may be near zero."""
     coarse = 1e-3 if own.dtype in (torch.float32, torch.float64) else 5e-2
     a, b = own.double(), other.double()
-    return a.shape == b.shape and bool(((a - b).abs() <= coarse * torch.clamp(b.abs(), min=size) + coarse / 10).all())
+    if a.shape != b.shape:
+        return False
+    near = (a - b).abs() <= coarse * torch.clamp(b.abs(), min=size) + coarse / 10
+    return bool(near.logical_or(_equal(a, b)).all())
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    """The same number, or both no number."""
+    return (a == b) | (a.isnan() & b.isnan())
 
 
 def _device(device: str | torch.device) -> torch.device:
