@@ -7,14 +7,14 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
-ROOMS = ("certify", "hamming", "lipschitz", "monitor")
+ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor")
 FLOORS = [
     ("errors", "memory", "result", "batch", "rounding"),
-    ("network", "region", "property", "vnnlib", "vnnlib2"),
+    ("network", "region", "property"),
     ("problem", "method", "solver", "store", "execute"),
     ("bounding", "attacks", "datasets"),
     ROOMS,
-    ("api", "report", "risks"),
+    ("api", "report"),
     ("cli",),
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 import holdfast as hf
 from benchmarks.certify.nets import CACHE, correct, recipe, trained
 from benchmarks.certify.table import Table
-from holdfast.api import radius_problems
+from holdfast.api.radius import radius_problems
 
 
 class Flops(TorchDispatchMode):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.api import FramesOption, Tier, default_methods
+from holdfast.api.radius import FramesOption, Tier, default_methods
 
 
 @dataclass(frozen=True)

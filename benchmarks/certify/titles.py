@@ -20,8 +20,8 @@ from benchmarks.certify.data import shared
 from benchmarks.certify.nets import CACHE
 from benchmarks.certify.table import Table
 from benchmarks.certify.words import Sentence, Vectors, accuracy, answers, sentences, trained
-from holdfast.api import radius_problems
-from holdfast.bounding.question import graph_of
+from holdfast.api.radius import radius_problems
+from holdfast.bounding.graph.of_problem import graph_of
 
 CLASSES = ("sport", "business", "us", "health", "sci_tech", "world", "entertainment")
 

@@ -18,9 +18,9 @@ from torch import Tensor
 import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.hamming.nets import Case, case
-from holdfast.hamming.coverage import Criterion, Items, items
-from holdfast.hamming.neurons import Neurons
-from holdfast.hamming.testgen import Tests, testgen
+from holdfast.coverage.criteria import Criterion, Items, items
+from holdfast.coverage.neurons import Neurons
+from holdfast.coverage.testgen import Tests, testgen
 
 PART = 2048  # mutants at once
 

@@ -20,7 +20,7 @@ import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.hamming.nets import Case
 from benchmarks.hamming.peers import PEERS, Peer, peers
-from holdfast.api import radius_problems
+from holdfast.api.radius import radius_problems
 from holdfast.hamming.branch import Branch, Tree
 from holdfast.hamming.greedy import Greedy
 from holdfast.problem import Problem

@@ -27,9 +27,9 @@ from torch import Tensor
 
 import holdfast as hf
 from benchmarks.certify.table import Table
+from holdfast.attacks.unit_box import chart
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
-from holdfast.lipschitz.charts import chart
 from holdfast.lipschitz.metric import Search, search_metric
 from holdfast.problem import Problem
 from holdfast.property import Property, Robustness

@@ -72,7 +72,7 @@ def _measured(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float) -
 
 def searches() -> list[Method[Any]]:
     """Everything that finds witnesses, with more patience than usual."""
-    from holdfast.lipschitz.mesh import Mesh
+    from holdfast.attacks.mesh import Mesh
 
     return [hf.PGD(restarts=4, steps=25), hf.CarliniWagner(), hf.Corners(), Mesh()]
 

@@ -22,7 +22,7 @@ import holdfast as hf
 from benchmarks.certify.data import shared
 from benchmarks.certify.table import Table
 from benchmarks.lipschitz import tanh_nets
-from holdfast.lipschitz import reach
+from holdfast.verification import reach
 
 SIDE = 10.0
 

@@ -22,7 +22,7 @@ import torch
 import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.lipschitz.prepare import CACHE, SETS, load
-from holdfast.lipschitz.instances import contradicts, plain, read_key
+from holdfast.verification.instances import contradicts, plain, read_key
 
 
 @dataclass(frozen=True)

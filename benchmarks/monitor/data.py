@@ -22,11 +22,11 @@ from benchmarks.certify.data import shared
 from benchmarks.certify.nets import CACHE, Reader, load, save
 from benchmarks.certify.titles import CLASSES as NEWS
 from benchmarks.certify.words import Vectors
-from holdfast.monitor.exact import Transitions, labels
-from holdfast.monitor.groups import Groups
-from holdfast.monitor.mutation import restore
-from holdfast.monitor.recurrent import Recurrent
-from holdfast.monitor.traces import Traces, profile
+from holdfast.monitor.abstract.traces import Traces, profile
+from holdfast.monitor.engine.exact import Transitions, labels
+from holdfast.monitor.engine.recurrent import Recurrent
+from holdfast.monitor.mutation.groups import Groups
+from holdfast.monitor.mutation.mutation import restore
 
 CELLS = ("lstm", "gru")
 

@@ -12,9 +12,9 @@ import time
 
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, case, options
-from holdfast.monitor.exact import labels
-from holdfast.monitor.marble import Marble, Refinement
-from holdfast.monitor.tree import Tree
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.tree import Tree
+from holdfast.monitor.engine.exact import labels
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, case, options
-from holdfast.monitor.marble import Marble, Refinement
+from holdfast.monitor.abstract.marble import Marble, Refinement
 from holdfast.monitor.monitor import Monitor
 
 

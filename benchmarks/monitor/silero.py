@@ -23,10 +23,10 @@ from scipy.io import wavfile
 from scipy.signal import lfilter
 from torch import Tensor
 
+from holdfast.monitor.engine.streaming import Streaming
 from holdfast.monitor.monitor import Monitor
-from holdfast.monitor.mutation import Noise
+from holdfast.monitor.mutation.mutation import Noise
 from holdfast.monitor.outputs import Bins
-from holdfast.monitor.streaming import Streaming
 from holdfast.network import Network
 from holdfast.network.onnx import import_onnx, read_onnx, session
 

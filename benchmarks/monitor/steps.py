@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import case, options
-from holdfast.monitor.exact import labels
-from holdfast.monitor.marble import Marble, Refinement
-from holdfast.monitor.traces import profile
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.traces import profile
+from holdfast.monitor.engine.exact import labels
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ import time
 
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, case, options
-from holdfast.monitor.marble import Marble, Refinement
-from holdfast.monitor.tree import Tree
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.tree import Tree
 
 PAPER: dict[tuple[str, str, float], tuple[int, int, float, float, float]] = {  # LSTM: states, transitions, seconds, MSE, misses %
     ("news", "marble", 0.3): (1158, 136100, 60.4, 0.04, 45.31),

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, accuracy, case, options
-from holdfast.monitor.marble import Marble, Refinement
-from holdfast.monitor.tree import Tree
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.tree import Tree
 
 PAPER = {"news": ("11.7", "20.00 / 4.40"), "toxic": ("3.0", "8.76 / 2.29"), "imdb": ("1.7", "3.60 / 1.17")}  # LSTM: random; MARBLE at 0.6
 

@@ -11,9 +11,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.api import Bounds, bounds, radius, worst
-    from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-    from holdfast.certify import Certify, Enumerate, Split, Tighten
+    from holdfast.api.radius import Bounds, bounds, radius, worst
+    from holdfast.api.risk import Risk, risk
+    from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners, Mesh
+    from holdfast.certify import Certify, Enumerate, Smoothed, Smoothing, Split, Tighten, smoothed
+    from holdfast.coverage.testgen import Tests, testgen
     from holdfast.errors import (
         BadInput,
         Contradiction,
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
     )
     from holdfast.hamming import Branch, Greedy, Grid
     from holdfast.hamming.saliency import saliency
-    from holdfast.hamming.testgen import Tests, testgen
-    from holdfast.lipschitz import Mesh, Range, Smoothed, Smoothing
-    from holdfast.lipschitz.reach import reach
-    from holdfast.lipschitz.smoothing import smoothed
-    from holdfast.lipschitz.verify import Verdict, verify
     from holdfast.method import Claims, Method
     from holdfast.monitor import (
         Bins,
@@ -52,21 +49,24 @@ if TYPE_CHECKING:
     from holdfast.property import BoundedProperty, Confidence, Custom, Linear, Property, Reach, Robustness, Targeted, Tie, Uncertainty
     from holdfast.region import Ball, Box, Domain, Frames, Patch, Region, Sparse, Words
     from holdfast.result import Bound, Bracket, Evidence, Key, Overall, Record, overall
-    from holdfast.risks import Risk, risk
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
+    from holdfast.verification.ranges import Range
+    from holdfast.verification.reach import reach
+    from holdfast.verification.verify import Verdict, verify
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "holdfast.api": ("Bounds", "bounds", "radius", "worst"),
-    "holdfast.attacks": ("CLEVER", "CarliniWagner", "Corners", "PGD"),
-    "holdfast.certify": ("Certify", "Enumerate", "Split", "Tighten"),
+    "holdfast.api.radius": ("Bounds", "bounds", "radius", "worst"),
+    "holdfast.attacks": ("CLEVER", "CarliniWagner", "Corners", "Mesh", "PGD"),
+    "holdfast.certify": ("Certify", "Enumerate", "Smoothed", "Smoothing", "Split", "Tighten", "smoothed"),
     "holdfast.errors": (
         "BadInput", "Contradiction", "HoldfastError", "MissingExtra", "StoreError", "UnreadableFile", "UnsupportedLayer",
     ),
-    "holdfast.hamming": ("Branch", "Greedy", "Grid", "Tests", "saliency", "testgen"),
-    "holdfast.lipschitz": ("Mesh", "Range", "Smoothed", "Smoothing", "Verdict", "reach", "smoothed", "verify"),
+    "holdfast.coverage": ("Tests", "testgen"),
+    "holdfast.hamming": ("Branch", "Greedy", "Grid", "saliency"),
+    "holdfast.verification": ("Range", "Verdict", "reach", "verify"),
     "holdfast.method": ("Claims", "Method"),
     "holdfast.monitor": (
         "Bins", "Classes", "Groups", "Guard", "Monitor", "Mutation", "Noise", "Output", "Own", "Score", "Scores", "Streaming", "Tolerance",
@@ -79,7 +79,7 @@ _HOME = {
     ),
     "holdfast.region": ("Ball", "Box", "Domain", "Frames", "Patch", "Region", "Sparse", "Words"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Key", "Overall", "Record", "overall"),
-    "holdfast.risks": ("Risk", "risk"),
+    "holdfast.api.risk": ("Risk", "risk"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
 }  # fmt: skip

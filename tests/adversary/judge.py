@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.vnnlib import Spec, parse
+from holdfast.verification.vnnlib import Spec, parse
 
 Verdict = Literal["right", "refused", "wrong"]
 Run = Callable[[Tensor], Tensor]  # (n, *shape) -> (n, outputs), as a user calls the model

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 import holdfast as hf
 from holdfast.monitor import Classes, Groups, Monitor, Own, Streaming
-from holdfast.monitor.recurrent import Recurrent
-from holdfast.monitor.rerun import keeps_apart
+from holdfast.monitor.engine.recurrent import Recurrent
+from holdfast.monitor.engine.rerun import keeps_apart
 from holdfast.property import Robustness
 
 WORDS, RARE, DIMENSION, HIDDEN, CLASSES = 3000, 2345, 3, 4, 3

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.attacks.descent import descend
-from holdfast.bounding import engine
-from holdfast.bounding.question import ASSUMPTIONS
+from holdfast.bounding import crown
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS
 from holdfast.bounding.relax import Planes, Relaxation
 from holdfast.bounding.relax import base as relaxations
 from holdfast.certify import Certify
@@ -353,6 +353,6 @@ def test_a_wrong_relaxation_is_caught_by_the_attack(activation: nn.Module, monke
     y = net(x).argmax(-1)
     methods = [Certify(rounds=6), hf.PGD()]
     assert all(b.lower.value <= b.upper.value for b in hf.radius(net, x, y, norm=2, methods=methods))
-    monkeypatch.setattr(engine, "planes", too_high)
+    monkeypatch.setattr(crown, "planes", too_high)
     with pytest.raises(hf.Contradiction, match="Certify says at least"):
         hf.radius(net, x, y, norm=2, methods=methods)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding.engine import lower_bound, propagate
-from holdfast.bounding.graph import build
+from holdfast.bounding.crown import lower_bound, propagate
+from holdfast.bounding.graph.graph import build
 from holdfast.problem import Problem
 from holdfast.region import Ball
 from holdfast.result import Key

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.api import default_methods
+from holdfast.api.radius import default_methods
 from holdfast.certify.tighten import quadratic_of
 from holdfast.region import Ball, Box, Frames
 from holdfast.result import Bracket, Key
@@ -121,7 +121,7 @@ def test_tiers_are_chosen_by_name() -> None:
 
 def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the deviation of a curve computed as zero, proofs would reach beyond an attack, and that is an error."""
-    from holdfast.bounding import quadratic
+    from holdfast.bounding import second_order as quadratic
 
     net, x, y = asked(Reader(nn.RNN), (4, 3))
     monkeypatch.setattr(quadratic, "deviation", lambda curve, slope, bend, lower, upper, at: (curve.function(at), curve.function(at)))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cli_workshop import WORDS, Ask
 
-from holdfast.api import Tier
+from holdfast.api.radius import Tier
 from holdfast.cli.live import mean_bracket
 from holdfast.cli.question import tier_option
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition

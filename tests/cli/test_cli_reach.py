@@ -11,7 +11,7 @@ import torch
 from cli_workshop import Ask
 from torch import nn
 
-from holdfast.bounding.branch import InputSplit
+from holdfast.bounding.branching.input_split import InputSplit
 
 CODE = """
 import torch

@@ -15,7 +15,7 @@ from cli_workshop import Ask
 from onnx import TensorProto, helper, numpy_helper
 
 import holdfast as hf
-from holdfast.bounding.branch import InputSplit
+from holdfast.bounding.branching.input_split import InputSplit
 
 SQUARE = (
     "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2)) + "(declare-const Y_0 Real)\n"

@@ -10,8 +10,8 @@ import torch
 from hamming_truth import deep_cnn, inputs, random_network, small_cnn, smooth
 from torch import Tensor, nn
 
-from holdfast.bounding.engine import lower_bound, propagate
-from holdfast.bounding.graph import build
+from holdfast.bounding.crown import lower_bound, propagate
+from holdfast.bounding.graph.graph import build
 from holdfast.hamming import bound as bounding
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Chain, chain_of

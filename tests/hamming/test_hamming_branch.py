@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from holdfast import batch
-from holdfast.bounding.graph import build
+from holdfast.bounding.graph.graph import build
 from holdfast.errors import BadInput
 from holdfast.hamming import branch
 from holdfast.hamming.branch import Branch, Nodes, Question, _children, _question, _region

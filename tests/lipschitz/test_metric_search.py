@@ -13,7 +13,7 @@ from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.errors import BadInput
 from holdfast.lipschitz.metric import FEWEST, Found, Search, search_metric
-from holdfast.lipschitz.tally import LANDMARKS
+from holdfast.lipschitz.ratio import LANDMARKS
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
 from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Region

@@ -11,7 +11,7 @@ import truth
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.lipschitz.slope import look, metric_bound, slope_bound
+from holdfast.lipschitz.metric_bound import look, metric_bound, slope_bound
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Tie, Uncertainty

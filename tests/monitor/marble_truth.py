@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from holdfast.monitor.traces import Mutants, Traces
+from holdfast.monitor.abstract.traces import Mutants, Traces
 
 SIZES = (3, 3, 2, 1, 2, 1)  # of the groups
 GROUP = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))

@@ -10,10 +10,10 @@ from marble_truth import GROUP, SIZES, Small, labels_after, members, traces
 
 import holdfast as hf
 from holdfast.errors import BadInput
-from holdfast.monitor.groups import Groups
-from holdfast.monitor.marble import Marble, Refinement
-from holdfast.monitor.mdp import build
-from holdfast.monitor.traces import Traces, profile
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.mdp import build
+from holdfast.monitor.abstract.traces import Traces, profile
+from holdfast.monitor.mutation.groups import Groups
 
 SOME = [Refinement(4, 0.3), Refinement(4, 0.6, split="random"), Refinement(4, 0.02, "mean"), Refinement(3, 0.6, seed=5)]
 

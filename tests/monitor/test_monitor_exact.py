@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import holdfast as hf
-from holdfast.monitor import Bins, Groups, Noise, Own, Tolerance, exact
-from holdfast.monitor.exact import labels
-from holdfast.monitor.recurrent import Recurrent
+from holdfast.monitor import Bins, Groups, Noise, Own, Tolerance
+from holdfast.monitor.engine import exact
+from holdfast.monitor.engine.exact import labels
+from holdfast.monitor.engine.recurrent import Recurrent
 
 STEPS = (0, 1, 3, "final")
 

@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 import holdfast as hf
 from holdfast.monitor import Bins, Choices, Classes, Groups, Noise, Own, Tolerance, Typos, outputs
-from holdfast.monitor.mutation import Mutation, misspellings, restore
+from holdfast.monitor.mutation.mutation import Mutation, misspellings, restore
 
 
 def listed(mutation: Mutation, element: Any) -> dict[int, float]:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.monitor import Bins, Groups, Guard, Monitor, Noise, Own, Tolerance, Typos
-from holdfast.monitor.engines import Batched, Whole
-from holdfast.monitor.quick import Quick
-from holdfast.monitor.recurrent import Recurrent
-from holdfast.monitor.sampled import interval
+from holdfast.monitor.engine.engines import Batched, Whole
+from holdfast.monitor.engine.numpy_stream import Quick
+from holdfast.monitor.engine.recurrent import Recurrent
+from holdfast.monitor.engine.sampled import interval
 
 NAMES = (*(f"word{i}" for i in range(WORDS - 1)), "<unk>")
 

@@ -10,9 +10,9 @@ from marble_truth import traces
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.growing import Growing, best_cut
-from holdfast.monitor.traces import Traces
-from holdfast.monitor.tree import Tree
+from holdfast.monitor.abstract.traces import Traces
+from holdfast.monitor.abstract.tree import Tree
+from holdfast.monitor.abstract.tree_growth import Growing, best_cut
 
 SMALL = Growing(depth=3, fewest=20, omega=4)
 

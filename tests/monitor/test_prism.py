@@ -8,9 +8,9 @@ import pytest
 from marble_truth import traces
 
 from holdfast.errors import BadInput
-from holdfast.monitor.marble import Marble, Refinement
-from holdfast.monitor.mdp import MDP, build
-from holdfast.monitor.prism import write
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.mdp import MDP, build
+from holdfast.monitor.abstract.prism import write
 
 
 @pytest.fixture(scope="module")

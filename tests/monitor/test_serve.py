@@ -22,8 +22,8 @@ from torch import nn
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.monitor import Groups, Monitor, Noise
-from holdfast.monitor.batching import Batches
-from holdfast.monitor.serve import Limits, app
+from holdfast.monitor.service.batching import Batches
+from holdfast.monitor.service.serve import Limits, app
 from holdfast.network import Network
 
 for package in ("fastapi", "uvicorn", "websockets", "httpx"):
@@ -243,8 +243,8 @@ import sys, torch
 torch.set_num_threads(1)
 from holdfast.datasets import helpdesk
 from holdfast.monitor import Groups, Monitor
-from holdfast.monitor.batching import Batches
-from holdfast.monitor.serve import Limits, serve
+from holdfast.monitor.service.batching import Batches
+from holdfast.monitor.service.serve import Limits, serve
 net = helpdesk.network()
 monitor = Monitor.fit(net, [], Groups.of_sets(helpdesk.sets(), vocabulary=net.vocabulary), unknown="unk")
 serve(monitor, port=int(sys.argv[1]), limits=Limits(body=4096, reading=0.3))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.monitor import Bins, Monitor, Noise, Own
-from holdfast.monitor.recurrent import Recurrent
-from holdfast.monitor.streaming import Opened, Streaming
+from holdfast.monitor.engine.recurrent import Recurrent
+from holdfast.monitor.engine.streaming import Opened, Streaming
 from holdfast.network import Network
 from holdfast.network.onnx import import_onnx, read_onnx
 

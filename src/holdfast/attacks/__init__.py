@@ -3,6 +3,7 @@
 from holdfast.attacks.carlini import CarliniWagner
 from holdfast.attacks.clever import CLEVER
 from holdfast.attacks.corners import Corners
+from holdfast.attacks.mesh import Mesh
 from holdfast.attacks.pgd import PGD
 
-__all__ = ["CLEVER", "PGD", "CarliniWagner", "Corners"]
+__all__ = ["CLEVER", "PGD", "CarliniWagner", "Corners", "Mesh"]

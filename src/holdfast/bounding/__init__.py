@@ -2,8 +2,8 @@
 
 import torch
 
-from holdfast.bounding import cells, operators  # they fill the table of operators
-from holdfast.bounding.graph import HANDLERS
+from holdfast.bounding.graph import cells, operators  # they fill the table of operators
+from holdfast.bounding.graph.graph import HANDLERS
 from holdfast.network.trace import layers
 
 __all__ = ["cells", "operators", "stops"]

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.bounding.engine import lower_bound, propagate
-from holdfast.bounding.graph import Graph, Relaxed
-from holdfast.bounding.question import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
+from holdfast.bounding.crown import lower_bound, propagate
+from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.bounding.relax import LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method

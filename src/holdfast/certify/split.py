@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast.bounding.engine import linear_bound, propagate
-from holdfast.bounding.question import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.crown import linear_bound, propagate
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem

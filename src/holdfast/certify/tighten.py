@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from holdfast.bounding.engine import propagate
-from holdfast.bounding.graph import Graph
-from holdfast.bounding.quadratic import Bends, Quadratic
-from holdfast.bounding.question import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.crown import propagate
+from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
 from holdfast.memory import free_bytes
 from holdfast.method import Claims, Method

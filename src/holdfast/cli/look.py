@@ -6,13 +6,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.bounding import stops
-from holdfast.certify import Enumerate
+from holdfast.certify import Enumerate, Smoothing
 from holdfast.cli.model import load_network
 from holdfast.cli.question import ModelQuestion, sizes
 from holdfast.cli.run import METHODS
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.hamming import Branch, Greedy, Grid
-from holdfast.lipschitz import Smoothing
 from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Problem

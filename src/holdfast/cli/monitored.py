@@ -247,7 +247,7 @@ def open_monitor(folder: str, console: Console) -> Opened:
 
 
 def run_service(folder: str, host: str, port: int, length: int, body: int, console: Console) -> None:
-    from holdfast.monitor.serve import Limits, check_extra, serve
+    from holdfast.monitor.service.serve import Limits, check_extra, serve
 
     check_extra()
     _check_address(host, port)
@@ -269,9 +269,9 @@ def _check_address(host: str, port: int) -> None:
 
 
 def export_prism(folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, console: Console) -> None:
-    from holdfast.monitor.marble import Marble, Refinement
-    from holdfast.monitor.prism import write
-    from holdfast.monitor.traces import profile
+    from holdfast.monitor.abstract.marble import Marble, Refinement
+    from holdfast.monitor.abstract.prism import write
+    from holdfast.monitor.abstract.traces import profile
 
     if not (theta > 0 and math.isfinite(theta)):
         raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")

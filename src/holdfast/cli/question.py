@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from holdfast.errors import BadInput, StoreError
 
 if TYPE_CHECKING:
-    from holdfast.api import Mode, Tier
+    from holdfast.api.radius import Mode, Tier
     from holdfast.certify import Arithmetic
     from holdfast.region.units import Unit
 
@@ -166,13 +166,13 @@ def unit_option(text: str | None) -> "Unit | None":
 
 
 def mode_option(text: str) -> "Mode":
-    from holdfast.api import Mode
+    from holdfast.api.radius import Mode
 
     return cast("Mode", one_of(text, "mode", get_args(Mode)))
 
 
 def tier_option(text: str) -> "Tier":
-    from holdfast.api import Tier  # here: torch takes its time
+    from holdfast.api.radius import Tier  # here: torch takes its time
 
     return cast("Tier", one_of(text, "tier", get_args(Tier)))
 

@@ -20,12 +20,12 @@ from holdfast.cli.output import line
 from holdfast.cli.question import ModelQuestion
 from holdfast.cli.source import readable, utf8
 from holdfast.errors import BadInput, StoreError, UnreadableFile
-from holdfast.lipschitz import Range, reach
-from holdfast.lipschitz.verify import input_shape
 from holdfast.network import Network
 from holdfast.report.summary import at_least, at_most
 from holdfast.result import Bracket
 from holdfast.solver import Stop
+from holdfast.verification import Range, reach
+from holdfast.verification.verify import input_shape
 
 SHOWN = 8  # inputs of a witness that fit on a line
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from holdfast.api.risk import QUESTIONS, Risk, risk
 from holdfast.cli.data import Data, load_data
 from holdfast.cli.model import load_network
 from holdfast.cli.output import check_folder, line, write_arrays
@@ -22,7 +23,6 @@ from holdfast.cli.source import named
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.result import Bracket
-from holdfast.risks import QUESTIONS, Risk, risk
 from holdfast.solver import Stop
 
 FILE, LIST = "risk.npz", "risk.json"

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from holdfast.api import default_methods, measured, radius_problems
-from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-from holdfast.certify import Certify, Enumerate, Split, Tighten
+from holdfast.api.radius import default_methods, measured, radius_problems
+from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners, Mesh
+from holdfast.certify import Certify, Enumerate, Smoothing, Split, Tighten
 from holdfast.cli.aside import check_saliency, keep_answers, keep_saliency
 from holdfast.cli.data import Data, load_data, load_mask, load_substitutes
 from holdfast.cli.live import Live
@@ -24,7 +24,6 @@ from holdfast.cli.output import line
 from holdfast.cli.question import RadiusQuestion, frames_option, numbers, targets_option, values_option
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.hamming import Branch, Greedy, Grid
-from holdfast.lipschitz import Mesh, Smoothing
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_text

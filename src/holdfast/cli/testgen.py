@@ -22,9 +22,9 @@ from holdfast.cli.model import load_network
 from holdfast.cli.output import check_folder, line, write_arrays
 from holdfast.cli.pictures import draw_input, draw_map, drawable, ends_of
 from holdfast.cli.question import ModelQuestion, unit_option
-from holdfast.hamming.coverage import Criterion
-from holdfast.hamming.neurons import Per
-from holdfast.hamming.testgen import Coverage, Progress, Tests, check_options, testgen
+from holdfast.coverage.criteria import Criterion
+from holdfast.coverage.neurons import Per
+from holdfast.coverage.testgen import Coverage, Progress, Tests, check_options, testgen
 from holdfast.network import Network
 from holdfast.solver import Stop
 

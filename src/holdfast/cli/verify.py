@@ -17,13 +17,13 @@ from rich.text import Text
 from holdfast.cli.model import load_network
 from holdfast.cli.question import ModelQuestion
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, StoreError
-from holdfast.lipschitz import Instance, Verdict, read_instances, read_key, verify
-from holdfast.lipschitz.instances import contradicts
-from holdfast.lipschitz.verify import input_shape
 from holdfast.network import Network
 from holdfast.report.summary import at_least, at_most
 from holdfast.solver import Stop
-from holdfast.vnnlib import read_vnnlib
+from holdfast.verification import Instance, Verdict, read_instances, read_key, verify
+from holdfast.verification.instances import contradicts
+from holdfast.verification.verify import input_shape
+from holdfast.verification.vnnlib import read_vnnlib
 
 COLUMNS = ("network", "property", "answer", "seconds", "nodes", "least", "lowest", "expected", "note")
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.engine import linear_bound, propagate
-from holdfast.bounding.graph import Graph
-from holdfast.bounding.question import ASSUMPTIONS, CHECKS, checked_graph, graph_of
+from holdfast.bounding.crown import linear_bound, propagate
+from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Centre, Chain, chain_of

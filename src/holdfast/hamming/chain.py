@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.bounding.graph import Affine, Graph, Relaxed
+from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.relax import Relaxation, value_range
 from holdfast.rounding import TINY, gamma
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.errors import BadInput
 from holdfast.hamming.choices import ELEMENTS, MOST, Choices, choices, judged, put
-from holdfast.hamming.lanes import Lanes, lanes_of
+from holdfast.hamming.directions import Lanes, lanes_of
 from holdfast.hamming.select import lowest, occur
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.lipschitz.mesh_ratio import MeshRatio
-from holdfast.lipschitz.rays import Rays
-from holdfast.lipschitz.slopes import Slopes
-from holdfast.lipschitz.tally import LANDMARKS, ROUNDING, Tally
+from holdfast.lipschitz.gradient_search import Slopes
+from holdfast.lipschitz.mesh_search import MeshRatio
+from holdfast.lipschitz.ratio import LANDMARKS, ROUNDING, Tally
+from holdfast.lipschitz.ray_search import Rays
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Property

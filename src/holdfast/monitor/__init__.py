@@ -1,12 +1,12 @@
 """Room 4: robustness scores in real time, exact where that is possible, with their evidence where it is not."""
 
+from holdfast.monitor.engine.stream import Stream
+from holdfast.monitor.engine.streaming import Streaming
 from holdfast.monitor.guard import Guard
 from holdfast.monitor.monitor import Monitor
-from holdfast.monitor.mutation import Choices, Groups, Mutation, Noise, Own, Typos
+from holdfast.monitor.mutation.mutation import Choices, Groups, Mutation, Noise, Own, Typos
 from holdfast.monitor.outputs import Bins, Classes, Output, Tolerance
 from holdfast.monitor.score import Score, Scores
-from holdfast.monitor.stream import Stream
-from holdfast.monitor.streaming import Streaming
 
 __all__ = [
     "Bins", "Choices", "Classes", "Groups", "Guard", "Monitor", "Mutation", "Noise", "Output", "Own", "Score", "Scores", "Stream",

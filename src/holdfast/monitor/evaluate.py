@@ -8,10 +8,10 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from holdfast.monitor import exact
+from holdfast.monitor.engine import exact
+from holdfast.monitor.engine.rerun import Data, prefix_outputs
+from holdfast.monitor.engine.sampled import interval
 from holdfast.monitor.monitor import Monitor
-from holdfast.monitor.rerun import Data, prefix_outputs
-from holdfast.monitor.sampled import interval
 from holdfast.monitor.score import Scores, Steps
 from holdfast.result import Kind
 

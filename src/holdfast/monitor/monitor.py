@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
-from holdfast.monitor import exact
-from holdfast.monitor.choices import Mutation, Still, are_ids
+from holdfast.monitor.engine import exact
+from holdfast.monitor.engine.numpy_stream import Quick
+from holdfast.monitor.engine.opened import View, find
+from holdfast.monitor.engine.recurrent import Recurrent
+from holdfast.monitor.engine.sampled import Drawn, interval
+from holdfast.monitor.engine.stream import Stream
+from holdfast.monitor.mutation.choices import Mutation, Still, are_ids
 from holdfast.monitor.outputs import Classes, Output
-from holdfast.monitor.quick import Quick
 from holdfast.monitor.reading import Reader, Unknown, unknown_token
-from holdfast.monitor.recurrent import Recurrent
-from holdfast.monitor.sampled import Drawn, interval
 from holdfast.monitor.score import Score, Scores, Steps
-from holdfast.monitor.stream import Stream
-from holdfast.monitor.view import View, find
 from holdfast.network import Network
 from holdfast.result import Evidence
 
@@ -103,9 +103,9 @@ class Monitor:
         return made
 
     def _abstract_model(self, sequences: Sequence[Any]) -> Any:
-        from holdfast.monitor.growing import Growing  # only this mode needs scikit-learn
-        from holdfast.monitor.traces import profile
-        from holdfast.monitor.tree import Tree
+        from holdfast.monitor.abstract.traces import profile
+        from holdfast.monitor.abstract.tree import Tree
+        from holdfast.monitor.abstract.tree_growth import Growing  # only this mode needs scikit-learn
 
         if not len(sequences):
             raise BadInput("the abstract model learns from sequences: give some to fit.")
@@ -273,7 +273,8 @@ class Monitor:
     @classmethod
     def load(cls, folder: str | Path, net: Network) -> "Monitor":
         """What `save` wrote, for the same network; any other is refused."""
-        from holdfast.monitor import mutation, outputs
+        from holdfast.monitor import outputs
+        from holdfast.monitor.mutation import mutation
         from holdfast.monitor.saving import load
 
         content, tensors = load(Path(folder), net)
@@ -289,7 +290,7 @@ class Monitor:
                 Settings(**content["settings"]),
             )
             if content["settings"]["mode"] == "abstract":
-                from holdfast.monitor.tree import Tree
+                from holdfast.monitor.abstract.tree import Tree
 
                 tree = Tree.of(part("tree"), content["tree"])
         except (KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,462 @@
+"""The short forms people type: hf.radius, hf.worst and hf.bounds."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, overload
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks import PGD, CarliniWagner, Corners
+from holdfast.attacks.mesh import Mesh
+from holdfast.bounding.crown import linear_bound, propagate
+from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
+from holdfast.errors import BadInput
+from holdfast.hamming import Branch, Greedy, Grid
+from holdfast.method import Method
+from holdfast.network import Network
+from holdfast.problem import Goal, Problem
+from holdfast.property import Linear, Property, Robustness, Targeted
+from holdfast.property.base import next_likely
+from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
+from holdfast.region.units import Unit, unit_axes
+from holdfast.region.words import Substitutes, position_sets
+from holdfast.result import Bracket, Key
+from holdfast.solver import Progress, Sink, Stop, solve
+
+FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
+ScaleOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
+TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
+Inputs = Tensor | Sequence[Tensor]
+MaskOption = Tensor | Sequence[Tensor] | None
+ValuesOption = Sequence[float] | Tensor | None
+Tier = Literal["search", "fast", "tight", "split"]
+Mode = Literal["prove", "grid"]
+What = Literal["norms", "units", "words"]  # what the radius measures
+
+
+@overload
+def radius(
+    net: Network,
+    x: Inputs,
+    y: Tensor | Sequence[int],
+    *,
+    norm: float = ...,
+    frames: Literal["each"],
+    scale: ScaleOption = ...,
+    targets: TargetsOption = ...,
+    substitutes: Substitutes | None = ...,
+    unit: Unit | None = ...,
+    free: MaskOption = ...,
+    values: ValuesOption = ...,
+    lengths: Sequence[int] | None = ...,
+    mode: Mode = ...,
+    tier: Tier = ...,
+    arithmetic: Arithmetic = ...,
+    methods: Sequence[Method[Any]] | None = ...,
+    stop: Stop | None = ...,
+    seed: int = ...,
+    store: Sink | None = ...,
+    progress: Callable[[Progress], None] | None = ...,
+) -> list[list[Bracket]]: ...
+
+
+@overload
+def radius(
+    net: Network,
+    x: Inputs,
+    y: Tensor | Sequence[int],
+    *,
+    norm: float = ...,
+    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ...,
+    scale: ScaleOption = ...,
+    targets: TargetsOption = ...,
+    substitutes: Substitutes | None = ...,
+    unit: Unit | None = ...,
+    free: MaskOption = ...,
+    values: ValuesOption = ...,
+    lengths: Sequence[int] | None = ...,
+    mode: Mode = ...,
+    tier: Tier = ...,
+    arithmetic: Arithmetic = ...,
+    methods: Sequence[Method[Any]] | None = ...,
+    stop: Stop | None = ...,
+    seed: int = ...,
+    store: Sink | None = ...,
+    progress: Callable[[Progress], None] | None = ...,
+) -> list[Bracket]: ...
+
+
+def radius(
+    net: Network,
+    x: Inputs,
+    y: Tensor | Sequence[int],
+    *,
+    norm: float = math.inf,
+    frames: FramesOption = None,
+    scale: ScaleOption = None,
+    targets: TargetsOption = None,
+    substitutes: Substitutes | None = None,
+    unit: Unit | None = None,
+    free: MaskOption = None,
+    values: ValuesOption = None,
+    lengths: Sequence[int] | None = None,
+    mode: Mode = "prove",
+    tier: Tier = "fast",
+    arithmetic: Arithmetic = "real",
+    methods: Sequence[Method[Any]] | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    store: Sink | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Bracket] | list[list[Bracket]]:
+    """How far may each input move before its class changes? One bracket for each input, in their order.
+
+    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; token ids for a token network.
+    y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so.
+    norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
+    frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
+                 answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
+    scale        with frames: frame k moves by at most radius * scale_k; 0 holds it still. One number a frame, for all inputs or for each.
+    targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
+                 class that the network holds for the next likely.
+    tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then second-order models with trained
+                 coefficients, seconds for an input. "split": then halves of the region, minutes; limit it with `stop`. "search": no proof.
+    arithmetic   "real": proofs speak of the network in real arithmetic. "executed": of its own float32 outputs (tier "fast").
+    substitutes  token id -> ids it may become, or for each input and each of its places the ids that may stand there: the radius then
+                 counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.
+    unit         under norm 0, what counts as one change: "pixel" (all its channels), "frame", or "number" (a channel, a byte, a feature
+                 of a table). If not said: the pixels of an image, else numbers.
+    free         under norm 0, a bool mask of the units that may change, for all inputs or for each; if not said, all may.
+    values       under norm 0, the values that a changed number may take: range(256) for bytes. If not said: any of the domain.
+    mode         under norm 0, "prove": search for few changes, and prove by branch and bound that fewer do not suffice; limit it with
+                 `stop`. "grid": DeepTRE's sensitivities of all sets of up to two units over a grid of values; its lower ends are estimates.
+
+    The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
+    """
+    problems = radius_problems(
+        net, x, y, norm=norm, frames=frames, scale=scale, targets=targets, substitutes=substitutes, unit=unit, free=free, values=values,
+        lengths=lengths,
+    )  # fmt: skip
+    what = measured(norm, substitutes)
+    chosen = default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic) if methods is None else methods
+    records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
+    ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
+    if not (isinstance(frames, str) and frames == "each"):
+        return [r.bracket for r in ordered]
+    each: dict[int, list[Bracket]] = {}
+    for r in ordered:
+        each.setdefault(r.key.index, []).append(r.bracket)
+    return list(each.values())
+
+
+def worst(
+    net: Network,
+    region: Region,
+    property: Property,
+    *,
+    tier: Tier = "fast",
+    arithmetic: Arithmetic = "real",
+    methods: Sequence[Method[Any]] | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    store: Sink | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Bracket]:
+    """The smallest score of the property over each region of the batch: positive lower ends prove that it always holds.
+
+    Reachability is two of these: the smallest of an output, and the smallest of its negative.
+    """
+    problem = Problem(net, region, property, "worst", tuple(Key(i) for i in range(len(region))))
+    chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
+    return [r.bracket for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What is proved of some rows of the outputs over each region of a batch, in real arithmetic, every rounding paid for:
+
+    lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x of the region.
+    """
+
+    lower: Tensor  # (batch, rows) float64, as are all
+    upper: Tensor  # (batch, rows)
+    lower_A: Tensor  # (batch, rows, *shape)
+    lower_b: Tensor  # (batch, rows)
+    upper_A: Tensor  # (batch, rows, *shape)
+    upper_b: Tensor  # (batch, rows)
+
+
+def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Tensor | None = None) -> Bounds:
+    """Certified bounds of every output over the region, as numbers and as linear functions of the input.
+
+    rows    (rows, outputs) or (batch, rows, outputs): bound these combinations of the outputs instead.
+    offset  (rows,) or (batch, rows): added to them.
+    """
+    batch, outputs = len(region), net.outputs_for(region.centre)
+    given = torch.eye(outputs) if rows is None else torch.as_tensor(rows)
+    if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != batch):
+        raise BadInput(f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({batch}, rows, {outputs}).")
+    matrix = given.to(net.device, torch.float64).expand(batch, *given.shape[-2:])
+    shift = torch.zeros(()) if offset is None else torch.as_tensor(offset)
+    if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
+        raise BadInput(f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows.")
+    shift = shift.to(net.device, torch.float64).expand(matrix.shape[:2])
+    problem = Problem(net, region, Linear(matrix, shift), "worst", tuple(Key(i) for i in range(batch)))
+    problem.check()
+    graph = graph_of(problem)
+    found = linear_bound(graph, propagate(graph, problem.region), torch.cat([matrix, -matrix], dim=1))
+    signed = torch.cat([shift, -shift], dim=1)
+    down = torch.full_like(signed, -torch.inf)
+    plane = replace(found, constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)))
+    least, count = plane.minimum(problem.region), matrix.shape[1]
+    return Bounds(
+        lower=least[:, :count], upper=-least[:, count:],
+        lower_A=plane.coefficients[:, :count], lower_b=plane.constant[:, :count],
+        upper_A=-plane.coefficients[:, count:], upper_b=-plane.constant[:, count:],
+    )  # fmt: skip
+
+
+def measured(norm: float, substitutes: object) -> What:
+    return "words" if substitutes is not None else "units" if norm == 0 else "norms"
+
+
+def default_methods(
+    net: Network, goal: Goal, tier: Tier = "fast", *, what: What = "norms", mode: Mode = "prove", arithmetic: Arithmetic = "real"
+) -> list[Method[Any]]:
+    """What is tried when nothing is named: searches for the upper end, then proofs for the lower one."""
+    for name, value, known in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic), ("mode", mode, Mode)):
+        if value not in get_args(known):
+            raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
+    if arithmetic == "executed" and tier in ("tight", "split"):
+        raise BadInput(f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'.")
+    if mode == "grid":
+        if what == "norms":
+            raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
+        return [Grid()]
+    counts: list[Method[Any]] = [Greedy()] if what != "norms" else []
+    if not net.differentiable:
+        return counts or [Corners(), Mesh()]
+    searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
+    if tier == "search":
+        return counts if what == "units" else [*counts, *searches]
+    if what == "units" and arithmetic == "real":
+        return [*counts, Branch()]
+    exact: list[Method[Any]] = [Enumerate()] if what == "words" else []
+    proofs: dict[Tier, Method[Any]] = {"fast": Certify(arithmetic=arithmetic), "tight": Tighten(), "split": Split()}
+    return [*exact, *counts, *([] if what == "units" else searches), proofs[tier]]
+
+
+def radius_problems(
+    net: Network,
+    x: Inputs,
+    y: Tensor | Sequence[int],
+    *,
+    norm: float = math.inf,
+    frames: FramesOption = None,
+    scale: ScaleOption = None,
+    targets: TargetsOption = None,
+    substitutes: Substitutes | None = None,
+    unit: Unit | None = None,
+    free: MaskOption = None,
+    values: ValuesOption = None,
+    lengths: Sequence[int] | None = None,
+) -> list[Problem]:
+    """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
+    rows = as_rows(x, lengths)
+    labels = _classes(y, len(rows), "labels")
+    aims = None if targets is None or isinstance(targets, str) else _classes(targets, len(rows), "targets")
+    if isinstance(targets, str) and targets != "runner-up":
+        raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
+    if scale is not None and (frames is None or substitutes is not None or norm == 0):
+        raise BadInput("the scale says how far each frame moves: it needs a norm p >= 1 and frames (frames=, --frames), all, each or some.")
+    for name, option in (("unit", unit), ("free", free), ("values", values)):
+        if option is not None and (norm != 0 or substitutes is not None):
+            raise BadInput(f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes.")
+    each = isinstance(frames, str) and frames == "each"
+    if substitutes is not None and frames is not None and not each:
+        raise BadInput("substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time.")
+    sets = None if substitutes is None else _position_sets(net, rows, substitutes)
+    weights = None if frames is None or substitutes is not None else _frame_weights(rows, frames, scale, padded=lengths is not None)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(tuple(row.shape), []).append(index)
+    problems = []
+    for members in groups.values():
+        stacked = torch.stack([rows[i] for i in members])
+        if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
+            raise BadInput(f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim).")
+        # Where changes are counted, rounding to the network's arithmetic is none.
+        centre = net.exactly(stacked) if stacked.is_floating_point() and norm != 0 else _read(net, stacked)
+        place = torch.tensor(members)
+        if sets is not None:
+            assert net.vectors is not None
+            region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
+        else:
+            mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
+            region = _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0 else _normed(net, centre, norm, mask)
+        label = labels[place].to(net.device)
+        prop: Property = Robustness(label)
+        if targets is not None:
+            prop = Targeted(label, _runner_up(net, centre, label) if aims is None else aims[place].to(net.device))
+        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
+        problems.append(_each_frame(problem) if each else problem)
+    for problem in problems:
+        problem.check()
+    return problems
+
+
+def _read(net: Network, x: Tensor) -> Tensor:
+    """Inputs as the network reads them: token ids by their vectors, numbers in its own arithmetic."""
+    return (x if x.is_floating_point() else net.embed(x)).to(net.device, net.dtype)
+
+
+def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
+    """Every input by itself, without padding."""
+    try:
+        rows = [torch.as_tensor(row) for row in x]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error}).") from error
+    if not rows:
+        raise BadInput("the data are empty: there is no input to ask about.")
+    if lengths is None:
+        return rows
+    if len(lengths) != len(rows):
+        raise BadInput(f"{len(lengths)} lengths for {len(rows)} inputs.")
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        if not 1 <= length <= len(row):
+            raise BadInput(f"length {length} of input {i} must be between 1 and its {len(row)} frames.")
+    return [row[: int(length)] for row, length in zip(rows, lengths, strict=True)]
+
+
+def _classes(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
+    try:
+        classes = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{what} must be integers, one class for each input ({error}).") from error
+    if classes.dim() != 1 or len(classes) != count:
+        raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
+    if classes.is_floating_point() or classes.dtype == torch.bool:
+        raise BadInput(f"{what} must be integers, got {classes.dtype}.")
+    return classes.long()
+
+
+def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:
+    if net.vectors is None or any(row.is_floating_point() or row.dim() != 1 for row in rows):
+        raise BadInput("substitutes are sets of words: give token ids to a network that reads tokens.")
+    return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
+
+
+def _runner_up(net: Network, centre: Tensor, label: Tensor) -> Tensor:
+    Robustness(label).check(len(centre), net.outputs_for(centre))
+    return next_likely(net(centre), label)
+
+
+def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor | None) -> Family:
+    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
+    return Ball(centre, zero, norm, net.domain) if mask is None else Frames(centre, zero, norm, net.domain, mask=mask)
+
+
+def _sparse(
+    net: Network, centre: Tensor, members: list[int], count: int, frames: FramesOption, unit: Unit | None, free: MaskOption,
+    values: ValuesOption,
+) -> Sparse:  # fmt: skip
+    """The region of inputs `members` out of `count`."""
+    if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
+        raise BadInput("norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it.")
+    axes = unit_axes(centre.shape[1:], "frame" if frames is not None else unit)
+    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
+    region = Sparse(centre, zero, net.domain, axes=axes)
+    mask = None if free is None else _free_units(free, members, count, region.unit_shape)
+    levels = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=centre.device)
+    return replace(region, free=mask, levels=levels)
+
+
+def _free_units(free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]) -> Tensor:
+    """One mask for all inputs, or one for each -> (members, *unit shape). An axis that the unit takes as one may be left out."""
+    plain = tuple(size for size in shape if size > 1)
+
+    def fits(mask: Tensor) -> bool:
+        return tuple(mask.shape) == shape or tuple(size for size in mask.shape if size > 1) == plain
+
+    if isinstance(free, Tensor) and fits(free):
+        return free.reshape(1, *shape).expand(len(members), *shape)
+    if len(free) != count:
+        raise BadInput(f"free: give one mask of shape {shape}, or one for each of the {count} inputs; got {len(free)}.")
+    masks = [torch.as_tensor(free[i]) for i in members]
+    wrong = [mask for mask in masks if not fits(mask)]
+    if wrong:
+        raise BadInput(f"free: a mask has shape {tuple(wrong[0].shape)}, expected {shape}: a flag for each unit.")
+    return torch.stack([mask.reshape(shape) for mask in masks])
+
+
+def _frame_weights(rows: list[Tensor], frames: FramesOption, scale: ScaleOption, *, padded: bool) -> list[Tensor]:
+    """For each input (frames,) float64: the share of the radius by which each frame may move."""
+    counts = [len(row) if row.dim() else 0 for row in rows]
+    if min(counts) == 0:
+        raise BadInput("frames need inputs of shape (batch, frames, ...).")
+    chosen = [torch.ones(count, dtype=torch.float64) for count in counts]
+    if isinstance(frames, str):
+        if frames not in ("all", "each"):
+            raise BadInput(f"frames={frames!r}: use 'all', 'each', a frame's number, several, or a bool mask.")
+    else:
+        given = _plain(frames)
+        if isinstance(given, list) and given and isinstance(given[0], list | bool):
+            flags = given if isinstance(given[0], bool) else [flag for flags in given for flag in flags]
+            if not all(isinstance(flag, bool) for flag in flags):
+                raise BadInput("frames: several lists are bool masks, one for each input; use scale= for numbers.")
+            chosen = _per_frame(given, counts, "the frame mask", padded)
+        else:
+            chosen = [_marked(given, count, place) for place, count in enumerate(counts)]
+    if scale is None:
+        return chosen
+    return [some * much for some, much in zip(chosen, _per_frame(_plain(scale), counts, "the scale", padded), strict=True)]
+
+
+def _plain(values: Any) -> Any:
+    """Numbers in lists, whatever they came in; lists of different lengths stay as they are."""
+    try:
+        return torch.as_tensor(values).tolist()
+    except (TypeError, ValueError, RuntimeError):
+        return [_plain(part) for part in values] if isinstance(values, Sequence) and not isinstance(values, str) else values
+
+
+def _marked(frames: Any, count: int, place: int) -> Tensor:
+    """A frame's number, or several -> (count,) with ones there."""
+    wanted = frames if isinstance(frames, list) else [frames]
+    if not wanted or not all(type(f) is int for f in wanted):
+        raise BadInput(f"frames={frames!r}: name at least one frame, by whole numbers.")
+    wrong = [f for f in wanted if not 0 <= f < count]
+    if wrong:
+        raise BadInput(f"frame {wrong[0]} does not exist: input {place} has frames 0 to {count - 1}.")
+    return torch.zeros(count, dtype=torch.float64).index_fill(0, torch.tensor(wanted), 1.0)
+
+
+def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[Tensor]:
+    """One list of numbers for all inputs, or one for each -> (frames,) float64 for each. Padded inputs may have padded lists."""
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"{what} needs a number for each frame, got {values!r}.")
+    lists = values if isinstance(values[0], list) else [values] * len(counts)
+    if len(lists) != len(counts):
+        raise BadInput(f"{what} is given for {len(lists)} inputs, but there are {len(counts)}.")
+    found = []
+    for place, (numbers, count) in enumerate(zip(lists, counts, strict=True)):
+        if len(numbers) != count and not (padded and len(numbers) > count):
+            raise BadInput(f"{what} covers {len(numbers)} frames, input {place} has {count}.")
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise BadInput(f"{what} needs a number for each frame, got {numbers!r} for input {place}.")
+        found.append(torch.tensor(numbers[:count], dtype=torch.float64))
+    return found
+
+
+def _each_frame(problem: Problem) -> Problem:
+    """Every input once for each of its frames, or places of its sentence."""
+    whole = problem.take(torch.arange(len(problem), device=problem.region.centre.device).repeat_interleave(problem.region.shape[0]))
+    if not isinstance(whole.region, Frames | Words):
+        raise BadInput("frames='each' needs a norm p >= 1, or substitutes for words.")
+    count = problem.region.shape[0]
+    places = torch.eye(count, dtype=torch.bool, device=problem.region.centre.device).repeat(len(problem), 1)
+    keys = tuple(Key(key.index, place) for key in problem.keys for place in range(count))
+    return replace(whole, region=whole.region.only(places), keys=keys)

@@ -1,0 +1,201 @@
+"""Linear bounds whose free choices are trained: the slopes below functions that bend at zero, and multipliers of decisions.
+
+A part of the region is where the arguments v of some of these functions have decided signs s. There s v >= 0, so for any
+multiplier >= 0
+
+    row . node >= row . node - sum of multiplier s v   at every point of the part,
+
+and the right side has linear bounds like any sum of nodes (Wang et al. 2021, beta-CROWN). Every bound met in training is computed in
+float64 with its roundings paid for, so the best one is the proof.
+
+Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.crown import Boxes, Linear
+from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
+from holdfast.bounding.graph.graph import Graph, Node, Relaxed
+from holdfast.bounding.relax import LeakyRelu
+from holdfast.region import Region
+from holdfast.rounding import gamma
+
+
+def bent(graph: Graph) -> list[Relaxed]:
+    """The functions that bend at zero and are lines elsewhere."""
+    return [node for node in graph.nodes if isinstance(node, Relaxed) and isinstance(node.relaxation, LeakyRelu)]
+
+
+def arguments(graph: Graph) -> list[Node]:
+    """What they read."""
+    return list(dict.fromkeys(node.inputs[0] for node in bent(graph)))
+
+
+def apart(graph: Graph, values: Tensor) -> dict[Node, Tensor]:
+    """(n, all arguments) -> for each argument (n, *shape)."""
+    nodes = arguments(graph)
+    parts = values.split([node.size for node in nodes], dim=1)
+    return {node: part.reshape(-1, *node.shape) for node, part in zip(nodes, parts, strict=True)}
+
+
+def together(graph: Graph, values: Mapping[Node, Tensor]) -> Tensor:
+    """For each argument (n, *shape) -> (n, all arguments)."""
+    return torch.cat([values[node].flatten(1) for node in arguments(graph)], dim=1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What some slopes and multipliers prove, question by question."""
+
+    least: Tensor  # (n,): nowhere are all rows below this
+    planes: Tensor  # (n, rows, *shape): coefficients of the linear functions of the input below the rows
+    slope: Tensor  # (n, arguments)
+    multiplier: Tensor  # (n, arguments)
+    entering: Tensor  # (n, arguments): the weight of each upper plane in the bound
+
+    def or_better(self, other: "Found") -> "Found":
+        """Of each question the one that proves more."""
+        wins = other.least > self.least
+        both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return Found(**{name: torch.where(wins.reshape(-1, *(1 for _ in a.shape[1:])), b, a) for name, (a, b) in both.items()})
+
+
+@dataclass(frozen=True)
+class Rows:
+    """For each of n parts: how low can the largest of some rows of a node get?"""
+
+    graph: Graph
+    known: Boxes  # over the n parts
+    node: Node
+    matrix: Tensor  # (n, rows, size of the node)
+    offset: Tensor  # (n, rows)
+    sign: Tensor  # (n, arguments): +1 and -1 where they are decided, 0 elsewhere
+
+    @property
+    def undecided(self) -> Tensor:
+        lower, upper = (together(self.graph, side) for side in (self.known.lower, self.known.upper))
+        return (lower < 0) & (upper > 0)
+
+    def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float, deadline: float = math.inf) -> Found:
+        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met.
+
+        deadline  of the monotonic clock, behind which no further step is begun.
+        """
+        undecided = self.undecided
+        own = together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
+        slope = torch.where(undecided & ~slope.isnan(), slope, own)
+        weight = torch.zeros_like(self.offset).requires_grad_()  # of the rows, before the softmax
+        best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight], torch.ones_like(slope))
+        unit = self._unit(best.entering)
+        free = [slope, (multiplier.detach() / unit).requires_grad_(), weight]
+        climb = torch.optim.Adam(free, lr=pace, betas=(0.9, 0.99))
+        for step in range(steps):
+            if bool((best.least > 0).all()) or time.monotonic() >= deadline:
+                break
+            climb.param_groups[0]["lr"] = pace * (1 - step / steps)
+            now, gradients = self._bound(free, unit)
+            best = best.or_better(now)
+            for value, gradient in zip(free, gradients, strict=True):
+                value.grad = -gradient
+            climb.step()
+            free[0].copy_(torch.where(undecided, free[0].clamp(0, 1), own))
+            free[1].clamp_min_(0)
+        return best
+
+    def take(self, which: Tensor) -> "Rows":
+        return replace(self, known=taken(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
+
+    def proved(self, multiplier: Tensor, weight: Tensor) -> Tensor:
+        """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows and the functions' own slopes."""
+        return torch.nan_to_num(self._least(self._planes(multiplier, multiplier, {}), weight), -torch.inf, torch.inf, -torch.inf)
+
+    def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[Found, list[Tensor]]:
+        """What these slopes, multipliers and weights of rows prove, and the gradients of the proved numbers."""
+        slope, multiplier, weight = free
+        # The upper planes are lifted by zero: its gradient is the weight with which each enters.
+        before = [node for node in bent(self.graph) if node.place < self.node.place]
+        lift = {node: torch.zeros_like(self.known.upper[node]).requires_grad_() for node in before}
+        with torch.enable_grad():
+            planes = self._planes(slope, multiplier * unit, lift)
+            least = self._least(planes, weight.softmax(1))
+            variables = [*free, *lift.values()]
+            found = torch.autograd.grad(least.sum(), variables, allow_unused=True)
+        gradients = [torch.zeros_like(v) if g is None else torch.nan_to_num(g) for v, g in zip(variables, found, strict=True)]
+        entering = {node: torch.zeros_like(self.known.upper[node]) for node in arguments(self.graph)}
+        entering |= {node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)}
+        least = torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
+        planes_now, multiplier_now = planes.coefficients.detach(), (multiplier * unit).detach()
+        proved = Found(least, planes_now, slope.detach().clone(), multiplier_now, together(self.graph, entering))
+        return proved, gradients[: len(free)]
+
+    def _least(self, planes: Linear, weight: Tensor) -> Tensor:
+        """weight (n, rows) >= 0 -> (n,): the larger of the best row by itself and of their sum, over the part."""
+        region, constant = self.known.region, planes.constant + self.offset
+        constant = constant - 4 * gamma(1) * (planes.constant.abs() + self.offset.abs())
+        alone = planes.minimum(region) + self.offset
+        alone = (alone - 4 * gamma(1) * (alone.abs() + 2 * self.offset.abs())).amax(1)
+        if weight.shape[1] == 1:
+            return alone
+        wide = weight.reshape(*weight.shape, *(1 for _ in region.shape))
+        total = Linear((wide * planes.coefficients).sum(1, keepdim=True), (weight * constant).sum(1, keepdim=True))
+        low, high = region.enclosing_box()
+        size = (wide * planes.coefficients.abs()).sum(1) * torch.maximum(low.abs(), high.abs())
+        missed = 4 * gamma(weight.shape[1]) * (size.flatten(1).sum(1) + (weight * constant.abs()).sum(1))
+        return torch.maximum(alone, total.minimum(region)[:, 0] - missed)
+
+    def _planes(self, slope: Tensor, multiplier: Tensor, lift: Mapping[Relaxed, Tensor]) -> Linear:
+        """Linear functions of the input below the rows, with these slopes of the functions that are lifted."""
+        slopes = apart(self.graph, slope)
+        known = with_slopes(self.known, {node: slopes[node.inputs[0]] for node in lift})
+        for node, zero in lift.items():
+            known.planes[node] = replace(known.planes[node], upper_offset=known.planes[node].upper_offset + zero)
+        count, rows = self.offset.shape
+        parts = {self.node: self.matrix.reshape(count, rows, *self.node.shape)}
+        if bool(self.sign.any()):
+            decided = apart(self.graph, -multiplier * self.sign)
+            before = (node for node in decided if node.place < self.node.place)
+            parts.update({node: decided[node][:, None].expand(count, rows, *node.shape) for node in before})
+        return combined(self.graph, known, parts)
+
+    def _unit(self, entering: Tensor) -> Tensor:
+        """-> (n, arguments): the usual weight of a plane in each layer, by which the steps of multipliers are measured."""
+        usual = {node: v.flatten(1).mean(1, keepdim=True).clamp_min(1e-9) for node, v in apart(self.graph, entering).items()}
+        return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
+
+
+def tightened(
+    graph: Graph, region: Region, steps: int, pace: float, at_once: int, deadline: float = math.inf
+) -> dict[Node, tuple[Tensor, Tensor]]:
+    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won; at the
+    deadline, those that were found so far."""
+    held: dict[Node, tuple[Tensor, Tensor]] = {}
+    for node in arguments(graph):
+        if time.monotonic() >= deadline:
+            break
+        if not any(function.place < node.place for function in bent(graph)):
+            continue  # nothing to choose before the first of them
+        known, _ = propagate(graph, region, within=held)
+        lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
+        undecided = ((lower < 0) & (upper > 0)).nonzero()
+        for chosen in undecided.split(at_once) if len(undecided) else ():
+            if time.monotonic() >= deadline:
+                break
+            row, element = chosen.repeat(2, 1).unbind(1)
+            sign = torch.ones(len(row), dtype=torch.float64, device=row.device)
+            sign[len(chosen) :] = -1
+            matrix = torch.zeros((len(row), 1, node.size), dtype=torch.float64, device=row.device)
+            matrix[torch.arange(len(row), device=row.device), 0, element] = sign
+            none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
+            asked = Rows(graph, taken(known, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
+            least = asked.trained(none * torch.nan, none, steps, pace, deadline).least
+            below, above = least[: len(chosen)], -least[len(chosen) :]
+            at = chosen.unbind(1)
+            lower[at], upper[at] = torch.maximum(lower[at], below), torch.minimum(upper[at], above)
+        held[node] = lower.reshape(-1, *node.shape), torch.maximum(lower, upper).reshape(-1, *node.shape)
+    return held

@@ -1,0 +1,76 @@
+"""Which decision would help most? What every upper plane costs a bound, directly and through the bounds of later layers.
+
+Lifting an upper plane by d lowers the final bound by d times the weight with which the plane enters it. But it also widens the ends of
+every later argument that is not decided yet, and so lifts the planes there: half the change of an end times the share of the other end
+in the width, on average over the argument's interval. Layer by layer from the last to the first these weights are walked back and added
+up. Without them a search decides the last layer first, which is dearest by itself and of no use to any other.
+
+Nothing here proves anything: it only chooses.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.alpha_beta_crown import apart, arguments, bent, together
+from holdfast.bounding.crown import Boxes, Walk, _rows_at_once
+from holdfast.bounding.graph.graph import Graph, Node, Relaxed
+
+MOST = 128  # arguments of a layer whose ends are followed, those with the largest weights
+
+
+def costs(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
+    """entering (n, arguments), the weight of each upper plane in the bound -> (n, arguments): what is lost because an argument is not
+    decided; zero where it is."""
+    lower, upper = (together(graph, side) for side in (known.lower, known.upper))
+    above = together(graph, {node.inputs[0]: known.planes[node].upper_offset for node in bent(graph)})
+    loss = _influence(graph, known, entering) * above + 1e-9 * (upper - lower)
+    return torch.where((lower < 0) & (upper > 0), loss, 0)
+
+
+def _influence(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
+    """-> (n, arguments): the weight of each upper plane in the bound, by all ways."""
+    total = {node: weight.flatten(1) for node, weight in apart(graph, entering).items()}
+    first = min((function.place for function in bent(graph)), default=0)
+    for node in reversed(arguments(graph)):
+        if node.place < first:
+            continue  # no plane lies before it
+        for function, weight in _through_ends(graph, known, node, total[node]).items():
+            if function.inputs[0] in total:
+                total[function.inputs[0]] = total[function.inputs[0]] + weight
+    return together(graph, total)
+
+
+def _through_ends(graph: Graph, known: Boxes, node: Node, weight: Tensor) -> Mapping[Relaxed, Tensor]:
+    """weight (n, size) of the planes above an argument -> for every function before it (n, size): of its planes, through these ends."""
+    lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
+    undecided = (lower < 0) & (upper > 0)
+    width = torch.where(undecided, upper - lower, 1)
+    weight, which = torch.where(undecided, weight, 0).topk(min(MOST, int(undecided.sum(1).max())), dim=1)
+    met: dict[Relaxed, Tensor] = {}
+    for some, much in zip(*(t.split(max(1, _rows_at_once(graph, known, node) // 2), dim=1) for t in (which, weight)), strict=True):
+        low, high = ((end / width / 2).gather(1, some) * much for end in (upper, -lower))
+        rows = torch.zeros((*some.shape, node.size), dtype=torch.float64, device=some.device).scatter_(2, some.unsqueeze(-1), 1.0)
+        walk = _Weighing(graph, known, torch.cat([low, high], dim=1))
+        walk.arrive(node, torch.cat([rows, -rows], dim=1).reshape(len(rows), -1, *node.shape), slice(0, len(rows)))
+        walk.back_from(node.place)
+        for function, value in walk.met.items():
+            met[function] = value if function not in met else met[function] + value
+    return met
+
+
+class _Weighing(Walk):
+    """A walk back that adds up with which weight it meets every upper plane; row by row these weights count by `weight`."""
+
+    def __init__(self, graph: Graph, boxes: Boxes, weight: Tensor) -> None:
+        super().__init__(graph, boxes, weight.shape[1])
+        self.weight = weight  # (n, rows)
+        self.met: dict[Relaxed, Tensor] = {}
+
+    def _through_planes(self, node: Relaxed, coefficients: Tensor) -> None:
+        moving = self.boxes.moving[node]
+        value = self.weight.new_zeros((len(self.weight), node.size))
+        value[moving] = torch.einsum("br,brn->bn", self.weight[moving], (-coefficients).clamp_min(0).flatten(2))
+        self.met[node] = value
+        super()._through_planes(node, coefficients)

@@ -1,5 +1,0 @@
-"""Recurrent layers, unrolled over time into affine maps and gates: one file a cell."""
-
-from holdfast.bounding.cells import gru, lstm, rnn
-
-__all__ = ["gru", "lstm", "rnn"]

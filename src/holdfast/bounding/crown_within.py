@@ -1,0 +1,97 @@
+"""The crown's walk with more to go by: affine forms beside the intervals, bounds that are known beforehand, chosen slopes, multipliers.
+
+Everything here is put together from the crown's own steps, so every rounding is charged as it is there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from holdfast import batch
+from holdfast.bounding import crown
+from holdfast.bounding.crown import Boxes, Linear, Walk
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.relax.base import Planes, intercept
+from holdfast.bounding.zonotope import Forms
+from holdfast.region import Region
+
+Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
+
+
+def propagate(
+    graph: Graph, region: Region, forms: Forms | None = None, within: Mapping[Node, Ends] | None = None, walks: bool = True
+) -> tuple[Boxes, Tensor]:
+    """Boxes for all nodes, as `crown.propagate` finds them, and (batch,) bool: which rows hold no point at all.
+
+    forms   are carried along; every bound is the better of the two.
+    within  what the values of some nodes are held to: the bounds speak of the points of the region that do so.
+    walks   False: no backward passes, for forms that know as much without them.
+    """
+    empty = torch.zeros(len(region), dtype=torch.bool, device=graph.device)
+
+    def also(boxes: Boxes, node: Node) -> None:
+        if forms is not None:
+            _carry(forms, boxes, node)
+        if within is not None and node in within:
+            empty.logical_or_(_apart(boxes, node, within[node]))
+            boxes.keep(node, *within[node])
+
+    return crown.propagate(graph, region, also=also, walks=walks), empty
+
+
+def _carry(forms: Forms, boxes: Boxes, node: Node) -> None:
+    if isinstance(node, Affine):
+        forms.affine(node)
+    elif isinstance(node, Relaxed):
+        forms.relaxed(node, [boxes.lower[s] for s in node.inputs], [boxes.upper[s] for s in node.inputs])
+    if node in forms.of:
+        boxes.keep(node, *(end.reshape(-1, *node.shape) for end in forms.of[node].ends()))
+
+
+def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:
+    """-> (batch,) where some element lies wholly outside of what it is held to."""
+    return ((boxes.upper[node] < held[0]) | (boxes.lower[node] > held[1])).flatten(1).any(1)
+
+
+def with_slopes(boxes: Boxes, below: Mapping[Node, Tensor]) -> Boxes:
+    """The same boxes with other slopes of the lower planes of some functions of one argument; the intercepts follow."""
+    changed = replace(boxes, planes=dict(boxes.planes), magnitude=dict(boxes.magnitude), tilts={})
+    for node, slope in below.items():
+        assert isinstance(node, Relaxed)
+        (source,) = node.inputs
+        before = boxes.planes[node]
+        offset = intercept(node.relaxation, (boxes.lower[source],), (boxes.upper[source],), (slope,))[0]
+        changed.planes[node] = Planes((slope,), offset, before.upper, before.upper_offset)
+        steep = torch.maximum(slope.abs(), before.upper[0].abs())
+        size = torch.maximum(offset.abs(), before.upper_offset.abs())
+        changed.magnitude[node] = (size + torch.where(steep == 0, 0, steep * boxes.largest(source))).detach()
+    return changed
+
+
+def combined(graph: Graph, boxes: Boxes, rows: Mapping[Node, Tensor]) -> Linear:
+    """rows (batch, rows, *shape) of several nodes -> linear functions of the input below the sum of row . node over the region."""
+    count = next(iter(rows.values())).shape[1]
+    walk = Walk(graph, boxes, count)
+    for node, part in rows.items():
+        walk.arrive(node, part, slice(0, len(boxes.region)))
+    return walk.back_from(max(node.place for node in rows))
+
+
+def taken(boxes: Boxes, rows: Tensor) -> Boxes:
+    """The boxes of some rows of the batch, each as often as it is named."""
+
+    def some(values: dict[Node, Tensor]) -> dict[Node, Tensor]:
+        return {node: value[rows] for node, value in values.items()}
+
+    planes = {
+        node: Planes(tuple(s[rows] for s in p.lower), p.lower_offset[rows], tuple(s[rows] for s in p.upper), p.upper_offset[rows])
+        for node, p in boxes.planes.items()
+    }
+    # A node may be taken to move in rows in which it does not: that costs time only.
+    moving = {node: slice(0, len(rows) if where.start < where.stop else 0) for node, where in boxes.moving.items()}
+    return Boxes(
+        batch.take(boxes.region, rows), some(boxes.lower), some(boxes.upper), some(boxes.magnitude), planes,
+        moving=moving, elements=some(boxes.elements),
+    )  # fmt: skip

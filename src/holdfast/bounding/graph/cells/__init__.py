@@ -1,0 +1,5 @@
+"""Recurrent layers, unrolled over time into affine maps and gates: one file a cell."""
+
+from holdfast.bounding.graph.cells import gru, lstm, rnn
+
+__all__ = ["gru", "lstm", "rnn"]

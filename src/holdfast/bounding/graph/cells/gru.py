@@ -1,0 +1,38 @@
+"""The GRU cell: n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)), h' = sigmoid(-z) tanh(.) + sigmoid(z) h; torch orders r, z, n."""
+
+import torch
+
+from holdfast.bounding.graph.cells.unroll import Value, Weights, add, mix, options, part, times_constant, unroll
+from holdfast.bounding.graph.graph import Call, Graph, Node, handles
+from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes
+
+linear = torch.nn.functional.linear
+
+
+@handles(torch.ops.aten.gru.input)
+def gru(graph: Graph, call: Call) -> tuple[Node, ...]:
+    x, state, parameters = call.args[:3]
+
+    def step(at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
+        (h,) = states
+        size = weights[1].shape[1]
+        gates = mix(graph, at, frame, h, weights, slice(0, 2 * size))
+        r, z = (part(graph, at, gates, k * size, size) for k in range(2))
+        last = slice(2 * size, 3 * size)
+        w_x, w_h = weights[0][last], weights[1][last]
+        none = torch.zeros(size, dtype=w_x.dtype, device=w_x.device)
+        b_x, b_h = (weights[2][last], weights[3][last]) if len(weights) == 4 else (none, none)
+        from_input = graph.affine(at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs()))
+        if isinstance(h, Node):
+            recalled = graph.affine(at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs()))
+            reset = graph.relaxed(at, [r, recalled], SigmoidTimes())
+            kept = graph.relaxed(at, [z, h], SigmoidTimes())
+        else:
+            recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
+            reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
+            kept = times_constant(graph, at, graph.relaxed(at, [z], Sigmoid()), h)
+        new = add(graph, at, from_input, reset)
+        away = graph.affine(at, [z], lambda v: -v, lambda m: m)
+        return (add(graph, at, graph.relaxed(at, [away, new], SigmoidTanh()), kept),)
+
+    return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))

@@ -1,0 +1,97 @@
+"""What RNN, LSTM and GRU have in common: layers, directions, time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Graph, Node
+from holdfast.errors import UnsupportedLayer
+
+Value = Node | Tensor  # a state that depends on the input, or one that does not (most often the first)
+Weights = Sequence[Tensor]  # input weights, recurrent weights, and the two biases or none
+Step = Callable[[str, Node, tuple[Value, ...], Weights], tuple[Node, ...]]
+
+
+def unroll(
+    graph: Graph, name: str, x: Node, states: Sequence[Value], parameters: Sequence[Tensor], step: Step, *, biases: bool, layers: int,
+    dropout: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Node, ...]:  # fmt: skip
+    """(outputs, last states...) as torch's whole operators return them. states: (layers * directions, 1, hidden) each."""
+    if not isinstance(x, Node):
+        raise UnsupportedLayer(f"{name}: a recurrent layer whose state depends on the input but whose sequence does not has no bound here.")
+    if dropout:
+        raise UnsupportedLayer(f"{name}: a recurrent layer in training mode drops states at random. Export the model in evaluation mode.")
+    time = 1 if batch_first else 0
+    length, directions, each = x.shape[time], 2 if bidirectional else 1, 4 if biases else 2
+    frames = [pick(graph, f"{name}[{t}]", x, time, t) for t in range(length)]
+    last: list[list[Node]] = [[] for _ in states]
+    for layer in range(layers):
+        outputs: list[list[Node]] = []
+        for direction in range(directions):
+            row = layer * directions + direction
+            weights = parameters[row * each : (row + 1) * each]
+            state: tuple[Value, ...] = tuple(pick(graph, name, s, 0, row) if isinstance(s, Node) else s[row] for s in states)
+            seen: list[Node] = []
+            for t in range(length) if direction == 0 else reversed(range(length)):
+                state = step(f"{name}[{t}]", frames[t], state, weights)
+                assert isinstance(state[0], Node)
+                seen.append(state[0])
+            outputs.append(seen if direction == 0 else seen[::-1])
+            for kept, value in zip(last, state, strict=True):
+                assert isinstance(value, Node)
+                kept.append(value)
+        frames = [o[0] if directions == 1 else together(graph, name, list(o), -1) for o in zip(*outputs, strict=True)]
+    whole = stacked(graph, name, frames, time)
+    return whole, *(stacked(graph, name, kept, 0) for kept in last)
+
+
+def pick(graph: Graph, name: str, node: Node, axis: int, place: int) -> Node:
+    return graph.moved(name, [node], lambda v: v.select(axis, place))
+
+
+def part(graph: Graph, name: str, node: Node, start: int, size: int) -> Node:
+    """A slice of the last axis."""
+    return graph.moved(name, [node], lambda v: v.narrow(-1, start, size))
+
+
+def together(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
+    return graph.moved(name, nodes, lambda *v: torch.cat(v, axis))
+
+
+def stacked(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
+    return graph.moved(name, nodes, lambda *v: torch.stack(v, axis))
+
+
+def mix(graph: Graph, name: str, x: Node, h: Value, weights: Weights, rows: slice = slice(None)) -> Node:
+    """W_i x + b_i + W_h h + b_h for some rows of the weights; a state that does not depend on the input joins the offset."""
+    w_x, w_h = weights[0][rows], weights[1][rows]
+    bias = sum((b[rows] for b in weights[2:]), torch.zeros(w_x.shape[0], dtype=w_x.dtype, device=w_x.device))
+    linear = torch.nn.functional.linear
+    if isinstance(h, Node):
+        return graph.affine(
+            name, [x, h], lambda v, s: linear(v, w_x, bias) + linear(s, w_h),
+            lambda v, s: linear(v, w_x.abs(), bias.abs()) + linear(s, w_h.abs()),
+        )  # fmt: skip
+    offset = bias + linear(h, w_h)
+    size = bias.abs() + linear(h.abs(), w_h.abs())
+    return graph.affine(name, [x], lambda v: linear(v, w_x) + offset, lambda v: linear(v, w_x.abs()) + size)
+
+
+def times_constant(graph: Graph, name: str, node: Node, constant: Tensor, weight: Tensor | None = None) -> Node:
+    """node * constant, for a node within [-1, 1]; `weight` is the sum of the sizes of what the constant was added up from."""
+    rounded = torch.zeros_like(constant) if weight is None else weight
+    return graph.affine(name, [node], lambda v: v * constant, lambda m: m * constant.abs() + rounded)
+
+
+def add(graph: Graph, name: str, a: Node, b: Node) -> Node:
+    return graph.affine(name, [a, b], *(lambda v, z: v + z,) * 2)
+
+
+def options(args: tuple[Any, ...]) -> dict[str, Any]:
+    """The trailing arguments of aten's recurrent operators: has_biases, layers, dropout, train, bidirectional, batch_first."""
+    biases, layers, rate, train, bidirectional, batch_first = args
+    return {
+        "biases": biases, "layers": layers, "dropout": bool(train and rate > 0), "bidirectional": bidirectional, "batch_first": batch_first,
+    }  # fmt: skip

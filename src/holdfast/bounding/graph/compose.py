@@ -1,0 +1,143 @@
+"""Functions of whole tensors, written as affine maps and relaxed functions: products, maxima, softmax, norms, attention."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.relax import (
+    Clip,
+    Exp,
+    Power,
+    Product,
+    Reciprocal,
+    Relaxation,
+    Relu,
+    Rsqrt,
+    Sigmoid,
+    SigmoidTanh,
+    SigmoidTimes,
+    Silu,
+    Softplus,
+    Tanh,
+)
+
+LOG_SUM = Softplus(threshold=math.inf)  # log(exp(a) + exp(b)) = b + softplus(a - b), without torch's shortcut
+
+
+def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
+    """v * z. Squares, gates (a sigmoid, or 1 minus one) and what is gated by itself are bounded as one function, which is tighter."""
+    if v is z:
+        return graph.relaxed(name, [v], Power(2))
+    if v.shape != z.shape:
+        shape = torch.broadcast_shapes(v.shape, z.shape)
+        v, z = (n if n.shape == shape else graph.moved(name, [n], lambda t: t.expand(shape)) for n in (v, z))
+    for gate, passed in ((v, z), (z, v)):
+        opening = _gate(graph, name, gate)
+        if opening is None:
+            continue
+        if opening is passed:
+            return graph.relaxed(name, [passed], Silu())
+        if isinstance(passed, Relaxed) and isinstance(passed.relaxation, Tanh):
+            return graph.relaxed(name, [opening, passed.inputs[0]], SigmoidTanh())
+        return graph.relaxed(name, [opening, passed], SigmoidTimes())
+    return graph.relaxed(name, [v, z], Product())
+
+
+def _gate(graph: Graph, name: str, node: Node) -> Node | None:
+    """For a node sigmoid(u) its u, for one that is 1 - sigmoid(u) = sigmoid(-u) a node for -u."""
+    if isinstance(node, Relaxed) and isinstance(node.relaxation, Sigmoid):
+        return node.inputs[0]
+    if not isinstance(node, Affine) or node.matrices is None or len(node.inputs) != 1 or not bool((node.offset == 1).all()):
+        return None
+    (matrix,), (inner,) = node.matrices, node.inputs
+    if not isinstance(inner, Relaxed) or not isinstance(inner.relaxation, Sigmoid) or inner.shape != node.shape:
+        return None
+    turned = torch.equal(matrix, -torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
+    return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if turned else None
+
+
+def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node:
+    """a / b; nothing is known where b may be zero."""
+    inverse = graph.relaxed(name, [b], Reciprocal())
+    if isinstance(a, Node):
+        return product(graph, name, a, inverse)
+    return graph.affine(name, [inverse], lambda v: v * a, lambda m: m * abs(a))
+
+
+def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | None = None) -> Node:
+    """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus for ReLU."""
+    ahead = graph.affine(name, [a, b], lambda v, z: v - z, lambda v, z: v + z)
+    return graph.affine(name, [graph.relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2)
+
+
+def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
+    """The elementwise maximum, in pairs."""
+    while len(nodes) > 1:
+        pairs = zip(nodes[::2], nodes[1::2], strict=False)
+        nodes = [larger(graph, name, a, b) for a, b in pairs] + nodes[len(nodes) // 2 * 2 :]
+    return nodes[0]
+
+
+def along(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
+    """The maximum (ReLU) or log-sum-exp (softplus) along an axis, which stays at size one: one half against the other, again and again."""
+    while node.shape[axis] > 1:
+        node = _halved(graph, name, node, axis, relaxation)
+    return node
+
+
+def _halved(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
+    size, half = node.shape[axis], node.shape[axis] // 2
+
+    def against(v: Tensor, sign: int) -> Tensor:
+        return v.narrow(axis, 0, half) + sign * v.narrow(axis, half, half)
+
+    def joined(ahead: Tensor, v: Tensor) -> Tensor:
+        return torch.cat([ahead + v.narrow(axis, half, half), v.narrow(axis, 2 * half, size - 2 * half)], axis)
+
+    between = graph.affine(name, [node], lambda v: against(v, -1), lambda m: against(m, 1))
+    return graph.affine(name, [graph.relaxed(name, [between], relaxation), node], joined, joined)
+
+
+def log_softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
+    total = along(graph, name, node, axis, LOG_SUM)
+    return graph.affine(name, [node, total], lambda v, t: v - t, lambda v, t: v + t)
+
+
+def softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
+    """exp(log softmax). The logarithm is never positive; saying so keeps loose bounds of it from growing."""
+    return graph.relaxed(name, [graph.relaxed(name, [log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp())
+
+
+def standardised(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, centred: bool = True) -> Node:
+    """(v - mean) / sqrt(mean square of that + eps) along the axes. With n elements it is at most sqrt(n - 1), sqrt(n) if not centred."""
+    dims = list(axes)
+    count = math.prod(node.shape[axis] for axis in dims)
+    if centred:  # the matrix has 1 - 1 / n on its diagonal and -1 / n beside it
+        node = graph.affine(
+            name,
+            [node],
+            lambda v: v - v.mean(dims, keepdim=True),
+            lambda m: m * (1 - 2 / count) + m.mean(dims, keepdim=True),
+        )
+    square = graph.relaxed(name, [node], Power(2))
+    spread = graph.affine(name, [square], *(lambda v: v.mean(dims, keepdim=True) + eps,) * 2)
+    ratio = product(graph, name, node, graph.relaxed(name, [spread], Rsqrt()))
+    most = math.sqrt(max(count - int(centred), 0)) * (1 + 1e-15)
+    return graph.relaxed(name, [ratio], Clip(-most, most))
+
+
+def scaled(graph: Graph, name: str, node: Node, weight: Tensor | None, bias: Tensor | None) -> Node:
+    """v * weight + bias, either of which may be missing."""
+    one = torch.ones((), dtype=torch.float64, device=graph.device)
+    factor, shift = one if weight is None else weight, 0 * one if bias is None else bias
+    return graph.affine(name, [node], lambda v: v * factor + shift, lambda m: m * factor.abs() + shift.abs())
+
+
+def matrix_product(graph: Graph, name: str, a: Node, b: Node) -> Node:
+    """(..., m, k) times (..., k, n): every product of two numbers, then sums."""
+    left = graph.moved(name, [a], lambda v: v.unsqueeze(-1))
+    right = graph.moved(name, [b], lambda v: v.unsqueeze(-3))
+    return graph.affine(name, [product(graph, name, left, right)], *(lambda v: v.sum(-2),) * 2)

@@ -1,0 +1,353 @@
+"""The operators of a traced graph, as a table: affine maps with their magnitudes, products and norms. `functions` has the rest."""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph import compose, functions
+from holdfast.bounding.graph.graph import Call, Graph, Node, Relaxed, handles, leaves
+from holdfast.bounding.relax import Product, Step
+from holdfast.errors import UnsupportedLayer
+
+__all__ = ["functions"]  # imported for what it adds to the table
+
+aten = torch.ops.aten
+
+
+def affine(graph: Graph, call: Call, *, function: Callable[..., Any] | None = None, magnitude: Callable[..., Any] | None = None) -> Node:
+    """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
+    target = function or call.target
+    return graph.affine(call.name, call.nodes, filled(call, target), filled(call, magnitude or target, _positive))
+
+
+def filled(call: Call, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf) -> Callable[..., Tensor]:
+    """The target as a function of the call's nodes alone; its other arguments are changed."""
+
+    def run(*values: Tensor) -> Tensor:
+        place = dict(zip(call.nodes, values, strict=True))
+        args, kwargs = _map((call.args, call.kwargs), lambda leaf: place[leaf] if isinstance(leaf, Node) else change(leaf))
+        result: Tensor = target(*args, **kwargs)
+        return result
+
+    return run
+
+
+def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_map(v, change) for v in value)
+    if isinstance(value, list):
+        return [_map(v, change) for v in value]
+    if isinstance(value, dict):
+        return {k: _map(v, change) for k, v in value.items()}
+    return change(value)
+
+
+def _positive(leaf: Any) -> Any:
+    return leaf.abs() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+# ---- moving numbers about, and means and sums of them: every coefficient is zero or positive
+
+
+@handles(
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints, aten.squeeze.dim,
+    aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.numpy_T.default,
+    aten.expand.default, aten.select.int, aten.slice.Tensor, aten.cat.default, aten.stack.default, aten.index_select.default,
+    aten.index.Tensor, aten.gather.default, aten.repeat.default, aten.flip.default, aten.roll.default, aten.pixel_shuffle.default,
+    aten.unflatten.int,
+    aten.movedim.int, aten.swapaxes.default, aten.narrow.default, aten.broadcast_to.default,
+    aten.reshape_as.default, aten.expand_as.default, aten.view_as.default,
+)  # fmt: skip
+def moved(graph: Graph, call: Call) -> Node | Tensor:
+    picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
+    if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
+        raise UnsupportedLayer(f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work.")
+    if not picks and any(isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))):  # constants beside nodes
+        return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())
+    return _unless_empty(graph, graph.moved(call.name, call.nodes, filled(call, call.target)))
+
+
+def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
+    """A piece without elements depends on nothing."""
+    return node if node.size else torch.zeros(node.shape, dtype=torch.float64, device=graph.device)
+
+
+@handles(
+    aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList, aten.avg_pool1d.default, aten.avg_pool2d.default,
+    aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec,
+    aten.cumsum.default,
+)  # fmt: skip
+def averaged(graph: Graph, call: Call) -> Node:
+    return affine(graph, call)
+
+
+@handles(aten.squeeze.default)
+def squeeze(graph: Graph, call: Call) -> Node:
+    """All axes of size one but the first, which is the batch and has that size only here."""
+    node: Node = call.args[0]
+    axes = [axis for axis, size in enumerate(node.shape) if axis and size == 1]
+    return graph.moved(call.name, [node], lambda v: v.squeeze(axes))
+
+
+@handles(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+def several(graph: Graph, call: Call) -> list[Node | Tensor]:
+    (node,) = call.nodes
+    count = len(call.target(torch.zeros(node.shape, device=graph.device), *call.args[1:], **call.kwargs))
+    parts = [graph.moved(call.name, [node], filled(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
+    return [_unless_empty(graph, part) for part in parts]
+
+
+@handles(operator.getitem)
+def getitem(graph: Graph, call: Call) -> Any:
+    return call.args[0][call.args[1]]
+
+
+@handles(
+    aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other, aten._assert_tensor_metadata.default,
+    aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
+)  # fmt: skip
+def same(graph: Graph, call: Call) -> Any:
+    """Everything here is float64, and nothing is overwritten: a copy or a change of float type is none, but integers and truth values are
+    steps."""
+    types = [leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))]
+    if any(isinstance(kind, torch.dtype) and not kind.is_floating_point for kind in types):
+        raise UnsupportedLayer(f"{call.name}: a cast to integers or truth values has no bound here; attacks still work.")
+    return call.args[0]
+
+
+@handles(aten.dropout.default, aten.feature_dropout.default)
+def dropout(graph: Graph, call: Call) -> Any:
+    if call.args[2]:
+        raise UnsupportedLayer(
+            f"{call.name}: dropout in training mode is random, so nothing can be proved. Export the model in evaluation mode."
+        )
+    return call.args[0]
+
+
+@handles(aten.sym_size.int)
+def size(graph: Graph, call: Call) -> int:
+    return int(call.args[0].shape[call.args[1]])
+
+
+@handles(
+    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros_like.default, aten.ones_like.default,
+    aten.full_like.default,
+)  # fmt: skip
+def made(graph: Graph, call: Call) -> Tensor:
+    """A constant that only takes its shape or kind from a node."""
+    node, *rest = call.args
+    constant: Tensor = call.target(torch.zeros(node.shape, dtype=torch.float64, device=graph.device), *rest, **call.kwargs)
+    return constant
+
+
+@handles(aten.slice_scatter.default, aten.select_scatter.default)
+def scattered(graph: Graph, call: Call) -> Node:
+    """What an assignment to a part leaves: the base, with the part in its place."""
+    return affine(graph, call)
+
+
+@handles(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
+def filled_in(graph: Graph, call: Call) -> Any:
+    """Every element overwritten: what was there does not matter."""
+    node, value = call.args[:2]
+    if isinstance(value, Node):
+        return graph.moved(call.name, [value], lambda v: v.expand(node.shape))
+    return torch.as_tensor(value, device=graph.device).double().expand(node.shape)
+
+
+# ---- affine maps with constants
+
+
+@handles(aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.convolution.default, aten.addmm.default)
+def weighted(graph: Graph, call: Call) -> Node:
+    spot = 1 if call.target == aten.addmm.default else 0
+    if any(isinstance(leaf, Node) for i, leaf in enumerate(call.args) if i != spot):
+        raise UnsupportedLayer(f"{call.name}: the weights of {call.target} depend on the input; such a layer has no bound here.")
+    factors = {key: abs(value) for key, value in call.kwargs.items()}  # beta and alpha of addmm
+    return affine(graph, call, magnitude=lambda *a, **_: call.target(*a, **factors))
+
+
+@handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor)
+def add(graph: Graph, call: Call) -> Node:
+    if all(_may_be_truth(value) for value in call.args[:2]):
+        raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
+    scales_first = call.target in (aten.rsub.Scalar, aten.rsub.Tensor)
+    return affine(graph, call, magnitude=(lambda a, b, alpha=1: _added(b, a, alpha)) if scales_first else _added)
+
+
+def _may_be_truth(value: Any) -> bool:
+    """Whether it is made of comparisons alone, moved or multiplied; float64 nodes do not say what they were to torch."""
+    if isinstance(value, Relaxed) and not isinstance(value.relaxation, Product):
+        return isinstance(value.relaxation, Step)
+    if isinstance(value, Node):
+        return bool(value.inputs) and all(_may_be_truth(source) for source in value.inputs)
+    return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+
+
+def _added(a: Any, b: Any, alpha: float = 1) -> Tensor:
+    both: Tensor = _size(a) + abs(alpha) * _size(b)
+    return both
+
+
+def _size(value: Any) -> Any:
+    return value if isinstance(value, Tensor) and value.dtype == torch.bool else abs(value)  # of integer tensors too
+
+
+@handles(aten.neg.default)
+def negate(graph: Graph, call: Call) -> Node:
+    return affine(graph, call, magnitude=lambda m: m)
+
+
+@handles(aten.mul.Tensor, aten.mul.Scalar)
+def multiply(graph: Graph, call: Call) -> Node:
+    v, z = call.args
+    if isinstance(v, Node) and isinstance(z, Node):
+        return compose.product(graph, call.name, v, z)
+    return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b))
+
+
+@handles(aten.div.Tensor, aten.div.Scalar)
+def divide(graph: Graph, call: Call) -> Node:
+    a, b = call.args
+    if isinstance(b, Node):
+        return compose.quotient(graph, call.name, a, b)
+    return affine(graph, call, magnitude=lambda a, b: _size(a) / _size(b))
+
+
+@handles(aten.mm.default, aten.matmul.default, aten.bmm.default)
+def matrix_product(graph: Graph, call: Call) -> Node:
+    a, b = call.args
+    if isinstance(a, Node) and isinstance(b, Node):
+        if min(len(a.shape), len(b.shape)) < 2:
+            raise UnsupportedLayer(f"{call.name}: a product with a vector where both depend on the input has no bound here.")
+        return compose.matrix_product(graph, call.name, a, b)
+    return affine(graph, call, function=torch.matmul)
+
+
+@handles(aten.einsum.default)
+def einsum(graph: Graph, call: Call) -> Node:
+    equation, operands = call.args[:2]
+    nodes = [operand for operand in operands if isinstance(operand, Node)]
+    if len(nodes) == 1:
+        return affine(graph, call)
+    sides = re.fullmatch(r"(\w+),(\w+)->(\w*)", equation.replace(" ", ""))
+    if sides is None or len(operands) > 2 or any(len(set(side)) < len(side) for side in sides.groups()):
+        raise UnsupportedLayer(f"{call.name}: einsum {equation!r} of several things that depend on the input has no bound here.")
+    left, right, result = sides.groups()
+    letters = result + "".join(sorted({*left, *right} - {*result}))
+
+    def spread(node: Node, side: str) -> Node:
+        """All letters as axes, those that the operand does not have of size one."""
+        order = [side.index(letter) for letter in letters if letter in side]
+        shape = [node.shape[side.index(letter)] if letter in side else 1 for letter in letters]
+        return graph.moved(call.name, [node], lambda v: v.permute(order).reshape(shape))
+
+    products = compose.product(graph, call.name, spread(nodes[0], left), spread(nodes[-1], right))
+    summed = list(range(len(result), len(letters)))
+    return graph.affine(call.name, [products], *(lambda v: v.sum(summed) if summed else v,) * 2)
+
+
+@handles(aten.scaled_dot_product_attention.default)
+def attention(graph: Graph, call: Call) -> Node:
+    """softmax(q k' scale) v, with neither mask nor dropout."""
+    given = dict(zip(("mask", "dropout", "causal"), call.args[3:], strict=False)) | call.kwargs
+    scale = given.pop("scale", None)
+    if any(given.values()) or any(not isinstance(part, Node) for part in call.args[:3]):
+        raise UnsupportedLayer(f"{call.name}: attention is bounded without masks, dropout or constant parts only; attacks still work.")
+    query, key, value = call.args[:3]
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    query = graph.affine(call.name, [query], lambda v: v * factor, lambda m: m * abs(factor))
+    key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2))
+    weights = compose.softmax(graph, call.name, compose.matrix_product(graph, call.name, query, key), -1)
+    return compose.matrix_product(graph, call.name, weights, value)
+
+
+@handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
+def batch_norm(graph: Graph, call: Call) -> Any:
+    native = call.target == aten._native_batch_norm_legit_no_training.default
+    x, weight, bias, mean, variance = call.args[:5]
+    if not native and call.args[5]:
+        raise UnsupportedLayer(f"{call.name}: batch norm in training mode mixes the inputs of a batch. Export in evaluation mode.")
+    scale = (variance + call.args[6 if native else 7]).rsqrt()
+    scale = scale if weight is None else scale * weight
+    moved, bias = mean * scale, torch.zeros_like(mean) if bias is None else bias
+    shift, weight_of_shift = bias - moved, bias.abs() + moved.abs()  # the two may cancel, their roundings do not
+    spread = (1, -1, *(1 for _ in x.shape[2:]))
+    scale, shift, weight_of_shift = (t.reshape(spread) for t in (scale, shift, weight_of_shift))
+    node = graph.affine(call.name, [x], lambda v: v * scale + shift, lambda m: m * scale.abs() + weight_of_shift)
+    return (node, None, None) if native else node
+
+
+@handles(aten.constant_pad_nd.default, aten.pad.default)
+def pad(graph: Graph, call: Call) -> Node:
+    args, kwargs = call.args, call.kwargs
+    mode = args[2] if len(args) > 2 and isinstance(args[2], str) else kwargs.get("mode", "constant")
+    value = next((a for a in args[2:] if isinstance(a, int | float)), kwargs.get("value")) or 0.0
+
+    if not math.isfinite(value):
+        raise UnsupportedLayer(
+            f"{call.name}: padding with {value:g} has no bound here; where a max pooling follows, let it pad by itself. Attacks still work."
+        )
+
+    def padded(v: Tensor, fill: float) -> Tensor:
+        return torch.nn.functional.pad(v, args[1], mode, fill if mode == "constant" else None)
+
+    return graph.affine(call.name, [args[0]], lambda v: padded(v, value), lambda m: padded(m, abs(value)))
+
+
+@handles(aten.layer_norm.default, aten.native_layer_norm.default)
+def layer_norm(graph: Graph, call: Call) -> Any:
+    node, shape, weight, bias, eps = _filled(call.args, None, None, 1e-5)
+    axes = range(len(node.shape) - len(shape), len(node.shape))
+    answer = compose.scaled(graph, call.name, compose.standardised(graph, call.name, node, axes, eps), weight, bias)
+    return (answer, None, None) if call.target == aten.native_layer_norm.default else answer
+
+
+@handles(aten.rms_norm.default)
+def rms_norm(graph: Graph, call: Call) -> Node:
+    node, shape, weight, eps = _filled(call.args, None, None)
+    if eps is None:
+        raise UnsupportedLayer(f"{call.name}: RMS norm without an eps takes that of its arithmetic. Give it one: nn.RMSNorm(n, eps=1e-6).")
+    axes = range(len(node.shape) - len(shape), len(node.shape))
+    return compose.scaled(graph, call.name, compose.standardised(graph, call.name, node, axes, eps, centred=False), weight, None)
+
+
+@handles(aten.group_norm.default)
+def group_norm(graph: Graph, call: Call) -> Node:
+    node, groups, weight, bias, eps = _filled(call.args, None, None, 1e-5)
+    return _group_norm(graph, call.name, node, groups, weight, bias, eps)
+
+
+@handles(aten.native_group_norm.default)
+def native_group_norm(graph: Graph, call: Call) -> tuple[Node, None, None]:
+    node, weight, bias, _, _, _, groups, eps = call.args
+    return _group_norm(graph, call.name, node, groups, weight, bias, eps), None, None
+
+
+@handles(aten.instance_norm.default)
+def instance_norm(graph: Graph, call: Call) -> Node:
+    node, weight, bias, mean, variance, own, _, eps, _ = call.args
+    if own:
+        return _group_norm(graph, call.name, node, node.shape[1], weight, bias, eps)
+    answer: Node = batch_norm(graph, Call(call.name, aten.batch_norm.default, (node, weight, bias, mean, variance, False, 0.0, eps), {}))
+    return answer
+
+
+def _filled(args: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
+    """Two arguments and those that may be missing, as they are by default."""
+    return (*args, *defaults[len(args) - 2 :])[: 2 + len(defaults)]
+
+
+def _group_norm(graph: Graph, name: str, node: Node, groups: int, weight: Any, bias: Any, eps: float) -> Node:
+    shape = node.shape
+    apart = graph.moved(name, [node], lambda v: v.reshape(shape[0], groups, -1))
+    normal = compose.standardised(graph, name, apart, [2], eps)
+    back = graph.moved(name, [normal], lambda v: v.reshape(shape))
+    spread = (1, -1, *(1 for _ in shape[2:]))
+    weight, bias = (None if t is None else t.reshape(spread) for t in (weight, bias))
+    return compose.scaled(graph, name, back, weight, bias)

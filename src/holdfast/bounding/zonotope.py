@@ -1,0 +1,188 @@
+"""Affine forms: every node as a linear function of named noises, carried forward, so that what depends on the same cause cancels.
+
+For every x of a box there are numbers noise_k, |noise_k| <= 1, the same ones for all nodes, with
+
+    |value - (centre + sum_k noise_k generator_k)| <= error   element by element.
+
+The first noises are the inputs. A relaxed function lies in a band around a line of its argument; half the width of the band becomes
+the generator of a new noise. Intervals forget that two neurons move together, walking back from a neuron forgets what other neurons
+already lost: bounds from forms cost little beside a walk, are tighter than intervals, and on small boxes settle most neurons.
+
+Rounding. Centres and generators as computed are taken as exact; what computing them may have missed is at most gamma_N times the sizes
+of all that enters, since no noise exceeds one, and joins the error.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Affine, Node, Relaxed
+from holdfast.bounding.relax.base import intercept
+from holdfast.rounding import TINY, gamma
+
+NEGLIGIBLE = 2.0**-40  # a band narrower than this share of its value gets no noise of its own
+
+
+@dataclass(frozen=True)
+class Form:
+    """One node: centre and error (batch, size), generators (batch, noises so far, size), radius = the sum of their sizes."""
+
+    centre: Tensor
+    generators: Tensor
+    error: Tensor
+    radius: Tensor
+
+    @staticmethod
+    def of(centre: Tensor, generators: Tensor, error: Tensor) -> "Form":
+        radius = torch.linalg.vector_norm(generators, 1, dim=1)
+        return Form(centre, generators, error, radius * (1 + 2 * gamma(generators.shape[1])))
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """-> lower, upper (batch, size)."""
+        away = (self.radius + self.error) * (1 + 4 * gamma(1)) + 4 * gamma(1) * self.centre.abs() + TINY
+        return self.centre - away, self.centre + away
+
+    @property
+    def size(self) -> Tensor:
+        return self.centre.abs() + self.radius + self.error
+
+
+@dataclass
+class Forms:
+    """The forms of all nodes over a batch of boxes, and `share` (batch, inputs, noises): how much of each noise is due to each input."""
+
+    of: dict[Node, Form]
+    share: Tensor
+
+    @staticmethod
+    def over(entry: Node, lower: Tensor, upper: Tensor) -> "Forms":
+        """The inputs themselves: one noise for each."""
+        low, high = lower.flatten(1), upper.flatten(1)
+        radius = (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(low.abs(), high.abs())
+        radius = torch.where(low == high, 0.0, radius)  # an input that stays still is its own centre
+        inputs = torch.eye(low.shape[1], dtype=torch.float64, device=low.device).expand(len(low), -1, -1)
+        form = Form.of(low / 2 + high / 2, torch.diag_embed(radius), torch.full_like(radius, TINY))
+        return Forms({entry: form}, inputs)
+
+    def affine(self, node: Affine) -> None:
+        known = [self.of[source] for source in node.inputs if source in self.of]
+        plain = node.matrices is not None or node.picks is not None or node.joins is not None or node.adds
+        if not plain or len(known) < len(node.inputs):
+            return  # too large to carry: nothing behind has a form
+        if node.picks is not None:
+            (form,) = known
+            self.of[node] = Form(*(part[..., node.picks] for part in (form.centre, form.generators, form.error, form.radius)))
+            return
+        if node.joins is not None:
+            self.of[node] = _side_by_side(known, torch.cat(node.joins).argsort())
+            return
+        noises = max(form.generators.shape[1] for form in known)
+        maps = [None] * len(known) if node.matrices is None else list(node.matrices)
+        centre = _total([_through(form.centre, m) for form, m in zip(known, maps, strict=True)]) + node.offset.flatten()
+        generators = _total([_padded(_generators_through(form, m), noises) for form, m in zip(known, maps, strict=True)])
+        absolute = [None if m is None else m.abs() for m in maps]
+        error = _total([_through(form.error, m) for form, m in zip(known, absolute, strict=True)])
+        size = _total([_through(form.size, m) for form, m in zip(known, absolute, strict=True)]) + node.offset_size.flatten()
+        terms = sum(source.size for source in node.inputs) + len(node.inputs)
+        self.of[node] = Form.of(centre, generators, error + 4 * gamma(terms) * (size + error) + TINY)
+
+    def relaxed(self, node: Relaxed, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> None:
+        """lower, upper: what is known of the arguments, (batch, *shape) each."""
+        known = [self.of[source] for source in node.inputs if source in self.of]
+        if len(known) < len(node.inputs):
+            return
+        slope, low, high = _band(node, [end.flatten(1) for end in lower], [end.flatten(1) for end in upper])
+        centre = _total([s * form.centre for s, form in zip(slope, known, strict=True)]) + (low / 2 + high / 2)
+        size = _total([s.abs() * form.size for s, form in zip(slope, known, strict=True)]) + torch.maximum(low.abs(), high.abs())
+        error = _total([s.abs() * form.error for s, form in zip(slope, known, strict=True)]) + 8 * gamma(len(known)) * size + TINY
+        half = (high / 2 - low / 2) * (1 + 4 * gamma(1))
+        scale = torch.stack([torch.maximum(low.abs(), high.abs()).flatten(1) for low, high in zip(lower, upper, strict=True)]).amax(0)
+        own = half > NEGLIGIBLE * (size + scale)
+        count, before = int(own.sum(1).max()), self.share.shape[2]
+        widths = torch.where(own, half, 0)
+        width, place = widths.topk(count, dim=1)
+        generators = half.new_empty((len(half), before + count, half.shape[1]))
+        for k, (s, form) in enumerate(zip(slope, known, strict=True)):
+            noises = form.generators.shape[1]
+            if k == 0:
+                torch.mul(form.generators, s[:, None], out=generators[:, :noises])
+                generators[:, noises:] = 0
+            else:
+                generators[:, :noises] += s[:, None] * form.generators
+        generators[:, before:].scatter_(2, place.unsqueeze(-1), width.unsqueeze(-1))
+        radius = _total([s.abs() * form.radius for s, form in zip(slope, known, strict=True)]) + widths
+        radius = radius * (1 + 8 * gamma(len(known)))
+        self.of[node] = Form(centre, generators, torch.where(own, error, error + half), radius)
+        self._attribute(known, width, place)
+
+    def below(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """rows (batch, rows, size) -> slope (batch, rows, inputs), constant (batch, rows): slope . x + constant <= row . node.
+
+        The noise of an input is how far it is from its centre in units of its generator; every other noise is taken at its worst.
+        """
+        form, inputs = self.of[node], self.of[entry]
+        count = inputs.centre.shape[1]
+        effect = form.generators @ rows.transpose(1, 2)  # (batch, noises, rows)
+        unit = inputs.generators.diagonal(dim1=1, dim2=2).unsqueeze(-1)
+        slope = torch.where(unit > 0, effect[:, :count] / unit, 0).transpose(1, 2)
+        moved = (slope.abs() @ inputs.centre.abs().unsqueeze(-1)).squeeze(-1)
+        others = effect[:, count:].abs().sum(1)
+        constant = (rows @ form.centre.unsqueeze(-1) - slope @ inputs.centre.unsqueeze(-1)).squeeze(-1) - others
+        error = (rows.abs() @ form.error.unsqueeze(-1)).squeeze(-1)
+        size = (rows.abs() @ form.size.unsqueeze(-1)).squeeze(-1) + moved + others
+        terms = form.centre.shape[1] + effect.shape[1] + count
+        return slope, constant - error - 4 * gamma(terms) * size - TINY
+
+    def _attribute(self, arguments: list[Form], width: Tensor, place: Tensor) -> None:
+        inputs = self.share.shape[1]
+        reach = _total([form.generators[:, :inputs].abs() for form in arguments])
+        reach = reach.gather(2, place[:, None].expand(-1, inputs, -1))
+        radius = _total([form.radius for form in arguments]).gather(1, place)
+        share = torch.where(width[:, None] > 0, reach / radius[:, None], 0)
+        self.share = torch.cat([self.share, share], dim=2)
+
+
+def _band(node: Relaxed, lower: list[Tensor], upper: list[Tensor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """slope, low, high with low <= f(v) - slope . v <= high; of the slopes of the two planes, the one with the narrower band."""
+    ends = tuple(lower), tuple(upper)
+    below, above = (tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0) for s in side) for side in node.relaxation.slopes(*ends))
+    low, high = intercept(node.relaxation, *ends, above)
+    other_low, other_high = intercept(node.relaxation, *ends, below)
+    other = other_high - other_low < high - low
+    slope = tuple(torch.where(other, b, a) for a, b in zip(above, below, strict=True))
+    return slope, torch.where(other, other_low, low), torch.where(other, other_high, high)
+
+
+def _side_by_side(forms: list[Form], order: Tensor) -> Form:
+    noises = max(form.generators.shape[1] for form in forms)
+    generators = torch.cat([_padded(form.generators, noises) for form in forms], dim=2)[..., order]
+    centre, error, radius = (
+        torch.cat(parts, dim=1)[:, order] for parts in zip(*((f.centre, f.error, f.radius) for f in forms), strict=True)
+    )
+    return Form(centre, generators, error, radius)
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+
+def _through(value: Tensor, matrix: Tensor | None) -> Tensor:
+    return value if matrix is None else value @ matrix.t()
+
+
+def _generators_through(form: Form, matrix: Tensor | None) -> Tensor:
+    """What stays still in all boxes, neurons that are off say, needs no product."""
+    if matrix is None:
+        return form.generators
+    moving = (form.radius != 0).any(0).nonzero().flatten()  # what is no number must not get lost
+    if 4 * len(moving) > 3 * matrix.shape[1]:
+        return form.generators @ matrix.t()
+    return form.generators.index_select(2, moving) @ matrix[:, moving].t()
+
+
+def _padded(generators: Tensor, noises: int) -> Tensor:
+    """Zeros for the noises that this node came before."""
+    missing = noises - generators.shape[1]
+    return generators if missing == 0 else torch.nn.functional.pad(generators, (0, 0, 0, missing))

@@ -1,0 +1,115 @@
+"""The metric Q by gradients and a ladder of radii: Q = max over r of (the largest change of the score at distance r) / r.
+
+First along the steepest directions at the input itself: for small r the ratio there tends to the dual norm of the gradient. Then downhill
+and uphill at several radii at once, and again at radii closer around the best.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.descent import nearest, widen
+from holdfast.lipschitz.ratio import Guide, Tally
+from holdfast.lipschitz.ray_search import rungs
+from holdfast.region import Region
+
+HALVINGS = 13  # radii along the steepest directions at the input itself
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """The best points by which the score falls (first) and rises (second)."""
+
+    ratio: Tensor  # (2, batch)
+    point: Tensor  # (2, batch, *shape)
+
+    def heard(self, region: Region, x: Tensor, change: Tensor, ratio: Tensor) -> "Sides":
+        """Points (k, batch, *shape), the change of the score and the ratio at each, (k, batch)."""
+        least = [torch.where(change * side > 0, -ratio, 0.0) for side in (-1, 1)]
+        found = [nearest(region, x, values) for values in least]
+        ratios, points = -torch.stack([value for _, value in found]), torch.stack([point for point, _ in found])
+        better = ratios > self.ratio
+        return Sides(torch.where(better, ratios, self.ratio), torch.where(widen(better, region), points, self.point))
+
+    def at(self, which: Tensor) -> Tensor:
+        """(k, batch) of 0 and 1 -> (k, batch, *shape): the best points of these sides."""
+        wide = which.reshape(*which.shape, *(1 for _ in self.point.shape[2:]))
+        return self.point.gather(0, wide.expand(-1, *self.point.shape[1:]))
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Rounds of gradient steps from the best points so far, every third from random ones, following each guide in turn.
+
+    In the first half of the budget both ways are followed, in the second only the one that led further.
+    """
+
+    radii: int = 4  # at once for each way; each is one query, with its gradient, a step
+    steps: int = 12  # before the ladder is drawn anew
+
+    def run(self, tally: Tally, queries: int, generator: torch.Generator) -> None:
+        """Spend `queries` more queries of each row."""
+        began, end, family = tally.queries, tally.queries + queries, tally.problem.family
+        nothing = torch.zeros(2, len(family), dtype=torch.float64, device=family.centre.device)
+        sides = Sides(nothing, family.centre.expand(2, *family.centre.shape))
+        guides = (tally.stand_in, tally.problem.property.score)
+        for guide in guides:
+            sides = self._steepest(tally, end, guide, sides)
+        turn = 0
+        while tally.queries < end:
+            both = tally.queries - began < queries / 2
+            which = torch.arange(2, device=nothing.device)[:, None].expand(2, len(family)) if both else sides.ratio.argmax(0).expand(2, -1)
+            which = which.repeat_interleave(self.radii, 0)
+            point, fresh = sides.at(which), turn % 3 == 2
+            radii = self._ladder(tally, family.distance(point), turn, both)
+            regions = rungs(family, radii)
+            start = regions.sample(1, generator).reshape(point.shape) if fresh else _scaled(tally, point, radii)
+            sides = self._climb(tally, radii, start, end, guides[turn % len(guides)], which, sides)
+            turn += 1
+
+    def _ladder(self, tally: Tally, best: Tensor, turn: int, both: bool) -> Tensor:
+        """(2 radii, batch) the best distances of each -> radii around them, closer in later turns; at first all sizes."""
+        if turn == 0:
+            return tally.radius * 2.0 ** -torch.arange(self.radii, dtype=torch.float64, device=best.device).repeat(2)[:, None]
+        ladders, count = (2, self.radii) if both else (1, 2 * self.radii)
+        powers = torch.linspace(-1, 1, count, dtype=torch.float64, device=best.device).repeat(ladders)[:, None]
+        wide = 1.5 if turn % 3 == 2 else 1 + 0.5 ** (1 + turn // 3)
+        return torch.minimum(best * wide**powers, tally.radius)
+
+    def _steepest(self, tally: Tally, end: int, guide: Guide, sides: Sides) -> Sides:
+        """Straight down and up the gradient at the input."""
+        family = tally.problem.family
+        if tally.queries >= end:
+            return sides
+        _, _, gradient = tally.ask_slope(family.centre[None], guide)
+        slopes = torch.cat([gradient, -gradient]).repeat_interleave(HALVINGS, 0)[: end - tally.queries]
+        if not len(slopes):
+            return sides
+        halving = 2.0 ** -torch.arange(HALVINGS, dtype=torch.float64, device=slopes.device)[:, None]
+        regions = rungs(family, (tally.radius * halving).repeat(2, 1)[: len(slopes)])
+        x = regions.vertex(slopes.flatten(0, 1)).reshape(slopes.shape)
+        return sides.heard(family, x, *tally.ask(x))
+
+    def _climb(self, tally: Tally, radii: Tensor, x: Tensor, end: int, guide: Guide, which: Tensor, sides: Sides) -> Sides:
+        """Down (which = 0) or up (1) the guide at every radius."""
+        family, regions = tally.problem.family, rungs(tally.problem.family, radii)
+        downhill = widen(1 - 2 * which, family)
+        for step in range(self.steps):
+            x = x[: end - tally.queries]
+            if len(x) < len(radii):  # no whole step any more
+                return sides.heard(family, x, *tally.ask(x)) if len(x) else sides
+            change, ratio, gradient = tally.ask_slope(x, guide)
+            sides = sides.heard(family, x, change, ratio)
+            pace = 0.5 * (1 - step / self.steps) + 0.02
+            target = regions.vertex((gradient * downhill).flatten(0, 1))
+            x = regions.project(x.flatten(0, 1) + pace * (target - regions.centre)).reshape(x.shape)
+        return sides
+
+
+def _scaled(tally: Tally, point: Tensor, radii: Tensor) -> Tensor:
+    """The points (k, batch, *shape), pulled and pushed to the radii (k, batch)."""
+    family = tally.problem.family
+    scale = radii / family.distance(point).clamp_min(torch.finfo(torch.float64).tiny)
+    x = family.centre + (point - family.centre) * widen(scale, family).to(family.centre)
+    return rungs(family, radii).project(x.flatten(0, 1)).reshape(x.shape)

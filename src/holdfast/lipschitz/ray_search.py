@@ -1,0 +1,156 @@
+"""The metric Q without gradients: rays from the input, several radii along each, and blocks of features turned over to find better rays."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast import batch
+from holdfast.attacks.descent import widen
+from holdfast.lipschitz.ratio import Tally
+from holdfast.region import Family
+from holdfast.region.normed import NormFamily
+from holdfast.region.norms import direction, norm
+
+
+@dataclass(frozen=True, eq=False)
+class Ray:
+    """For each row the best ray so far: where it leads, how far to go, and what it gives there."""
+
+    u: Tensor  # (batch, n)
+    radius: Tensor  # (batch,)
+    ratio: Tensor  # (batch,)
+
+    def best(self, u: Tensor, radii: Tensor, ratio: Tensor) -> "Ray":
+        """The better of this and of the rays (k, batch, n) with their radii and ratios (k, batch)."""
+        top, which = ratio.max(0)
+        better = top > self.ratio
+        other = u.gather(0, which[None, :, None].expand(1, *self.u.shape)).squeeze(0)
+        return Ray(
+            torch.where(better[:, None], other, self.u),
+            torch.where(better, radii.gather(0, which[None]).squeeze(0), self.radius),
+            torch.where(better, top, self.ratio),
+        )
+
+    def where(self, rows: Tensor, other: "Ray") -> "Ray":
+        """This in the rows (batch,) that are true, the other elsewhere."""
+        return Ray(
+            torch.where(rows[:, None], self.u, other.u),
+            torch.where(rows, self.radius, other.radius),
+            torch.where(rows, self.ratio, other.ratio),
+        )
+
+
+@dataclass(frozen=True)
+class Rays:
+    """Turn blocks of features over, several blocks at once; take the best of them and all that gain together, at the radius so far and a
+    little nearer and farther. Blocks shrink from a share `first` of all features to single ones.
+
+    Half the budget goes to the change of the score that looks better at first, half to its opposite where that can happen at all.
+    """
+
+    starts: int = 24  # random rays
+    radii: int = 7  # along each of them, from the whole radius, halving
+    blocks: int = 12  # at once
+    first: float = 0.25
+    spread: float = 1.3  # how much nearer and farther at first
+
+    def run(self, tally: Tally, queries: int, generator: torch.Generator) -> None:
+        """Spend `queries` more queries of each row."""
+        end = tally.queries + queries
+        falls, rises = self._begin(tally, end, generator)
+        first = falls.ratio >= rises.ratio
+        better, other, side = falls.where(first, rises), rises.where(first, falls), torch.where(first, -1.0, 1.0)
+        better = self._improve(tally, tally.queries + (end - tally.queries) // 2, better, side, generator)
+        seen = other.ratio > 0
+        self._improve(tally, end, other.where(seen, better), torch.where(seen, -side, side), generator)
+
+    def _begin(self, tally: Tally, end: int, generator: torch.Generator) -> tuple[Ray, Ray]:
+        """The best rays to begin with: along which the score falls, and along which it rises."""
+        family = tally.problem.family
+        flat = family.flatten(family.centre)
+        known = family.flatten(tally.point - family.centre)
+        drawn = direction(torch.Size((self.starts, *flat.shape)), norm_of(family), generator, flat)
+        rays = torch.cat([known[None], torch.ones_like(drawn[:1]), -torch.ones_like(drawn[:1]), drawn])
+        rays = rays[0 if bool(known.any()) else 1 :]
+        halving = 2.0 ** -torch.arange(self.radii, device=flat.device, dtype=torch.float64)[:, None]
+        falls = rises = Ray(drawn[0], tally.radius, torch.full_like(tally.ratio, -1.0))
+        for ray in rays:
+            u = ray.expand(self.radii, *ray.shape)[: end - tally.queries]
+            if len(u):
+                radii = (tally.radius * halving)[: len(u)]
+                change, ratio = tally.ask(outward(family, u, radii))
+                falls = falls.best(u, radii, torch.where(change < 0, ratio, -1.0))
+                rises = rises.best(u, radii, torch.where(change > 0, ratio, -1.0))
+        return falls, rises
+
+    def _improve(self, tally: Tally, end: int, ray: Ray, side: Tensor, generator: torch.Generator) -> Ray:
+        rows, n = ray.u.shape
+        place, size, began = n, 1, tally.queries
+        order = torch.zeros((rows, n), dtype=torch.int64, device=ray.u.device)
+        while tally.queries < end:
+            done = (tally.queries - began) / (end - began)
+            if place >= n:  # all features had their turn: in a new order, in smaller blocks
+                place, size = 0, max(1, int(n * self.first * (1 - done) ** 4)) if done < 0.5 else 1
+                order = torch.rand(rows, n, generator=generator).argsort(-1).to(ray.u.device)
+            count = min(self.blocks, math.ceil((n - place) / size), end - tally.queries)
+            block = (torch.arange(n, device=order.device) - place).div(size, rounding_mode="floor").expand(rows, n)
+            block = torch.zeros_like(order).scatter(-1, order, block)
+            place += count * size
+            ray = self._turn(tally, end, ray, side, block, count, 1 + (self.spread - 1) * (1 - done), generator)
+        return ray
+
+    def _turn(
+        self, tally: Tally, end: int, ray: Ray, side: Tensor, block: Tensor, count: int, spread: float, generator: torch.Generator
+    ) -> Ray:
+        """block (batch, n): the number of each feature's block; those from 0 to count - 1 are turned over."""
+        other = turned(ray.u, norm_of(tally.problem.family), generator)
+        inside = block == torch.arange(count, device=block.device)[:, None, None]
+        u = torch.where(inside, other, ray.u)
+        radii = ray.radius.expand(count, -1)
+        ratio = _ask(tally, u, radii, side)
+        gains = ((ratio > ray.ratio)[..., None] & inside).any(0)
+        single = ray.best(u, radii, ratio)
+        u = torch.stack([torch.where(gains, other, ray.u)] * 3 + [single.u] * 2)[: end - tally.queries]
+        if not len(u):
+            return single
+        factor = torch.tensor([1.0, spread, 1 / spread, spread, 1 / spread], dtype=torch.float64, device=u.device)[: len(u), None]
+        radii = torch.minimum(factor * ray.radius, tally.radius)
+        return single.best(u, radii, _ask(tally, u, radii, side))
+
+
+def _ask(tally: Tally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
+    """The ratios of these rays (k, batch), where the score changes to the given side."""
+    change, ratio = tally.ask(outward(tally.problem.family, u, radii))
+    return torch.where(change.sign() == side, ratio, -1.0)
+
+
+def turned(u: Tensor, p: float, generator: torch.Generator) -> Tensor:
+    """What features may be instead: in the maximum norm the opposite; else also larger, smaller or anew."""
+    if math.isinf(p):
+        return -u
+    kind = torch.randint(0, 4, u.shape, generator=generator).to(u.device)
+    anew = torch.randn(u.shape, generator=generator).to(u).sign() * u.abs().amax(-1, keepdim=True)
+    return torch.where(kind == 0, -u, torch.where(kind == 1, 2 * u, torch.where(kind == 2, u / 4, anew)))
+
+
+def norm_of(family: Family) -> float:
+    return family.p if isinstance(family, NormFamily) else math.inf
+
+
+def outward(family: Family, u: Tensor, radii: Tensor) -> Tensor:
+    """(k, batch, n), (k, batch) -> (k, batch, *shape): the points of the region where the rays reach these distances."""
+    away = u.reshape(*u.shape[:2], *family.shape).to(family.centre)
+    if isinstance(family, NormFamily):
+        grouped = family.grouped(away)
+        unit = grouped / norm(grouped, family.p).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
+        away = (unit * family.free().to(unit)[..., None]).reshape(away.shape)
+    x = family.centre + away * widen(radii, family).to(away)
+    return rungs(family, radii).project(x.flatten(0, 1)).reshape(x.shape)
+
+
+def rungs(family: Family, radii: Tensor) -> Family:
+    """(k, batch) radii -> the regions of all k * batch rows: the whole batch at the first radius, at the second, ..."""
+    rows = torch.arange(len(family), device=family.centre.device).repeat(len(radii))
+    return batch.take(family, rows).at(radii.flatten())

@@ -1,0 +1,1 @@
+"""Abstract models of a recurrent network: MARBLE's labelled Markov decision process, and the improved tree."""

@@ -1,0 +1,88 @@
+"""What a recurrent network did on the training data, one row for each transition: the material of both abstract models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from torch import Tensor
+
+from holdfast.monitor.engine.exact import labels
+from holdfast.monitor.engine.opened import View, find
+from holdfast.monitor.mutation.choices import Mutation
+from holdfast.monitor.outputs import Classes, Output
+from holdfast.network import Network
+
+
+@dataclass(frozen=True)
+class Mutants:
+    """Where the mutants of attackable elements went: one row a mutant, the original among them."""
+
+    successors: Tensor  # (mutants, d)
+    of: Tensor  # (mutants,) the transition it is a mutant of
+    probability: Tensor  # (mutants,)
+
+
+@dataclass(frozen=True)
+class Traces:
+    """N transitions s --x, y--> s' of unmutated sequences, each with the distribution of labels that its mutants emit."""
+
+    states: Tensor  # (N, d) float32, before the element
+    successors: Tensor  # (N, d)
+    elements: Tensor  # (N,) or (N, frame)
+    abstract: Tensor  # (N,) long, the element's group
+    labels: Tensor  # (N,) long, emitted
+    gamma: Tensor  # (N, labels) float64, 0-step
+    sequence: Tensor  # (N,) long
+    place: Tensor  # (N,) long
+    attackable: Tensor  # (N,) bool: the element has other mutants than itself
+    margins: Tensor  # (N,) float32, how far the emitted label leads: known at run time
+    mutants: Mutants | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def scores(self) -> Tensor:
+        """(N,) float64: the probability that a mutant keeps the label."""
+        return self.gamma.gather(1, self.labels[:, None])[:, 0]
+
+    def rows(self, chosen: Tensor) -> "Traces":
+        """Some of the transitions (a mask or places), without their mutants."""
+        return Traces(**{f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "mutants"})
+
+
+def profile(
+    net: Network,
+    sequences: Sequence[Any],
+    mutation: Mutation,
+    outputs: Output | None = None,
+    view: View | Literal["find"] | None = "find",
+    *,
+    mutants: bool = False,
+) -> Traces:
+    """Every transition of these sequences, with exact 0-step distributions. mutants: also where the mutants went, which the corrected
+    k-step needs. A black box (view=None) shows no states: its outputs stand for them, zeros before the first element."""
+    outputs = outputs or Classes()
+    found = find(net) if view == "find" else view
+    keep: Literal["labels", "states", "mutants"] = "labels" if found is None else "mutants" if mutants else "states"
+    seen = labels(net, sequences, mutation, outputs=outputs, keep=keep, view=found, apart=False)
+    states, successors = seen.states, seen.successors
+    if states is None or successors is None:
+        successors = seen.outputs
+        states = successors.roll(1, 0) * (seen.place > 0)[:, None]
+    went = None
+    if seen.mutants is not None and seen.of is not None and seen.probability is not None:
+        went = Mutants(seen.mutants, seen.of, seen.probability)
+    return Traces(
+        states,
+        successors,
+        seen.elements,
+        mutation.abstract(seen.elements),
+        seen.labels,
+        seen.gamma,
+        seen.sequence,
+        seen.place,
+        seen.attackable,
+        outputs.margins(seen.outputs, seen.outputs),
+        went,
+    )

@@ -1,0 +1,215 @@
+"""The improved abstract model: what robustness score to expect where enumeration is too dear, or the network a black box.
+
+Refinement as published mostly learns which label is emitted, but that is known at run time, and so is how far it leads. So the score is
+estimated for (leaf, abstract input, emitted label), from attackable elements only (the others score 1 by definition), and the leaf is
+found by a few linear splits of the state behind the element and the margin. Whatever was never seen in a leaf is answered by the
+deepest node above it that has seen it; `support` is then 0, and low..high, calibrated on held-out sequences, is wider.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.monitor.abstract.traces import Traces
+from holdfast.monitor.abstract.tree_growth import Floats, Growing, Grown, Rows, bands, grow
+
+HELD_OUT = 10  # one sequence in so many calibrates the interval
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Flat arrays; see `growing`. An estimate, never a proof."""
+
+    growing: Growing
+    inputs: int
+    parent: Tensor  # (nodes,)
+    base: Tensor  # (nodes,) float64
+    split: Tensor  # (nodes,) -1: a leaf
+    weight: Tensor  # (splits, d + 1) float32: the state, then log(1 + margin)
+    threshold: Tensor  # (splits,)
+    below: Tensor  # (splits, 2) nodes
+    keys: Tensor  # (entries,) node * inputs + abstract input, rising
+    effect: Tensor  # (entries,) float64
+    support: Tensor  # (entries,)
+    edges: Tensor  # (bins - 1,) of value
+    errors: Tensor  # (2, 2, bins): unseen or seen in its leaf; lower or upper end
+    labels: int = field(default=0)
+
+    @classmethod
+    def fit(cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None) -> "Tree":
+        """Grown twice: without one sequence in ten, which then calibrates the interval, and on everything.
+
+        scores: (N,) what to estimate in place of the traces' 0-step scores, such as exact final-step scores of the same transitions.
+        """
+        settings = settings or Growing()
+        if not bool(traces.attackable.any()):
+            raise BadInput(
+                "no element of these sequences has a mutant other than itself, so every score is 1 and there is nothing to learn."
+            )
+        labels, inputs = traces.gamma.shape[1], int(traces.abstract.max()) + 1
+        some = traces.rows(traces.attackable)
+        rows = _rows(some, (traces.scores if scores is None else scores)[traces.attackable])
+        drawn = np.random.default_rng(settings.seed).permutation(int(some.sequence.max()) + 1) % HELD_OUT == 0
+        held = drawn[some.sequence.numpy()]
+        edges, errors = bands(np.empty(0), np.empty(0, dtype=bool), np.empty(0), settings.confidence)
+        if held.any() and not held.all():
+            first = cls._flat(grow(rows.some(~held), labels, inputs, settings), settings, labels, inputs, edges, errors)
+            chosen = some.rows(torch.from_numpy(held))
+            value, support, _, _ = first.estimate(chosen.successors, chosen.abstract, chosen.labels, chosen.margins)
+            edges, errors = bands(value.numpy(), support.numpy() > 0, rows.scores[held], settings.confidence)
+        return cls._flat(grow(rows, labels, inputs, settings), settings, labels, inputs, edges, errors)
+
+    @classmethod
+    def _flat(cls, grown: Grown, settings: Growing, labels: int, inputs: int, edges: Floats, errors: Floats) -> "Tree":
+        return cls(
+            settings,
+            inputs,
+            torch.tensor(grown.parent),
+            torch.tensor(grown.base, dtype=torch.float64),
+            torch.tensor(grown.split),
+            torch.from_numpy(np.array(grown.weight, dtype=np.float32).reshape(len(grown.weight), grown.width)),
+            torch.tensor(grown.threshold, dtype=torch.float32),
+            torch.tensor(grown.below, dtype=torch.int64).reshape(-1, 2),
+            torch.from_numpy(np.concatenate(grown.keys)),
+            torch.from_numpy(np.concatenate(grown.effect)),
+            torch.from_numpy(np.concatenate(grown.support)),
+            torch.from_numpy(edges),
+            torch.from_numpy(errors),
+            labels,
+        )
+
+    @property
+    def leaves(self) -> int:
+        """Abstract states."""
+        return int((self.split[1:] < 0).sum())
+
+    @property
+    def depth(self) -> int:
+        """Nodes from the root to the deepest leaf; a descent takes fewer steps."""
+        return self.growing.depth + 2
+
+    # ---- a batch
+
+    @torch.no_grad()
+    def estimate(self, after: Tensor, abstract: Tensor, labels: Tensor, margins: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """States behind the elements (n, d), groups, emitted labels and their margins (n,) -> value, support, low, high (n,)."""
+        node = self.descend(after, labels, margins)
+        effect, support = self._known_to(node, abstract)
+        value = (self.base[node] + effect).clamp(0, 1)
+        ends = value + self.errors[(support > 0).long(), :, torch.searchsorted(self.edges, value, right=True)].T
+        low, high = torch.minimum(ends[0], value).clamp(0, 1), torch.maximum(ends[1], value).clamp(0, 1)
+        return value, support, low, high
+
+    def descend(self, after: Tensor, labels: Tensor, margins: Tensor) -> Tensor:
+        """-> (n,) leaves; the root for a label that does not exist."""
+        node = torch.where((labels >= 0) & (labels < self.labels), labels + 1, 0)
+        if not len(self.weight):
+            return node
+        right = after.float() @ self.weight[:, :-1].T + margins.float().log1p()[:, None] * self.weight[:, -1] > self.threshold
+        for _ in range(self.growing.depth):
+            split = self.split[node]
+            side = right.gather(1, split.clamp_min(0)[:, None])[:, 0].long()
+            node = torch.where(split < 0, node, self.below[split.clamp_min(0), side])
+        return node
+
+    def _known_to(self, leaf: Tensor, abstract: Tensor) -> tuple[Tensor, Tensor]:
+        """The effect of each input at the deepest node that has seen it (0 where none has), and its support in the leaf itself."""
+        effect, support, missing, node = (
+            torch.zeros(len(leaf), dtype=torch.float64),
+            torch.zeros_like(leaf),
+            torch.ones_like(leaf).bool(),
+            leaf,
+        )
+        known = (abstract >= 0) & (abstract < self.inputs)
+        for step in range(self.depth):
+            wanted = node * self.inputs + abstract
+            at = torch.searchsorted(self.keys, wanted).clamp_max(len(self.keys) - 1)
+            hit = missing & known & (self.keys[at] == wanted) & (node >= 0)
+            effect = torch.where(hit, self.effect[at], effect)
+            support = torch.where(hit, self.support[at], support) if step == 0 else support
+            missing, node = missing & ~hit, torch.where(node >= 0, self.parent[node], node)
+        return effect, support
+
+    # ---- one state, as it comes in
+
+    @cached_property
+    def _fast(self) -> "_Fast":
+        return _Fast(self)
+
+    def single(self, after: NDArray[np.float32], abstract: int, label: int, margin: float) -> tuple[float, int, float, float]:
+        """What `estimate` says of one state (d,), in plain numbers, some microseconds."""
+        return self._fast.estimate(after, abstract, label, margin)
+
+    # ---- on disk
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def settings(self) -> dict[str, Any]:
+        return {"growing": asdict(self.growing), "inputs": self.inputs, "labels": self.labels}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Tree":
+        return cls(Growing(**settings["growing"]), int(settings["inputs"]), **dict(tensors), labels=int(settings["labels"]))
+
+
+class _Fast:
+    """The same arrays as lists and a dictionary; each label has its own matrix of splits, so all of them are one small product."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.inputs, self.labels, self.limit = tree.inputs, tree.labels, tree.depth
+        self.parent, self.base = tree.parent.tolist(), tree.base.tolist()
+        self.known = dict(zip(tree.keys.tolist(), zip(tree.effect.tolist(), tree.support.tolist(), strict=True), strict=True))
+        self.edges, self.errors = tree.edges.tolist(), tree.errors.tolist()
+        self.tables = [self._table(tree, label) for label in range(tree.labels)]
+
+    @staticmethod
+    def _table(
+        tree: Tree, label: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], dict[int, tuple[int, int, int]]]:
+        """-> weights of the state, of the margin, thresholds, and node -> (row, left, right) of the splits below a label."""
+        where: dict[int, tuple[int, int, int]] = {}
+        rows: list[int] = []
+        waiting = [1 + label]
+        while waiting:
+            node = waiting.pop()
+            split = int(tree.split[node])
+            if split >= 0:
+                left, right = tree.below[split].tolist()
+                where[node] = (len(rows), left, right)
+                rows.append(split)
+                waiting += [left, right]
+        weight = tree.weight[rows].numpy()
+        return np.ascontiguousarray(weight[:, :-1]), weight[:, -1].copy(), tree.threshold[rows].numpy(), where
+
+    def estimate(self, after: NDArray[np.float32], abstract: int, label: int, margin: float) -> tuple[float, int, float, float]:
+        node = label + 1 if 0 <= label < self.labels else 0
+        if node and self.tables[label][3]:
+            weight, slope, threshold, where = self.tables[label]
+            right = (weight @ after + slope * math.log1p(margin) > threshold).tolist()
+            while node in where:
+                row, low, high = where[node]
+                node = high if right[row] else low
+        leaf, found = node, None
+        while node >= 0 and 0 <= abstract < self.inputs and found is None:
+            found = self.known.get(node * self.inputs + abstract)
+            at, node = node, self.parent[node]
+        effect, support = (0.0, 0) if found is None else (found[0], found[1] if at == leaf else 0)
+        value = min(1.0, max(0.0, self.base[leaf] + effect))
+        below, above = self.errors[support > 0]
+        part = bisect_right(self.edges, value)
+        return value, support, max(0.0, min(value, value + below[part])), min(1.0, max(value, value + above[part]))
+
+
+def _rows(traces: Traces, scores: Tensor) -> Rows:
+    margin = traces.margins.double().log1p().numpy()
+    return Rows(traces.successors.float().numpy(), margin, traces.abstract.numpy(), traces.labels.numpy(), scores.double().numpy())

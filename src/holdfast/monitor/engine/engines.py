@@ -1,0 +1,104 @@
+"""What a stream runs on where plain numpy will not do: any opened network, a black box, the abstract model. Nothing grows."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.monitor.engine.numpy_stream import REMEMBERED, Numbers, Quick, Step, weigh
+from holdfast.monitor.engine.opened import View
+from holdfast.monitor.engine.rerun import ask, check_alone
+from holdfast.monitor.mutation.choices import Mutation
+from holdfast.monitor.outputs import Output
+from holdfast.network import Network
+
+
+class Batched:
+    """Any opened network, any mutation: draws or all values of the element, in one batch from the state that is kept."""
+
+    def __init__(self, view: View, mutation: Mutation, output: Output) -> None:
+        self.view, self.mutation, self.output = view, mutation, output
+        self.reset()
+
+    def reset(self) -> None:
+        self.state = self.view.start(1)
+        self.margin = 0.0
+
+    @property
+    def after(self) -> Numbers:
+        return self.state[0].cpu().numpy()
+
+    @torch.no_grad()
+    def step(self, element: Any) -> Step:
+        found = self.mutation.choices(element)
+        count = len(found.values)
+        recalled = self.view.recall(self.state).expand(count, -1)
+        new = self.view.step(self.view.gates(found.values), recalled, self.state.expand(count, -1))
+        self.state = new[:1].clone()
+        outputs = self.view.outputs(new).cpu()
+        reference = outputs[:1].expand(count, -1)
+        margins = self.output.margins(outputs, reference)
+        self.margin = float(margins[0])
+        close = ~(margins > self.view.doubt(outputs))
+        said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])
+        return weigh(label, said.numpy(), close.numpy(), found.probability.numpy())
+
+
+class Whole:
+    """A black box has no state to keep: the sequence so far is kept instead, up to `longest` elements, and run again at every step."""
+
+    def __init__(self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool) -> None:
+        self.net, self.mutation, self.output, self.longest, self.apart = net, mutation, output, longest, apart
+        self.reset()
+
+    def reset(self) -> None:
+        self.past: list[Tensor] = []
+        self.after: Numbers = np.zeros(0)  # its outputs, in the place of a state
+        self.margin = 0.0
+
+    def step(self, element: Any) -> Step:
+        if len(self.past) >= self.longest:
+            raise BadInput(
+                f"a stream of more than {self.longest} elements: {self.net.name} is a black box, so every step runs all of them again. "
+                f"Call reset() for a new stream, or raise max_length."
+            )
+        found = self.mutation.choices(element)
+        self.past.append(found.values[0])
+        prefixes = torch.stack(self.past).expand(len(found.values), len(self.past), *found.values.shape[1:]).clone()
+        prefixes[:, -1] = found.values
+        if len(self.past).bit_count() == 1:  # at lengths 1, 2, 4, 8 and so on: often enough, and it costs little
+            check_alone(self.net, prefixes[0])
+        outputs = ask(self.net, prefixes, apart=self.apart)
+        reference = outputs[:1].expand(len(outputs), -1)
+        self.after, self.margin = outputs[0].numpy(), float(self.output.margins(outputs[:1], outputs[:1])[0])
+        said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])
+        return weigh(label, said.numpy(), np.zeros(len(said), dtype=bool), found.probability.numpy())
+
+
+class Estimated:
+    """The network makes its own step; the abstract model says what mutants of the element would have done."""
+
+    def __init__(self, engine: Quick | Batched | Whole, mutation: Mutation, tree: Any) -> None:
+        self.engine, self.tree = engine, tree
+
+        def ready(token: int) -> tuple[int, bool]:
+            return int(mutation.abstract(torch.tensor([token]))[0]), not mutation.finite or len(mutation.choices(token).values) > 1
+
+        self._ready, self._mutation = lru_cache(maxsize=REMEMBERED)(ready), mutation
+
+    def reset(self) -> None:
+        self.engine.reset()
+
+    def step(self, element: Any) -> Step:
+        label = self.engine.step(element)[3]
+        group, attackable = self._ready(element) if isinstance(element, int) else (int(self._mutation.abstract(element[None])[0]), True)
+        if not attackable:
+            return 1.0, 1.0, 1.0, label, 1
+        value, support, low, high = self.tree.single(self.engine.after, group, label, float(self.engine.margin))
+        return value, low, high, label, int(support)
+
+
+Engine = Quick | Batched | Whole | Estimated

@@ -1,0 +1,260 @@
+"""Exact scores: every mutant of every element is run, and counted with its probability. For one replaced element that is a proof.
+
+All mutants of an element share the state before it, hence one recurrent product; what they bring in is a row of a table over the
+vocabulary. So a score now (k = 0) costs one recurrent product and, for each mutant, only element-wise work. A score k steps later, or
+at the end, carries the live mutants along in one batch: a mutant costs one product for each step it lives, n / 2 on average for the final
+score of a sequence of n. Memory is bounded: at most BYTES of mutants live at once, the rest waits for another sweep. A mutant whose
+state has become that of the unmutated sequence, bit for bit, is dropped: from there on both say the same.
+
+Arithmetic: the labels are those of the network as executed here. Where a label is decided by less than the view's `doubt`, rounding
+could make the user's module say otherwise, so the module itself is asked (`rerun`), and its answer counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.monitor.engine.in_flight import Live
+from holdfast.monitor.engine.opened import View, find
+from holdfast.monitor.engine.rerun import Data, check_alone, prefix_outputs
+from holdfast.monitor.mutation.choices import Mutation, Table, check_ids
+from holdfast.monitor.outputs import Classes, Output
+from holdfast.monitor.score import Steps
+from holdfast.network import Network
+
+Keep = Literal["labels", "states", "mutants"]
+SEQUENCES = 1024  # run side by side: their gates stay in the cache
+BYTES = 2**26  # of states and gates of live mutants
+ASKED = 2**16  # mutants of a black box at once
+CHECKED = 3  # sequences that a black box is asked about alone and in company
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """One row for each element of each sequence, by sequence, then place."""
+
+    sequence: Tensor  # (N,)
+    place: Tensor  # (N,)
+    elements: Tensor  # (N,) or (N, ...)
+    labels: Tensor  # (N,) the unmutated label k steps later; -1 where the sequence has ended
+    gamma: Tensor  # (N, labels) float64: how likely each label is when this element is replaced; NaN where the sequence has ended
+    attackable: Tensor  # (N,) bool
+    support: Tensor  # (N,) values that may stand here
+    outputs: Tensor  # (N, o) of the unmutated prefix that ends here
+    asked: int  # labels so close that the user's own module had to decide
+    states: Tensor | None = None  # (N, d) before the element
+    successors: Tensor | None = None  # (N, d) behind it
+    mutants: Tensor | None = None  # (M, d) behind each value that may stand in an attackable place, the original included
+    of: Tensor | None = None  # (M,) their rows
+    probability: Tensor | None = None  # (M,)
+
+    @property
+    def values(self) -> Tensor:
+        """(N,) float64: the scores, in [0, 1], and exactly 1 where no other label can be reached."""
+        other = self.gamma.scatter(1, self.labels.clamp_min(0)[:, None], 0.0).sum(1)
+        return torch.where(self.labels >= 0, (1 - other).clamp(0, 1), torch.nan)
+
+
+@torch.no_grad()
+def labels(
+    net: Network,
+    sequences: Sequence[Any],
+    mutation: Mutation,
+    *,
+    outputs: Output | None = None,
+    k: Steps = 0,
+    keep: Keep = "labels",
+    view: View | Literal["find"] | None = "find",
+    apart: bool = True,
+) -> Transitions:
+    """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again.
+
+    apart=False is for estimates: sequences share a batch, whether or not the network is known to keep them apart.
+    """
+    if not mutation.finite:
+        raise BadInput(f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled').")
+    if k != "final" and not (isinstance(k, int) and k >= 0):
+        raise BadInput(f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'.")
+    data = Data.of(sequences)
+    if net.vectors is not None:
+        check_ids(
+            data.elements, len(net.vectors), "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it."
+        )
+    found = find(net) if view == "find" else view
+    count = _Count.of(net, data, mutation, outputs or Classes(), k, apart)
+    if net.vectors is not None:
+        check_ids(count.table.values, len(net.vectors))
+    if found is not None and not found.covers(data.longest, count.table.values):
+        found = None
+    if found is None and keep != "labels":
+        raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
+    if found is None:
+        return count.black_box()
+    return count.white_box(found, keep)
+
+
+@dataclass(frozen=True)
+class _Count:
+    """The mutants of all rows, and what is known about them."""
+
+    net: Network
+    data: Data
+    output: Output
+    table: Table
+    element: Tensor  # (N,) row of the table
+    due: Tensor  # (N,) row at which the label is looked at; -1 where the sequence has ended
+    apart: bool
+
+    @staticmethod
+    def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
+        if data.elements.dim() == 1 and not data.elements.is_floating_point():
+            distinct, element = data.elements.unique(return_inverse=True)
+            table = mutation.table(distinct)
+        else:
+            table, element = mutation.table(data.elements), torch.arange(len(data.elements))
+        row = torch.arange(len(data.elements))
+        last = (data.offset + data.length - 1)[data.sequence]
+        due = last if k == "final" else torch.where(row + k <= last, row + k, -1)
+        return _Count(net, data, output, table, element, due, apart)
+
+    def mutants(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows, places in the table of everything but the original that may stand there."""
+        counts = self.table.counts[self.element[rows]] - 1
+        of = rows.repeat_interleave(counts)
+        first = self.table.start[self.element[rows]] + 1
+        within = torch.arange(len(of)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        return of, first.repeat_interleave(counts) + within
+
+    def _ask(self, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
+        return prefix_outputs(self.net, self.data, rows, ends, values, apart=self.apart)
+
+    # ---- a black box
+
+    def black_box(self) -> Transitions:
+        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED]:
+            check_alone(self.net, sequence)
+        rows = torch.arange(len(self.element))
+        base = self._ask(rows, rows)
+        of, choice = self.mutants(rows[self.due >= 0])
+        found = [
+            self._ask(o, self.due[o], self.table.values[c]) for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True) if len(o)
+        ]
+        return self._result(base, of, choice, torch.cat(found) if found else base[:0], asked=len(rows) + len(of))
+
+    # ---- an opened network
+
+    def white_box(self, view: View, keep: Keep) -> Transitions:
+        kept = _Kept(view, len(self.element), keep)
+        base = torch.empty(len(self.element), view.outputs(view.start(1)).shape[1], dtype=view.dtype)
+        self.output.count(base.shape[1])
+        found = []
+        for sequences in self.data.length.argsort(descending=True, stable=True).split(SEQUENCES):
+            of, choice = self.mutants(self._rows(sequences, self.due >= 0))
+            for begin in range(0, max(1, len(of)), self._most(view)):
+                part = slice(begin, begin + self._most(view))
+                touched = sequences if not begin else sequences[torch.isin(sequences, self.data.sequence[of[part]])]
+                mutated = self._sweep(view, touched, of[part], choice[part], base, kept)
+                found.append((of[part], choice[part], mutated))
+        of, choice, mutated = (torch.cat(parts) for parts in zip(*found, strict=True))
+        asked = self._decide_close_calls(view, base, of, choice, mutated)
+        return kept.added(self, self._result(base, of, choice, mutated, asked))
+
+    def _rows(self, sequences: Tensor, wanted: Tensor) -> Tensor:
+        """The wanted rows of some sequences, one after the other."""
+        length = self.data.length[sequences]
+        begin = self.data.offset[sequences] - (length.cumsum(0) - length)
+        rows = torch.arange(int(length.sum())) + begin.repeat_interleave(length)
+        return rows[wanted[rows]]
+
+    @staticmethod
+    def _most(view: View) -> int:
+        """How many live mutants fit."""
+        numbers = 2 * view.width + 3 * view.recall(view.start(1)).shape[1]
+        return max(256, BYTES // (4 * numbers))
+
+    def _sweep(self, view: View, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept") -> Tensor:
+        """Sequences, longest first, side by side through time, with these mutants. Writes their outputs to `base` (N, o), returns those
+        of the mutants when they are due."""
+        place, offset, length = self.data.place, self.data.offset[sequences], self.data.length[sequences]
+        rank = torch.empty(len(self.data.length), dtype=torch.int64).index_put_((sequences,), torch.arange(len(sequences)))
+        owner, due = rank[self.data.sequence[of]], place[self.due[of]]
+        order = place[of].argsort(stable=True)
+        born = order.split(torch.bincount(place[of], minlength=int(length[0])).tolist())
+        alive = (length[:, None] > torch.arange(int(length[0]))).sum(0).tolist()
+        live, state = Live(view, len(of)), view.start(len(sequences))
+        for t, (count, young) in enumerate(zip(alive, born, strict=True)):
+            row, state = offset[:count] + t, state[:count]
+            gates = view.gates(self.data.elements[row])
+            recalled = view.recall(state) if t else view.recall(state[:1]).expand(count, -1)  # all begin alike
+            live.advance(gates)
+            if len(young):
+                above = owner[young].to(view.device)
+                entered = view.gates(self.table.values[choice[young]])
+                fresh = view.step(entered, recalled.index_select(0, above), state.index_select(0, above))
+                live.join(young, owner[young], due[young], fresh)
+                kept.mutated(of[young], choice[young], fresh)
+            new = view.step(gates, recalled, state)
+            live.leave(t, new)
+            kept.base(row, state, new)
+            base[row] = view.outputs(new).cpu()
+            state = new
+        return live.outputs(base[self.due[of]])
+
+    def _decide_close_calls(self, view: View, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor) -> int:
+        """Where rounding could decide, the user's module does; in place. -> how many were asked."""
+        close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
+        if len(close):
+            base[close] = self._ask(close, close)
+        doubtful = close[:0]
+        if len(of):
+            doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > view.doubt(mutated))).nonzero()[:, 0]
+        if len(doubtful):
+            rows = of[doubtful]
+            mutated[doubtful] = self._ask(rows, self.due[rows], self.table.values[choice[doubtful]])
+        return len(close) + len(doubtful)
+
+    def _result(self, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor, asked: int) -> Transitions:
+        count = self.output.count(base.shape[1])
+        at = self.due.clamp_min(0)
+        label = torch.where(self.due >= 0, self.output.own(base)[at], -1)
+        first = self.table.start[self.element]
+        row, share = [torch.arange(len(label)), of], [self.table.probability[first], self.table.probability[choice]]
+        said = [self.output.labels(base, base)[at], self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
+        gamma = torch.bincount(torch.cat(row) * count + torch.cat(said), weights=torch.cat(share), minlength=len(label) * count)
+        gamma = torch.where(self.due[:, None] >= 0, gamma.reshape(-1, count), torch.nan)
+        support = self.table.counts[self.element]
+        return Transitions(self.data.sequence, self.data.place, self.data.elements, label, gamma, support > 1, support, base, asked)
+
+
+class _Kept:
+    """States, where somebody wants to see them."""
+
+    def __init__(self, view: View, size: int, keep: Keep) -> None:
+        self.keep = keep
+        self.before = torch.empty(size if keep != "labels" else 0, view.width, dtype=view.dtype)
+        self.behind = torch.empty_like(self.before)
+        self.mutants: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def base(self, row: Tensor, state: Tensor, new: Tensor) -> None:
+        if self.keep != "labels":
+            self.before[row], self.behind[row] = state.cpu(), new.cpu()
+
+    def mutated(self, of: Tensor, choice: Tensor, state: Tensor) -> None:
+        if self.keep == "mutants":
+            self.mutants.append((of, choice, state.cpu()))
+
+    def added(self, count: _Count, found: Transitions) -> Transitions:
+        if self.keep == "labels":
+            return found
+        found = replace(found, states=self.before, successors=self.behind)
+        if self.keep == "states":
+            return found
+        rows = found.attackable.nonzero()[:, 0]
+        mutants = [(rows, count.table.start[count.element[rows]], self.behind[rows]), *self.mutants]
+        of, choice, state = (torch.cat(parts) for parts in zip(*mutants, strict=True))
+        order = of.argsort(stable=True)
+        return replace(found, mutants=state[order], of=of[order], probability=count.table.probability[choice[order]])

@@ -1,0 +1,59 @@
+"""Mutants on their way from the place where they begin to the place where they are looked at, all in one batch."""
+
+import torch
+from torch import Tensor
+
+from holdfast.monitor.engine.opened import View
+
+
+class Live:
+    """Each mutant knows the sequence it runs beside (`owner`) and the step at which it is looked at (`due`)."""
+
+    def __init__(self, view: View, count: int) -> None:
+        self.view = view
+        self.count = count
+        none = torch.zeros(0, dtype=torch.int64, device=view.device)
+        self.mutant, self.owner, self.due = none, none, none
+        self.state = torch.zeros(0, view.width, dtype=view.dtype, device=view.device)
+        self.left: list[tuple[Tensor, Tensor]] = []  # mutants and their outputs
+        self.merged: list[Tensor] = []
+
+    def advance(self, gates: Tensor) -> None:
+        """All by the next element of their own sequence; gates (sequences, G) are read, not used up."""
+        if len(self.mutant):
+            self.state = self.view.step(gates.index_select(0, self.owner), self.view.recall(self.state), self.state)
+
+    def join(self, mutant: Tensor, owner: Tensor, due: Tensor, state: Tensor) -> None:
+        new = (*(t.to(self.view.device) for t in (mutant, owner, due)), state)
+        old = (self.mutant, self.owner, self.due, self.state)
+        self.mutant, self.owner, self.due, self.state = (
+            (torch.cat(pair) for pair in zip(old, new, strict=True)) if len(self.mutant) else new
+        )
+
+    def leave(self, t: int, base: Tensor) -> None:
+        """Those who are due; and those whose state is that of their sequence, bit for bit: they will say the same ever after."""
+        if not len(self.mutant):
+            return
+        over = self.due == t
+        if bool(over.all()):
+            self.left.append((self.mutant, self.view.outputs(self.state)))
+            self._keep(over.logical_not_())
+            return
+        if bool(over.any()):
+            self.left.append((self.mutant[over], self.view.outputs(self.state[over])))
+        same = (self.state == base.index_select(0, self.owner)).all(1) & ~over
+        if bool(same.any()):
+            self.merged.append(self.mutant[same])
+        gone = over | same
+        if bool(gone.any()):
+            self._keep(~gone)
+
+    def _keep(self, chosen: Tensor) -> None:
+        self.mutant, self.owner, self.due, self.state = (x[chosen] for x in (self.mutant, self.owner, self.due, self.state))
+
+    def outputs(self, unmutated: Tensor) -> Tensor:
+        """(count, o); unmutated (count, o) holds what their sequences say when they are due."""
+        found = unmutated.clone()
+        for mutant, outputs in self.left:
+            found[mutant.cpu()] = outputs.cpu()
+        return found

@@ -1,0 +1,62 @@
+"""Scores from draws, where the set is infinite or too large: a share of hits with its Clopper-Pearson interval.
+
+Each interval holds with its confidence on its own, not all of them at once.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.monitor.mutation.choices import Choices, Mutation, Table, are_ids
+
+
+def interval(hits: Tensor | int, count: int, confidence: float) -> tuple[Tensor, Tensor]:
+    """Clopper-Pearson: the true share lies within with at least this confidence, whatever it is."""
+    k, outside = np.asarray(hits, dtype=np.float64), (1 - confidence) / 2
+    low = np.where(k > 0, betaincinv(np.maximum(k, 1), count - k + 1, outside), 0.0)
+    high = np.where(k < count, betaincinv(k + 1, np.maximum(count - k, 1), 1 - outside), 1.0)
+    return torch.from_numpy(low), torch.from_numpy(high)
+
+
+@dataclass(frozen=True)
+class Drawn(Mutation):
+    """`count` draws of another mutation as a finite set: each draw has probability 1 / count, the original only that of its draws.
+
+    rows: only these frames of those asked for are mutated, so that long sequences can be taken in parts.
+    """
+
+    mutation: Mutation
+    count: int
+    generator: torch.Generator
+    rows: range | None = None
+    kind: ClassVar[str] = "drawn"
+
+    def choices(self, element: Any) -> Choices:
+        own = torch.as_tensor(element)
+        draws = self.mutation.sample(element, self.count, self.generator).to(own.dtype)
+        if own.dim() == 0:  # a token is drawn many times, and run once
+            values, times = draws.unique(return_counts=True)
+            other = values != own
+            return Choices(
+                torch.cat([own[None], values[other]]), torch.cat([times[~other].sum()[None], times[other]]).double() / self.count
+            )
+        share = torch.full((self.count + 1,), 1 / self.count, dtype=torch.float64)
+        share[0] = 0
+        return Choices(torch.cat([own[None], draws]), share)
+
+    def table(self, elements: Any) -> Table:
+        if self.rows is None or are_ids(elements):
+            return super().table(elements)
+        alone = torch.ones(1, dtype=torch.float64)
+        return Table.of(self.choices(x) if row in self.rows else Choices(x[None], alone) for row, x in enumerate(elements))
+
+    def abstract(self, elements: Tensor) -> Tensor:
+        return self.mutation.abstract(elements)
+
+    def settings(self) -> dict[str, Any]:
+        raise BadInput("draws are not saved; save the mutation they come from.")

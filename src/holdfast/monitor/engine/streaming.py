@@ -1,0 +1,146 @@
+"""Models that keep their state outside: a streaming model hands its state in and out, and the monitor steps it as it is.
+
+class Vad(Streaming):
+    width = 320
+    def step(self, state, frames): ...; return state, probability
+
+net = hf.Network.from_torch(Vad())          # reads (batch, time, ...) like any other
+hf.Monitor.fit(net, recordings, hf.Noise(0.1), outputs=hf.Bins((0.5,)))
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import BadInput
+from holdfast.monitor.engine.recurrent import MARGIN
+from holdfast.monitor.engine.rerun import CLOSE, alone
+from holdfast.monitor.structure.unchanged import Watched
+from holdfast.network import Network
+
+PROBES, LONGEST, ROWS = 6, 7, 5  # sequences, elements and copies on which the steps must agree with the network
+PART = 1024  # states stepped at once: what a front of convolutions unfolds stays in the cache
+
+
+class Streaming(nn.Module, ABC):
+    """One step of a model for a whole batch; the state is one row of `width` numbers, in whatever order the model likes."""
+
+    width: int
+
+    def start(self, count: int) -> Tensor:
+        """(count, width): before the first element. Zero unless the model says otherwise."""
+        like = next((t for t in (*self.parameters(), *self.buffers()) if t.is_floating_point()), torch.zeros(()))
+        return like.new_zeros(count, self.width)
+
+    @abstractmethod
+    def step(self, state: Tensor, elements: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, width), (n, ...) -> the states behind the elements (n, width), the outputs (n, o). No row may look at another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, time, ...) -> (n, o): the output behind the last element."""
+        state, outputs = self.start(len(x)), None
+        for place in range(x.shape[1]):
+            state, outputs = self.step(state, x[:, place])
+        if outputs is None:
+            raise BadInput("a sequence is empty: there is nothing to answer.")
+        return outputs
+
+
+def _only_steps(adapter: nn.Module, model: Streaming) -> bool:
+    """The network is the steps and nothing else: no forward of its own, no hooks, no scaling, no order of axes of its own."""
+    own = type(model).forward is not Streaming.forward or "forward" in vars(model)
+    hooks = any(getattr(part, name) for part in (adapter, model) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    changed = any(getattr(adapter, name, None) is not None for name in ("mean", "std", "pool"))
+    return not (own or hooks or changed or getattr(adapter, "time_first", False) or getattr(adapter, "takes_lengths", False))
+
+
+class Opened:
+    """A Streaming model as the monitor sees one. A state carries the output that belongs to it in its last columns."""
+
+    def __init__(self, net: Network, model: Streaming, outputs: int) -> None:
+        self.net, self.model, self.dtype, self.device = net, model, net.dtype, net.device
+        self.size = outputs
+        self.width = model.width + outputs
+        self.tokens: int | None = None
+        self.slack = self.relative = 0.0
+
+    @staticmethod
+    def of(net: Network, sequences: Sequence[Tensor] = ()) -> "Opened | None":
+        """None where the network is no Streaming module, or does more than its steps do. sequences: some to check that on."""
+        model = getattr(net.module, "model", None)
+        if not isinstance(model, Streaming) or not _only_steps(net.module, model):
+            return None
+        shape = [size or 1 for size in (net.shape or (1, 1))[1:]]
+        probes = [torch.as_tensor(sequence)[:LONGEST] for sequence in list(sequences)[:PROBES]]
+        probes = probes or [torch.randn(LONGEST, *shape, generator=torch.Generator().manual_seed(0))]
+        try:
+            with torch.no_grad():
+                state, outputs = model.step(model.start(1).clone(), probes[0][:1].to(net.device, net.dtype).clone())
+        except Exception as error:  # any line of the user's own code may fail
+            raise BadInput(
+                f"{net.name}: step failed on an element of shape {tuple(probes[0].shape[1:])} ({error}). Say the shape of an input to the "
+                f"network, as in shape=(1, 512) for frames of 512 numbers."
+            ) from error
+        if state.shape != (1, model.width) or outputs.dim() != 2 or len(outputs) != 1:
+            raise BadInput(
+                f"{net.name}: step answered a state {tuple(state.shape)} and outputs {tuple(outputs.shape)} to one element; expected "
+                f"(1, {model.width}) and (1, outputs)."
+            )
+        view, watched = Opened(net, model, outputs.shape[1]), Watched(model)
+        kept: list[str] = []
+        agrees = view._agrees(probes)
+        watched.check(kept.append)
+        return view if agrees and not kept else None
+
+    def _agrees(self, probes: Sequence[Tensor]) -> bool:
+        """Several rows at once, each another, against the network on one at a time, which may sum in another order."""
+        reached, truth = [], []
+        for probe in probes:
+            if alone(self.net, probe) is not None:
+                return False
+            rows = [probe * (-0.5) ** row if row % 2 else probe.roll(row, 0) for row in range(ROWS)]
+            state = self.start(ROWS)
+            for frames in torch.stack(rows, 1):
+                state = self.advance(state, frames)
+            reached.append(self.outputs(state))
+            truth += [self.net(row[None]).to(self.device) for row in rows]
+        scale, apart = float(torch.cat(truth).abs().max()), float((torch.cat(reached) - torch.cat(truth)).abs().max())
+        close = CLOSE.get(self.dtype, 0.0) * scale
+        self.slack = max(close, MARGIN * apart)
+        self.relative = self.slack / scale if scale else 0.0
+        return apart <= 10 * close
+
+    def start(self, count: int) -> Tensor:
+        state = self.model.start(count)
+        return torch.cat([state, state.new_zeros(count, self.size)], 1).detach()
+
+    def gates(self, elements: Tensor) -> Tensor:
+        """Frames as they are: the model's front may read the state too."""
+        return elements.to(self.device, self.dtype)
+
+    def recall(self, state: Tensor) -> Tensor:
+        return state
+
+    def step(self, gates: Tensor, recalled: Tensor, state: Tensor) -> Tensor:
+        """(m, ...), unused, (m, width) -> (m, width)."""
+        before = state[:, : self.model.width]
+        with torch.no_grad():  # copies: a step may write into what it is given
+            parts = [
+                torch.cat(self.model.step(s.clone(), e.clone()), 1) for s, e in zip(before.split(PART), gates.split(PART), strict=True)
+            ]
+        return torch.cat(parts)
+
+    def advance(self, state: Tensor, elements: Tensor) -> Tensor:
+        return self.step(self.gates(elements), state, state)
+
+    def outputs(self, state: Tensor) -> Tensor:
+        return state[:, self.model.width :]
+
+    def doubt(self, outputs: Tensor) -> Tensor:
+        return (outputs.abs().amax(1) * self.relative).clamp_min(self.slack)
+
+    def covers(self, sequence: Tensor, values: Tensor) -> bool:
+        """A Streaming model is its steps, however many."""
+        return True

@@ -1,0 +1,1 @@
+"""What may stand in the place of an element: sets of tokens, typos, noise on frames."""

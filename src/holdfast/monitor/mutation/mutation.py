@@ -1,0 +1,96 @@
+"""All mutations: sets of tokens, typos, noise on frames, your own function; and how each is read back from a file."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput
+from holdfast.monitor.mutation.choices import Choices, Mutation, Table
+from holdfast.monitor.mutation.groups import Groups
+from holdfast.monitor.mutation.typos import Typos, misspellings
+
+__all__ = ["Choices", "Groups", "Mutation", "Noise", "Own", "Table", "Typos", "misspellings", "restore"]
+
+TINY = 1e-300  # the logarithm of a draw of exactly zero
+
+
+@dataclass(frozen=True)
+class Noise(Mutation):
+    """A frame becomes any frame within the norm ball around it, all equally likely; values are kept between `low` and `high`."""
+
+    radius: float
+    p: float = 2.0
+    low: float | None = None
+    high: float | None = None
+    finite: ClassVar[bool] = False
+    kind: ClassVar[str] = "noise"
+
+    def __post_init__(self) -> None:
+        if not (self.radius >= 0 and math.isfinite(self.radius)) or self.p not in (1, 2, math.inf):
+            raise BadInput(f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the norm 1, 2 or inf.")
+
+    def choices(self, element: Any) -> Choices:
+        raise BadInput("noise has infinitely many values; it can be sampled (mode='sampled'), not enumerated.")
+
+    def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
+        """Uniform in the ball: with |g_i|^p ~ Gamma(1/p) and e ~ Exp(1), g / (sum |g_i|^p + e)^(1/p) is (Barthe et al. 2005).
+
+        For p = 1 that is an exponential, for p = 2 half the square of a normal number.
+        """
+        centre = torch.as_tensor(element)
+        if not centre.is_floating_point():
+            raise BadInput("noise needs frames of numbers, got integers; for token ids give sets (Groups) or Typos.")
+        shape = (count, *centre.shape)
+        if math.isinf(self.p):
+            step = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+        else:
+            normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+            power = (
+                normal.square() / 2 if self.p == 2 else -torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+            )
+            extra = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+            size = power.reshape(count, -1).sum(1) + extra
+            step = normal.sign() * (power / size.reshape(-1, *(1 for _ in centre.shape))) ** (1 / self.p)
+        moved = centre + (self.radius * step).to(centre.dtype)
+        return moved.clamp(self.low, self.high) if self.low is not None or self.high is not None else moved
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "radius": self.radius,
+            "p": self.p if math.isfinite(self.p) else "inf",
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+@dataclass(frozen=True)
+class Own(Mutation):
+    """Your function: element -> [(value, probability), ...], the element itself among them."""
+
+    function: Callable[[Any], Iterable[tuple[Any, float]]]
+    kind: ClassVar[str] = "own"
+
+    def choices(self, element: Any) -> Choices:
+        pairs = list(self.function(element.clone() if isinstance(element, Tensor) else element))  # the function may write into it
+        return Choices.of(element, [value for value, _ in pairs], [probability for _, probability in pairs])
+
+    def settings(self) -> dict[str, Any]:
+        raise BadInput("a mutation made of your own function cannot be saved: write its sets down with Groups.of_sets, or fit again.")
+
+
+def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutation:
+    """What `settings` and `tensors` wrote down."""
+    given = {key: value for key, value in settings.items() if key != "kind"}
+    match settings.get("kind"):
+        case "groups":
+            return Groups(Table(tensors["start"], tensors["values"], tensors["probability"]))
+        case "typos":
+            return Typos(**given)
+        case "noise":
+            return Noise(**{**given, "p": float(given["p"])})
+    raise BadInput(f"no mutation is called {settings.get('kind')!r}; was this written by a newer version?")

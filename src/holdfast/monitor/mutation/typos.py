@@ -1,0 +1,80 @@
+"""Slips of the keyboard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+
+from holdfast.errors import BadInput
+from holdfast.monitor.mutation.choices import Choices, Mutation
+
+TYPOS = ("swap", "delete", "insert", "keyboard")
+ROWS = ("1234567890", "qwertyuiop", "asdfghjkl", "zxcvbnm")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _neighbouring_keys() -> dict[str, str]:
+    """Keys that touch on a QWERTY keyboard: left, right, and the two above and below."""
+    at = {key: (row, column + 0.5 * row) for row, keys in enumerate(ROWS) for column, key in enumerate(keys)}
+    touch = {a: [b for b in at if b != a and abs(at[a][0] - at[b][0]) <= 1 and abs(at[a][1] - at[b][1]) <= 1] for a in at}
+    return {key: "".join(keys) for key, keys in touch.items()}
+
+
+KEYS = _neighbouring_keys()
+
+
+def misspellings(word: str, kinds: Sequence[str] = TYPOS) -> set[str]:
+    """All words one slip away: two neighbouring letters swapped, one left out, one too many, one from the key beside."""
+    found: set[str] = set()
+    if "swap" in kinds:
+        found |= {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}
+    if "delete" in kinds and len(word) > 1:
+        found |= {word[:i] + word[i + 1 :] for i in range(len(word))}
+    if "insert" in kinds:
+        found |= {word[:i] + letter + word[i:] for i in range(len(word) + 1) for letter in LETTERS}
+    if "keyboard" in kinds:
+        found |= {word[:i] + key + word[i + 1 :] for i, letter in enumerate(word) for key in KEYS.get(letter.lower(), "")}
+    return found - {word}
+
+
+@dataclass(frozen=True, eq=False)
+class Typos(Mutation):
+    """A word becomes what one slip of the keyboard makes of it; every spelling, the right one included, is as likely as any other.
+
+    A misspelling that is a word of the vocabulary becomes that word, any other the `unknown` token; without one it is left out.
+    characters=True: the tokens are characters, and one is replaced by those on the keys around it (a sequence keeps its length).
+    """
+
+    vocabulary: tuple[str, ...]
+    unknown: int | None = None
+    kinds: tuple[str, ...] = TYPOS
+    characters: bool = False
+    kind: ClassVar[str] = "typos"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vocabulary", tuple(self.vocabulary))
+        object.__setattr__(self, "kinds", ("keyboard",) if self.characters else tuple(self.kinds))
+        if strange := set(self.kinds) - set(TYPOS):
+            raise BadInput(f"no such typos: {', '.join(sorted(strange))}; there are {', '.join(TYPOS)}.")
+        if self.unknown is not None and not 0 <= self.unknown < len(self.vocabulary):
+            raise BadInput(f"unknown={self.unknown} is no token: the vocabulary has {len(self.vocabulary)} words.")
+        place = {word: i for i, word in enumerate(self.vocabulary)}
+        object.__setattr__(self, "_choices", lru_cache(maxsize=2**16)(lambda own: self._made(own, place)))
+
+    def choices(self, element: Any) -> Choices:
+        made: Choices = self._choices(int(element))  # type: ignore[attr-defined]
+        return made
+
+    def _made(self, own: int, place: Mapping[str, int]) -> Choices:
+        if not 0 <= own < len(self.vocabulary):
+            return Choices(torch.tensor([own]), torch.ones(1, dtype=torch.float64))
+        spelled = (place.get(word, self.unknown) for word in sorted(misspellings(self.vocabulary[own], self.kinds)))
+        return Choices.of(own, [own, *(i for i in spelled if i is not None)])
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind, "vocabulary": list(self.vocabulary), "unknown": self.unknown, "kinds": list(self.kinds),
+            "characters": self.characters,
+        }  # fmt: skip

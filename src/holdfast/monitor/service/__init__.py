@@ -1,0 +1,1 @@
+"""The monitor as an HTTP service."""

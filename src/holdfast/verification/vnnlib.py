@@ -1,0 +1,475 @@
+"""VNN-LIB: a question about a network as a text file. X_i are its inputs, Y_i its outputs, and the file describes what must NOT happen.
+
+The asserts, joined by and, are brought into one form: a list of boxes of inputs, each with the polytopes that the outputs must avoid
+there. Numbers are kept as they are written (fractions): a counterexample is checked without any rounding, and whatever float64 cannot
+write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them (`Spec.missed`). The file is read once from left to
+right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
+"""
+
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import BadInput, UnreadableFile
+from holdfast.property.avoid import Avoid
+
+MOST_BYTES = 2**29
+MOST_CASES = 2**16  # alternatives after multiplying out
+VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
+TOKEN = re.compile(r"[()]|[^\s()]+")
+VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
+VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?")  # of a length that can be computed with
+LARGEST = Fraction(torch.finfo(torch.float64).max)
+USUAL = 2**64  # factors up to this size, and down to its inverse, are taken as they are written
+WHOLE = 2**53  # float64 writes every whole number below
+IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "exit")
+
+Name: TypeAlias = tuple[Literal["X", "Y"], int]
+Token: TypeAlias = tuple[str, int]  # with its line
+
+
+@dataclass(frozen=True)
+class Term:
+    """sum of factor * variable, plus a constant."""
+
+    factors: dict[Name, Fraction]
+    constant: Fraction
+
+
+@dataclass(frozen=True)
+class Atom:
+    """sum of factor * variable <= bound, or < where it is strict; `line` is where it stands."""
+
+    factors: dict[Name, Fraction]
+    bound: Fraction
+    strict: bool
+    line: int
+
+
+Formula: TypeAlias = list[list[Atom]]  # any of these, all atoms of it
+Item: TypeAlias = "str | Term | Formula"
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of an input's interval."""
+
+    value: Fraction
+    strict: bool
+
+
+Box: TypeAlias = tuple[tuple[End, ...], tuple[End, ...]]  # lower and upper ends
+
+
+@dataclass(frozen=True)
+class Row:
+    """sum of factor * Y_i <= bound, or < where it is strict."""
+
+    factors: tuple[tuple[int, Fraction], ...]
+    bound: Fraction
+    strict: bool
+
+    def holds(self, outputs: Sequence[float]) -> bool:
+        total = sum((factor * Fraction(outputs[i]) for i, factor in self.factors), Fraction(0))
+        return total < self.bound if self.strict else total <= self.bound
+
+    @cached_property
+    def scaled(self) -> "Row":
+        """The same condition times a positive number: factors such as 0.1 that float64 cannot write become the smallest whole numbers of
+        the same ratio, which it mostly can; and none is so large or so small that computing with it would overflow."""
+        sizes = [abs(factor) for _, factor in self.factors]
+        if max(sizes) <= USUAL and min(sizes) * USUAL >= 1 and all(_writable(size) for size in sizes):
+            return self
+        by = Fraction(math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes)))
+        largest = int(max(sizes) * by)
+        by = by if largest < WHOLE else by / 2 ** (largest.bit_length() - 1)
+        return Row(tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A box of inputs and the polytopes that the outputs must avoid there."""
+
+    lower: tuple[End, ...]
+    upper: tuple[End, ...]
+    polytopes: tuple[tuple[Row, ...], ...]
+
+    def holds(self, inputs: Sequence[float]) -> bool:
+        """Whether the box holds a point, without any rounding."""
+        for given, low, high in zip(inputs, self.lower, self.upper, strict=True):
+            if not math.isfinite(given):
+                return False
+            value = Fraction(given)
+            if not (low.value < value if low.strict else low.value <= value):
+                return False
+            if not (value < high.value if high.strict else value <= high.value):
+                return False
+        return True
+
+    def met(self, outputs: Sequence[float]) -> bool:
+        """Whether the outputs lie in one of the polytopes, without any rounding."""
+        return any(all(row.holds(outputs) for row in rows) for rows in self.polytopes)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A whole file. A failure is a point of some case's box whose outputs lie in one of that case's polytopes."""
+
+    name: str
+    inputs: int
+    outputs: int
+    cases: tuple[Case, ...]
+
+    def box(self) -> tuple[Tensor, Tensor]:
+        """-> lower, upper (cases, inputs) float64, rounded outwards: no point that the file allows is left out."""
+        lower = [[_rounded(end.value, -1) for end in case.lower] for case in self.cases]
+        upper = [[_rounded(end.value, +1) for end in case.upper] for case in self.cases]
+        return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+
+    def inside(self) -> tuple[Tensor, Tensor]:
+        """-> lower, upper (cases, inputs) float64: between them lie exactly those of its numbers that the file allows. Where the lower is
+        above the upper there is none."""
+        lower = [[_inwards(end, +1) for end in case.lower] for case in self.cases]
+        upper = [[_inwards(end, -1) for end in case.upper] for case in self.cases]
+        return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+
+    def rules(self) -> Avoid:
+        """The polytopes in float64, offsets rounded so that none is smaller than written; shorter lists repeat their last entry."""
+        matrix = torch.zeros(self._sizes(), dtype=torch.float64)
+        offset = torch.zeros(matrix.shape[:3], dtype=torch.float64)
+        for place, row in self._rows():
+            offset[place] = -_rounded(row.bound, +1)
+            for i, factor in row.factors:
+                matrix[(*place, i)] = float(factor)
+        return Avoid(matrix, offset)
+
+    def missed(self) -> Tensor:
+        """-> (cases, polytopes, rows, outputs) float64: how far the factors of `rules` may be from those in the file, at most."""
+        found = torch.zeros(self._sizes(), dtype=torch.float64)
+        for place, row in self._rows():
+            for i, factor in row.factors:
+                found[(*place, i)] = _rounded(abs(factor - Fraction(float(factor))), +1)
+        return found
+
+    def _sizes(self) -> tuple[int, int, int, int]:
+        polytopes = max(len(case.polytopes) for case in self.cases)
+        rows = max(1, max(len(rows) for case in self.cases for rows in case.polytopes))
+        return len(self.cases), polytopes, rows, self.outputs
+
+    def _rows(self) -> Iterator[tuple[tuple[int, int, int], Row]]:
+        """Every row that a table of all cases has, with its place there."""
+        _, polytopes, rows, _ = self._sizes()
+        for c, case in enumerate(self.cases):
+            for p in range(polytopes):
+                written = case.polytopes[min(p, len(case.polytopes) - 1)]
+                for r in range(rows if written else 0):
+                    yield (c, p, r), written[min(r, len(written) - 1)].scaled
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether float64 writes every factor of an output, up to a common one for each row."""
+        return all(_writable(f) for case in self.cases for rows in case.polytopes for row in rows for _, f in row.scaled.factors)
+
+
+def read_vnnlib(file: str | Path) -> Spec:
+    """A .vnnlib file, or one packed by gzip."""
+    path = Path(file)
+    return parse(_text(path), str(path))
+
+
+def parse(text: str, name: str = "property") -> Spec:
+    """The text of a file; BadInput says in which line it cannot be understood. A file of version 2 says so at its beginning."""
+    version = VERSION.match(text)
+    if version is None:
+        return spec_of(_tokens(text), name)
+    if not version[1].startswith("2."):
+        raise BadInput(f"{name}: VNN-LIB version {version[1]} is not known: 1 (which says nothing of its version) and 2.0 are.")
+    from holdfast.verification.vnnlib2 import parse2  # reads with a package that few need
+
+    return parse2(text, name)
+
+
+def spec_of(tokens: Iterable[Token], name: str) -> Spec:
+    """Brackets and words of version 1, from wherever they come."""
+    reader = _Reader(name)
+    for token, line in tokens:
+        reader.read(token, line)
+    return reader.finished()
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    for number, line in enumerate(text.split("\n"), 1):
+        for token in TOKEN.findall(line.partition(";")[0]):
+            yield token, number
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as source:
+            content = source.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise UnreadableFile(f"{path}: no such file. Check the path.") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UnreadableFile(f"{path}: the gzip data is damaged ({error}). Compress or download it again.") from error
+    except OSError as error:
+        raise UnreadableFile(f"{path}: cannot be read ({error.strerror or error}).") from error
+    if len(content) > MOST_BYTES:
+        raise UnreadableFile(f"{path}: larger than {MOST_BYTES // 2**20} MiB, which no property should be.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"{path}: not text ({error}). Is it a VNN-LIB file?") from error
+
+
+def _rounded(value: Fraction, towards: int) -> float:
+    """The nearest float64 that is not below (towards +1) or above (towards -1) the number."""
+    near = float(value)
+    off = Fraction(near) < value if towards > 0 else Fraction(near) > value
+    return math.nextafter(near, towards * math.inf) if off else near
+
+
+def _inwards(end: End, towards: int) -> float:
+    """The first float64 at the end of an interval, seen from outside, that belongs to it."""
+    near = _rounded(end.value, towards)
+    return math.nextafter(near, towards * math.inf) if end.strict and Fraction(near) == end.value else near
+
+
+def _writable(value: Fraction) -> bool:
+    return Fraction(float(value)) == value
+
+
+def _size(value: Fraction) -> str:
+    """Of a number that may be too large to be written out."""
+    digits = (abs(value.numerator).bit_length() - value.denominator.bit_length()) * math.log10(2)
+    return f"about {'-' if value < 0 else ''}1e{round(digits)}"
+
+
+class _Reader:
+    """Keeps what stands in the brackets that are open."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.open: list[tuple[int, list[Item]]] = []  # for each open bracket its line and what stands in it so far
+        self.declared: dict[Name, int] = {}  # each with its line
+        self.asserted: list[Formula] = []
+
+    def refuse(self, line: int, message: str) -> BadInput:
+        return BadInput(f"{self.name}:{line}: {message}")
+
+    def read(self, token: str, line: int) -> None:
+        if token == "(":
+            self.open.append((line, []))
+        elif not self.open:
+            problem = "a closing bracket without an opening one" if token == ")" else f"{token!r} stands outside of any bracket"
+            raise self.refuse(line, f"{problem}. The file is damaged, or not VNN-LIB.")
+        elif token == ")":
+            begun, items = self.open.pop()
+            if self.open:
+                self.open[-1][1].append(self.worked_out(items, begun))
+            else:
+                self.command(items, begun)
+        else:
+            self.open[-1][1].append(token)
+
+    def command(self, items: list[Item], line: int) -> None:
+        match items:
+            case ["declare-const", str(name), "Real"] | ["declare-fun", str(name), "", "Real"]:
+                if VARIABLE.fullmatch(name) is None:
+                    raise self.refuse(
+                        line, f"{name!r} is declared, but variables must be called X_0, X_1, ... (inputs) or Y_0, ... (outputs)."
+                    )
+                self.declared.setdefault(_name(name), line)
+            case ["declare-const" | "declare-fun", *_]:
+                raise self.refuse(line, "expected (declare-const X_0 Real).")
+            case ["assert", list(formula)]:
+                self.asserted.append(formula)
+            case ["assert", *_]:
+                raise self.refuse(line, "expected (assert ...) around one comparison, or around one (and ...) or (or ...).")
+            case [str(word), *_] if word in IGNORED:
+                pass
+            case _:
+                shown = items[0] if items and isinstance(items[0], str) else "this"
+                raise self.refuse(line, f"{shown!r} is no command of VNN-LIB 1: expected declare-const or assert.")
+
+    def worked_out(self, items: list[Item], line: int) -> Item:
+        """The value of a bracket inside a command."""
+        if not items:
+            return ""  # the empty list of arguments in declare-fun
+        operator, rest = items[0], items[1:]
+        if operator in ("and", "or"):
+            return self.joined(str(operator), rest, line)
+        if operator in ("<=", ">=", "<", ">"):
+            return self.compared(str(operator), rest, line)
+        if operator in ("+", "-", "*"):
+            return self.computed(str(operator), rest, line)
+        shown = operator if isinstance(operator, str) else "a bracket"
+        raise self.refuse(line, f"{shown!r} cannot stand here: known are and, or, <=, >=, <, >, +, -, *.")
+
+    def joined(self, operator: str, items: list[Item], line: int) -> Formula:
+        formulas: list[Formula] = []
+        for item in items:
+            if not isinstance(item, list):
+                raise self.refuse(line, f"({operator} ...) joins comparisons, found {item if isinstance(item, str) else 'a sum'!r}.")
+            formulas.append(item)
+        if operator == "or":
+            return [case for formula in formulas for case in formula]
+        return self.multiplied(formulas, line)
+
+    def multiplied(self, formulas: list[Formula], line: int) -> Formula:
+        """All of them hold: every choice of one alternative from each. What leaves no choice is gathered first."""
+        cases = [[atom for formula in formulas if len(formula) == 1 for atom in formula[0]]]
+        for formula in formulas:
+            if len(formula) != 1:
+                if len(cases) * len(formula) > MOST_CASES:
+                    raise self.refuse(line, f"multiplied out, the file has more than {MOST_CASES} alternatives. Split it into several.")
+                cases = [before + case for before in cases for case in formula]
+        return cases
+
+    def compared(self, operator: str, items: list[Item], line: int) -> Formula:
+        if len(items) != 2:
+            raise self.refuse(line, f"({operator} ...) compares two things, found {len(items)}.")
+        left, right = (self.term(item, line) for item in items)
+        if operator in (">=", ">"):
+            left, right = right, left
+        difference = _sum([left, _scaled(right, Fraction(-1))])
+        return [[Atom(difference.factors, -difference.constant, operator in ("<", ">"), line)]]
+
+    def computed(self, operator: str, items: list[Item], line: int) -> Term:
+        terms = [self.term(item, line) for item in items]
+        if not terms:
+            raise self.refuse(line, f"({operator}) computes with nothing.")
+        if operator == "*":
+            moving = [term for term in terms if term.factors]
+            if len(moving) > 1:
+                raise self.refuse(line, "a product of two variables: only linear terms can be read.")
+            factor = Fraction(1)
+            for term in terms:
+                factor *= Fraction(1) if term.factors else term.constant
+            return _scaled(moving[0] if moving else Term({}, Fraction(1)), factor)
+        if operator == "-":
+            terms = [_scaled(terms[0], Fraction(-1))] if len(terms) == 1 else [terms[0], *(_scaled(t, Fraction(-1)) for t in terms[1:])]
+        return _sum(terms)
+
+    def term(self, item: Item, line: int) -> Term:
+        if isinstance(item, Term):
+            return item
+        if isinstance(item, list):
+            raise self.refuse(line, "a comparison stands where a number or a variable is expected.")
+        if VARIABLE.fullmatch(item):
+            if _name(item) not in self.declared:
+                raise self.refuse(line, f"{item} is not declared. Add (declare-const {item} Real) before it.")
+            return Term({_name(item): Fraction(1)}, Fraction(0))
+        if NUMBER.fullmatch(item):
+            return Term({}, Fraction(item))
+        if VALUE.fullmatch(item):
+            shown = item if len(item) <= 40 else f"{item[:40]}..."
+            raise self.refuse(
+                line, f"{shown!r} is too long: at most 400 digits before and after the point, and 3 in the exponent, are read."
+            )
+        raise self.refuse(line, f"{item!r} is neither a number nor a variable X_i or Y_i.")
+
+    def finished(self) -> Spec:
+        if self.open:
+            raise self.refuse(self.open[-1][0], "this bracket is never closed. The file is damaged or cut off.")
+        inputs, outputs = self.count("X"), self.count("Y")
+        # What leaves no choice is worked out once, then every choice of alternatives beside it.
+        common = _Alternative(self, [None] * inputs, [None] * inputs, [])
+        possible = all(common.take(atom) for formula in self.asserted if len(formula) == 1 for atom in formula[0])
+        choices = [formula for formula in self.asserted if len(formula) != 1]
+        lenient = sum(any("X" in (kind for kind, _ in atom.factors) for case in f for atom in case) for f in choices) > 1
+        found: dict[Box, list[tuple[Row, ...]]] = {}
+        for atoms in self.multiplied(choices, 1) if possible else ():
+            one = _Alternative(self, list(common.lower), list(common.upper), list(common.rows), lenient)
+            if all(one.take(atom) for atom in atoms):
+                found.setdefault(one.box(atoms), []).append(tuple(one.rows))
+        cases = tuple(Case(*box, tuple(dict.fromkeys(polytopes))) for box, polytopes in found.items())
+        return Spec(self.name, inputs, outputs, cases)
+
+    def count(self, kind: str) -> int:
+        """How many inputs or outputs there are: they must be numbered without a gap."""
+        numbers = {number for letter, number in self.declared if letter == kind}
+        missing = next((i for i in range(len(numbers)) if i not in numbers), None)
+        if not numbers or missing is not None:
+            raise BadInput(f"{self.name}: {kind}_{missing or 0} is not declared. Declare {kind}_0, {kind}_1, ... without a gap.")
+        return len(numbers)
+
+
+@dataclass
+class _Alternative:
+    """One way in which all asserts may hold."""
+
+    reader: _Reader
+    lower: list[End | None]
+    upper: list[End | None]
+    rows: list[Row]
+    lenient: bool = False  # several asserts offer boxes, and not every choice of them needs to leave something
+
+    def take(self, atom: Atom) -> bool:
+        """Add a condition; False where nothing can meet it any more."""
+        names = list(atom.factors)
+        if not names:
+            return atom.bound > 0 or (atom.bound == 0 and not atom.strict)
+        if all(kind == "Y" for kind, _ in names):
+            row = Row(tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict)
+            if abs(row.scaled.bound) > LARGEST:
+                terms = " and ".join(f"Y_{i}" for i, _ in row.factors[:3])
+                raise self.reader.refuse(atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64.")
+            self.rows.append(row)
+            return True
+        if len(names) > 1:
+            raise self.reader.refuse(atom.line, "compares an input with another variable: inputs must lie in a box, X_i against a number.")
+        left = self.narrowed(atom)
+        if not left and not self.lenient:
+            raise self.reader.refuse(atom.line, f"the lower end of X_{names[0][1]} is above its upper end.")
+        return left
+
+    def narrowed(self, atom: Atom) -> bool:
+        """Take in a bound of one input; False where nothing is left of its interval."""
+        (((_, i), factor),) = atom.factors.items()
+        end = End(atom.bound / factor, atom.strict)
+        if abs(end.value) > LARGEST:
+            raise self.reader.refuse(atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64.")
+        if factor > 0:
+            self.upper[i] = min((e for e in (self.upper[i], end) if e is not None), key=lambda e: (e.value, not e.strict))
+        else:
+            self.lower[i] = max((e for e in (self.lower[i], end) if e is not None), key=lambda e: (e.value, e.strict))
+        low, high = self.lower[i], self.upper[i]
+        return low is None or high is None or low.value < high.value or (low.value == high.value and not (low.strict or high.strict))
+
+    def box(self, atoms: list[Atom]) -> Box:
+        for kind, ends in (("lower", self.lower), ("upper", self.upper)):
+            if None in ends:
+                missing = ends.index(None)
+                where = f" in the alternative that ends in line {atoms[-1].line}" if atoms else ""
+                line = self.reader.declared["X", missing]
+                raise self.reader.refuse(line, f"X_{missing} has no {kind} bound{where}; every input needs both.")
+        return tuple(e for e in self.lower if e is not None), tuple(e for e in self.upper if e is not None)
+
+
+def _name(text: str) -> Name:
+    return "X" if text[0] == "X" else "Y", int(text[2:])
+
+
+def _sum(terms: Sequence[Term]) -> Term:
+    factors: dict[Name, Fraction] = {}
+    for term in terms:
+        for name, factor in term.factors.items():
+            factors[name] = factors.get(name, Fraction(0)) + factor
+    return Term({n: f for n, f in factors.items() if f}, sum((t.constant for t in terms), Fraction(0)))
+
+
+def _scaled(term: Term, factor: Fraction) -> Term:
+    return Term({n: f * factor for n, f in term.factors.items() if factor}, term.constant * factor)

@@ -1,0 +1,259 @@
+"""hf.risk: all three quantities from both sides, attacked."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.api import risk as risks
+from holdfast.problem import Problem
+from holdfast.result import Bound, Bracket, Evidence, by_definition
+
+FEW = 60  # queries for Q
+
+
+@pytest.fixture(scope="module")
+def net() -> hf.Network:
+    torch.manual_seed(1)
+    return hf.Network.from_torch(nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 3)).eval(), domain=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def x() -> Tensor:
+    return torch.rand(3, 4, generator=torch.Generator().manual_seed(2)) * 0.6 + 0.2
+
+
+def linear() -> tuple[hf.Network, Tensor]:
+    """Outputs (w.x, 0) with w = (1, -2, 0.5): the margin is w.x itself."""
+    model = nn.Linear(3, 2)
+    model.weight.data = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
+    model.bias.data = torch.zeros(2)
+    return hf.Network.from_torch(model.eval()), torch.tensor([[2.0, 0.25, 1.0]])
+
+
+@pytest.mark.parametrize(("norm", "steep"), [(1, 2.0), (2, math.sqrt(5.25)), (math.inf, 3.5)])
+def test_everything_is_known_of_a_linear_network(norm: float, steep: float) -> None:
+    net, x = linear()
+    [r] = hf.risk(net, x, "robustness", norm=norm, radius=0.1, queries=FEW)
+    score = 2.0
+    assert r.score == pytest.approx(score)
+    assert r.metric is not None
+    assert r.radius is not None
+    for bracket, truth in ((r.metric, steep), (r.worst, score - 0.1 * steep), (r.radius, score / steep)):
+        assert bracket.lower.value <= truth * (1 + 1e-6)
+        assert bracket.upper.value >= truth * (1 - 1e-6)
+        assert bracket.gap < 5e-3 * truth
+    assert r.estimate is not None
+    assert r.estimate.evidence.kind == "estimated"
+    assert r.estimate.value == pytest.approx(score / steep, rel=5e-3)
+
+
+QUESTIONS = [
+    ("robustness", {}), ("confidence", {"epsilon": 0.05}), ("runner-up", {}), ("targeted", {"target": 0}), ("least", {}),
+    ("uncertainty", {"epsilon": 0.01}), ("uncertainty", {"toward": torch.tensor([[0.2, 0.3, 0.5]])}), ("tie", {"epsilon": 0.01}),
+    ("reach", {"target": 1, "epsilon": 0.1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "options"), QUESTIONS)
+def test_no_point_of_the_ball_is_beyond_a_proved_end(net: hf.Network, x: Tensor, question: str, options: dict[str, object]) -> None:
+    if question == "targeted":
+        options = {"target": [0 if c else 1 for c in net(x).argmax(1).tolist()]}
+    radius = 0.15
+    found = hf.risk(net, x, question, radius=radius, queries=FEW, **options)  # type: ignore[arg-type]
+    twin = net.double(x)
+    assert twin is not None
+    score = score_of(question, options, net(x))
+    generator = torch.Generator().manual_seed(0)
+    ball = hf.Ball(x.double(), radius, math.inf, net.domain)
+    points = ball.sample(4000, generator)
+    scores = torch.stack([score(twin(part)) for part in points])
+    at = score(twin(x.double()))
+    for row, r in enumerate(found):
+        assert r.metric is not None
+        assert r.radius is not None
+        assert r.metric.upper.evidence.kind == "proved"
+        assert r.worst.lower.value <= float(scores[:, row].min()) + 1e-9
+        away = (points[:, row] - x[row].double()).abs().amax(1)
+        ratio = (scores[:, row] - at[row]).abs() / away
+        assert float(ratio.max()) <= r.metric.upper.value * (1 + 1e-9)
+        broken = away[~(scores[:, row] > 0)]
+        assert not len(broken) or r.radius.lower.value <= float(broken.min())
+        assert math.isfinite(r.metric.upper.value)
+        if r.example is not None:
+            assert float(score(twin(r.example[None].double().expand(len(x), -1)))[row]) <= 1e-6
+
+
+def score_of(question: str, options: dict[str, object], outputs: Tensor):  # type: ignore[no-untyped-def]
+    """The same properties in other words."""
+    top = outputs.argmax(1)
+    epsilon = float(options.get("epsilon", 0.0))  # type: ignore[arg-type]
+    rows = torch.arange(len(outputs))
+
+    def others(f: Tensor) -> Tensor:
+        return f.masked_fill(nn.functional.one_hot(top, 3).bool(), -math.inf).amax(1)
+
+    def probability(z: Tensor) -> Tensor:
+        return z.softmax(1)
+
+    if question == "robustness":
+        return lambda z: z[rows, top] - others(z)
+    if question == "confidence":
+        return lambda z: probability(z)[rows, top] - others(probability(z)) - epsilon
+    if question in ("runner-up", "targeted", "least"):
+        order = outputs.argsort(1, descending=True)
+        rival = torch.as_tensor(options["target"]) if question == "targeted" else order[:, 1 if question == "runner-up" else 2]
+        return lambda z: probability(z)[rows, top] - probability(z)[rows, rival]
+    if question == "uncertainty":
+        q = torch.as_tensor(options.get("toward", torch.full((1, 3), 1 / 3))).double()
+        return lambda z: (q * (q.log() - z.log_softmax(1))).sum(1) - epsilon
+    if question == "tie":
+        return lambda z: (probability(z).sort(1).values[:, 2] - probability(z).sort(1).values[:, 1]) - epsilon
+    level = outputs.double().softmax(1)[:, 1] + epsilon
+    return lambda z: level - probability(z)[:, 1]
+
+
+def test_only_the_patch_moves(net: hf.Network, x: Tensor) -> None:
+    mask = torch.tensor([True, False, True, False])
+    for r in hf.risk(net, x, "robustness", patch=mask, queries=FEW):
+        row = x[[float(v) == r.score for v in margins(net, x)]]
+        lowest = r.worst.upper.evidence.witness
+        assert lowest is not None
+        assert torch.equal(lowest[~mask], row[0][~mask])
+
+
+def margins(net: hf.Network, x: Tensor) -> list[float]:
+    first, second = net(x).topk(2).values.unbind(1)
+    return (first - second).double().tolist()
+
+
+def test_units_say_how_far_each_feature_moves(net: hf.Network, x: Tensor) -> None:
+    units = [1.0, 0.0, 0.5, 0.1]
+    boxed = hf.Box(x, *(net.domain.clamp(x + side * 0.1 * torch.tensor(units)) for side in (-1, 1)))
+    with_units = hf.risk(net, x, "robustness", radius=0.1, units=units, queries=FEW)
+    with_box = hf.risk(net, x, "robustness", region=boxed, queries=FEW)
+    for a, b in zip(with_units, with_box, strict=True):
+        assert a.worst.lower.value == pytest.approx(b.worst.lower.value, abs=1e-5)
+        assert a.metric is not None
+        assert b.metric is None
+        assert b.radius is None
+
+
+def test_a_function_in_torch_is_proved_and_one_in_numpy_is_searched(net: hf.Network, x: Tensor) -> None:
+    def score(z: Tensor) -> Tensor:
+        return z[:, 0] - z[:, 1] + 3
+
+    def same(z: Tensor) -> Tensor:
+        return torch.as_tensor(score(torch.as_tensor(np.asarray(z.detach().cpu()))))
+
+    proved, searched = hf.risk(net, x, score, radius=0.1, queries=FEW), hf.risk(net, x, same, radius=0.1, queries=FEW)
+    for a, b in zip(proved, searched, strict=True):
+        assert a.score == pytest.approx(b.score, abs=1e-5)
+        assert a.metric is not None
+        assert b.metric is not None
+        assert math.isfinite(a.metric.upper.value)
+        assert math.isinf(b.metric.upper.value)
+        assert math.isinf(b.worst.lower.value)
+        assert a.worst.lower.value <= b.worst.upper.value
+        assert b.metric.lower.value <= a.metric.upper.value
+
+
+def test_the_questions_hear_each_others_witnesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lie about the worst score that no search for worst scores meets is met by the witness of the radius, and the other way round."""
+    solved, (net, x) = risks._solved, linear()  # which can move by 4 / 7 in the maximum norm
+    for goal in ("worst", "radius"):
+        monkeypatch.setattr(risks, "_solved", _lying(goal, solved))
+        with pytest.raises(hf.Contradiction, match=r"Liar says at least 0\.99 .proved., \w+ says at most .* at input 0, the witness"):
+            hf.risk(net, x, "robustness", radius=0.9, queries=FEW)
+    monkeypatch.undo()
+    monkeypatch.setattr(risks, "metric_bound", lambda problem: torch.full((len(problem),), 1e-3))
+    with pytest.raises(hf.Contradiction, match=r"search for Q says at least .* slopes and shells says at most .* at input 0, the witness"):
+        hf.risk(net, x, "robustness", radius=0.9, queries=FEW)
+
+
+def _lying(goal: str, solved: Callable[..., list[Bracket]]) -> Callable[..., list[Bracket]]:
+    """Proves too much of one question, and finds nothing against it."""
+
+    def answer(problem: Problem, *arguments: Any) -> list[Bracket]:
+        if problem.goal != goal:
+            return solved(problem, *arguments)
+        return [Bracket(Bound(0.99, Evidence("proved", "Liar")), by_definition(math.inf)) for _ in range(len(problem))]
+
+    return answer
+
+
+def test_nothing_is_proved_of_a_black_box(net: hf.Network, x: Tensor) -> None:
+    box = hf.Network.from_callable(lambda a: net(torch.as_tensor(a)).numpy(), domain=(0, 1))
+    for r in hf.risk(box, x, "confidence", radius=0.3, queries=FEW):
+        assert r.metric is not None
+        assert r.radius is not None
+        assert (r.worst.lower.value, r.metric.upper.value, r.radius.lower.value) == (-math.inf, math.inf, 0.0)
+        assert r.metric.lower.value > 0
+
+
+def test_what_fails_at_the_input_itself_has_radius_zero(net: hf.Network, x: Tensor) -> None:
+    wrong = net(x).argmin(1)
+    for place, r in enumerate(hf.risk(net, x, "confidence", y=wrong, radius=0.1, queries=FEW)):
+        assert r.radius is not None
+        assert r.radius.closed
+        assert r.radius.upper.value == 0
+        assert "fails at the input itself" in r.radius.note
+        assert r.example is not None
+        assert torch.equal(r.example, x[place])
+        assert r.estimate is None
+
+
+def test_queries_are_counted_and_the_way_to_q_is_kept(net: hf.Network, x: Tensor) -> None:
+    before = net.queries
+    found = hf.risk(net, x, "robustness", radius=0.1, queries=200)
+    assert 0 <= net.queries - before - found[0].queries * len(x) < 40  # shared out evenly; checks of the input come before
+    for r in found:
+        ratios = [step.ratio for step in r.path]
+        assert ratios == sorted(ratios)
+        assert r.metric is not None
+        assert ratios[-1] == pytest.approx(r.metric.lower.value)
+        assert all(step.queries <= 200 for step in r.path)
+
+
+def test_the_same_seed_gives_the_same_answers(net: hf.Network, x: Tensor) -> None:
+    first, second = (hf.risk(net, x, "robustness", radius=0.1, queries=FEW, seed=7) for _ in range(2))
+    assert [(str(a.worst), str(a.metric), str(a.radius)) for a in first] == [(str(a.worst), str(a.metric), str(a.radius)) for a in second]
+
+
+ERRORS = [
+    ("robust", {"radius": 0.1}, "unknown; there are robustness"),
+    ("robustness", {}, "Give a radius"),
+    ("robustness", {"radius": 0.0}, "empty"),
+    ("robustness", {"radius": -1.0}, "empty"),
+    ("robustness", {"radius": 0.1, "y": [0, 1, 7]}, "label 7 of input 2 is out of range"),
+    ("targeted", {"radius": 0.1}, "name it"),
+    ("targeted", {"radius": 0.1, "target": 9}, "target 9 of input 0 is out of range"),
+    ("tie", {"radius": 0.1, "target": 1, "epsilon": 0.1}, "no meaning"),
+    ("robustness", {"radius": 0.1, "queries": 3}, "at least"),
+    ("robustness", {"radius": 0.1, "units": [1.0]}, "one number for each feature"),
+    ("robustness", {"radius": 0.1, "units": [1.0] * 4, "norm": 2}, "leave the norm out"),
+    ("robustness", {"patch": torch.zeros(4, dtype=torch.bool)}, "no feature"),
+    ("robustness", {"patch": torch.ones(3, dtype=torch.bool)}, "a flag for each feature"),
+    ("robustness", {"patch": torch.ones(4, dtype=torch.bool), "units": [1.0] * 4}, "both say"),
+    ("uncertainty", {"radius": 0.1, "toward": torch.tensor([[0.5, 0.1, 0.1]])}, "add up to one"),
+]
+
+
+@pytest.mark.parametrize(("question", "options", "said"), ERRORS)
+def test_bad_input_is_refused_at_once(net: hf.Network, x: Tensor, question: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(hf.BadInput, match=said):
+        hf.risk(net, x, question, **options)  # type: ignore[arg-type]
+
+
+def test_probabilities_are_not_taken_for_logits(x: Tensor) -> None:
+    torch.manual_seed(0)
+    sure = hf.Network.from_torch(nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)).eval(), domain=(0, 1))
+    with pytest.raises(hf.BadInput, match="probabilities already"):
+        hf.risk(sure, x, "confidence", radius=0.1)
+    [r, *_] = hf.risk(sure, x, "confidence", radius=0.1, softmax=False, queries=FEW)
+    assert math.isfinite(r.worst.lower.value)

@@ -1,0 +1,178 @@
+"""The graph computes what the network computes, and refuses what it cannot."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from bounds_zoo import ZOO, Wrapped, network, values
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import holdfast as hf
+from holdfast.bounding.graph import graph as graphs
+from holdfast.bounding.graph.agreement import value
+from holdfast.bounding.graph.graph import Affine, build
+
+
+def agree(model: nn.Module, net: hf.Network, shape: tuple[int, ...]) -> None:
+    x = torch.randn((5, *shape), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    with torch.no_grad():
+        wanted = copy.deepcopy(model).double()(x.clone()).flatten(1)
+    graph = build(net, x)
+    found = values(graph, x)[graph.output].flatten(1)
+    assert found.shape == wanted.shape
+    assert float((found - wanted).abs().max()) <= 1e-10 * max(1.0, float(wanted.abs().max()))
+    for node in graph.nodes:
+        assert all(source.place < node.place for source in node.inputs)
+
+
+@pytest.mark.parametrize("name", list(ZOO))
+def test_the_graph_equals_the_module(name: str) -> None:
+    model, net = network(name)
+    agree(model, net, ZOO[name].shape)
+
+
+@pytest.mark.parametrize("name", ["constants", "moves", "pads and means", "clips", "residual", "gru from learnt states"])
+@pytest.mark.parametrize("largest", [0, 2**22])
+def test_affine_nodes_are_affine_and_magnitudes_are_honest(name: str, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "LARGEST_MATRIX", largest)
+    _, net = network(name)
+    graph = build(net, torch.zeros(1, *ZOO[name].shape))
+    generator = torch.Generator().manual_seed(0)
+    for node in graph.nodes:
+        if isinstance(node, Affine):
+            known = node.picks is not None or node.joins is not None  # moves are known without a matrix
+            assert known or (node.matrices is None and not node.adds) == (largest == 0)
+            u, w = ([torch.randn(s.shape, generator=generator, dtype=torch.float64) for s in node.inputs] for _ in range(2))
+            middle = node.function(*((a + b) / 2 for a, b in zip(u, w, strict=True)))
+            ends = node.function(*u), node.function(*w)
+            torch.testing.assert_close(middle, (ends[0] + ends[1]) / 2, rtol=1e-12, atol=1e-12)
+            for value, at in zip(ends, (u, w), strict=True):
+                assert (node.magnitude(*(a.abs() for a in at)) * (1 + 1e-12) >= value.abs()).all()
+            assert (node.offset_size * (1 + 1e-12) >= node.offset.abs()).all()
+
+
+def test_constants_made_inside_join_the_arithmetic() -> None:
+    """Without a type of their own they are float32 in the traced program."""
+    model = Wrapped(lambda h: h @ torch.eye(6) + torch.arange(6) * 0.25).eval()
+    net, x = hf.Network.from_torch(model), torch.randn(3, 4)
+    graph = build(net, x)
+    torch.testing.assert_close(values(graph, x)[graph.output].flatten(1), net(x).double(), rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------- what must be refused
+
+
+def written_view(h: Tensor) -> Tensor:
+    F.relu(h.view(-1, 2, 3), inplace=True)
+    return h * 1.0
+
+
+def read_view(h: Tensor) -> Tensor:
+    view = h.view(-1, 2, 3)
+    F.relu(h, inplace=True)
+    return view.flatten(1)
+
+
+def written_part(h: Tensor) -> Tensor:
+    h.chunk(2, 1)[0].tanh_()
+    return h + 0.0
+
+
+def written_after_dropout(h: Tensor) -> Tensor:
+    F.dropout(h, 0.5, training=False).relu_()
+    return h + 0.0
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "a window of padding only": (lambda h: F.max_pool1d(h[:, :1].unsqueeze(1), 2, 1, 1, 2).flatten(1).exp() + h, "padding only"),
+    "padding with infinity": (lambda h: F.max_pool1d(F.pad(h.unsqueeze(1), (1, 0), value=-torch.inf), 2).flatten(1), "padding with -inf"),
+    "largest and where": (lambda h: h.max(1, keepdim=True)[0] + h, "max.dim"),
+    "integers": (lambda h: (3 * h).long().to(h.dtype), "integers"),
+    "integers by example": (lambda h: (3 * h).to(torch.zeros(1, dtype=torch.int32)).to(h.dtype), "integers"),
+    "truth values": (lambda h: h.bool().to(h.dtype), "truth values|there is no bound"),
+    "half": (lambda h: h.half().float(), "rounds to torch.float16"),
+    "bfloat16": (lambda h: h.to(torch.bfloat16).to(torch.float32), "rounds to torch.bfloat16"),
+    "noise": (lambda h: h + 1e-9 * torch.randn(6), "random"),
+    "noise like": (lambda h: h + 1e-9 * torch.randn_like(h), "randn_like"),
+    "round": (torch.round, "round"),
+    "leaky relu above one": (lambda h: F.leaky_relu(h, 1.5), "slope 1.5"),
+    "leaky relu below zero": (lambda h: F.leaky_relu(h, -0.1), "slope -0.1"),
+    "training dropout": (lambda h: F.dropout(h, 0.5, training=True), "dropout in training mode"),
+    "assigned slice": (lambda h: torch.zeros(h.shape).index_fill_(1, torch.tensor([0]), 1.0).copy_(h), "copy_"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_what_has_no_bound_is_refused_by_name(name: str) -> None:
+    function, message = REFUSED[name]
+    model = Wrapped(function).eval()
+    net = hf.Network.from_torch(model)
+    x = torch.randn(2, 4)
+    with pytest.raises(hf.UnsupportedLayer, match=message) as caught:
+        build(net, x)
+    region = hf.Ball(x, torch.zeros(2, dtype=torch.float64))
+    problem = hf.Problem(net, region, hf.Robustness(torch.tensor([0, 1])), "radius", (hf.Key(0), hf.Key(1)))
+    assert hf.Certify().obstacle(problem) == str(caught.value)
+
+
+def hidden_view(h: Tensor) -> Tensor:
+    turned = torch.einsum("ab->ba", h)
+    F.relu(h, inplace=True)
+    return turned.t() + 1.0
+
+
+@pytest.mark.parametrize("function", [written_view, read_view, written_part, written_after_dropout, hidden_view])
+def test_what_is_overwritten_is_followed_through_every_view(function: Callable[[Tensor], Tensor]) -> None:
+    model = Wrapped(function).eval()
+    net = hf.Network.from_torch(model)
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = model(x.clone())
+    assert torch.allclose(value(build(net, x), x).float(), wanted, atol=1e-6)
+    rows = hf.bounds(net, hf.Ball(x, 0.1))
+    near = x + 0.1 * torch.randn(20, 4, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
+    with torch.no_grad():
+        said = model(near.clone()).double()
+    assert bool(((rows.lower - 1e-6 <= said) & (said <= rows.upper + 1e-6)).all())
+
+
+def test_the_layer_is_named_as_the_user_named_it() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Hardshrink()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            answer: Tensor = self.body(x)
+            return answer
+
+    with pytest.raises(hf.UnsupportedLayer, match=r"body\.1\.1: there is no bound for aten\.hardshrink"):
+        build(hf.Network.from_torch(Deep().eval()), torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(("layers", "both", "bias"), [(1, False, True), (2, True, True), (2, False, False), (4, False, True)])
+def test_projections_are_refused_at_any_depth(layers: int, both: bool, bias: bool) -> None:
+    layer = nn.LSTM(3, 4, layers, proj_size=2, bidirectional=both, bias=bias, batch_first=True)
+    with pytest.raises(hf.UnsupportedLayer, match="projections"):
+        build(hf.Network.from_torch(layer.eval(), pool="last"), torch.zeros(1, 3, 3))
+
+
+def test_constants_may_be_written_in_place() -> None:
+    def masked(h: Tensor) -> Tensor:
+        mask = torch.ones(6)
+        mask[2:4] = -0.5
+        return h * mask
+
+    model = Wrapped(masked).eval()
+    agree(model, hf.Network.from_torch(model), (4,))
+
+
+def test_an_output_that_forgets_the_input_is_refused() -> None:
+    class Deaf(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.ones(x.shape[0], 2)
+
+    with pytest.raises(hf.UnsupportedLayer):
+        build(hf.Network.from_torch(Deaf().eval()), torch.zeros(1, 4))
