@@ -1,13 +1,15 @@
 """How questions are answered: frozen settings, explicit state, one step at a time."""
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from inspect import isabstract
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
 from holdfast.problem import Problem
-from holdfast.result import Kind, Setting
+from holdfast.result import Kind, Setting, Traits
 
 State = TypeVar("State")
 
@@ -21,6 +23,8 @@ class Claims:
     witness     (batch, *shape) candidates that may break the property (radius) or score low (worst).
     found       (batch,) bool: the rows of `witness` that hold a candidate.
     estimate    (batch,) numbers without a guarantee, of the given kind; NaN where there is none.
+
+    Of a steepness `proved` holds the negatives of upper ends, and candidates are points of which the ratio is taken.
     """
 
     proved: Tensor | None = None
@@ -32,12 +36,23 @@ class Claims:
     assumptions: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     dtype: str = "torch.float64"  # the arithmetic of what is proved
+    aside: Mapping[str, Tensor] = field(default_factory=dict)  # (batch, ...) each: what is kept beside the records
 
 
 @dataclass(frozen=True)
 class Method(ABC, Generic[State]):
-    """One algorithm. Its fields are its settings; what it has learnt so far is its state; when to stop is not its business."""
+    """One algorithm. Its fields are its settings; what it has learnt so far is its state; when to stop is not its business.
 
+    finds   in a few words what it contributes: "lower ends, proved", "witnesses", "estimates", ...
+    help    one line for people who choose methods.
+    keyword what the command line calls it; its name in small letters where nothing is said.
+    traits  in the words of the standard.
+    """
+
+    finds: ClassVar[str]
+    help: ClassVar[str]
+    keyword: ClassVar[str] = ""
+    traits: ClassVar[Traits] = Traits()
     long_steps: ClassVar[bool] = False  # seconds each: it begins when the methods with short steps have done what they can
 
     @property
@@ -59,6 +74,19 @@ class Method(ABC, Generic[State]):
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:
         """One step over the whole batch; the state is None when another step would find nothing more."""
 
-    def told(self, problem: Problem, state: State, upper: Tensor) -> State:
-        """Called before every step with the upper ends (batch,) known so far, whoever found them: what lies beyond need not be asked."""
+    def told(self, problem: Problem, state: State, lower: Tensor, upper: Tensor) -> State:
+        """Called before every step with the ends (batch,) float64 known so far, whoever found them: what is proved need not be proved
+        again, and what lies beyond a witness need not be asked."""
         return state
+
+
+def known_methods() -> dict[str, type[Method[Any]]]:
+    """Every method that can be asked for by name and needs no settings, by its keyword; those of modules that are loaded."""
+    found: dict[str, type[Method[Any]]] = {}
+    waiting = list(Method.__subclasses__())
+    for kind in waiting:
+        waiting += kind.__subclasses__()
+        if not isabstract(kind) and hasattr(kind, "finds"):
+            keyword = kind.keyword or kind.__name__.lower()
+            assert found.setdefault(keyword, kind) is kind, f"two methods are called {keyword}"
+    return dict(sorted(found.items()))

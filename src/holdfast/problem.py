@@ -3,7 +3,6 @@
 import builtins
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,22 +11,28 @@ from holdfast import batch
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_value
-from holdfast.property import Property
+from holdfast.property import Linear, Property
 from holdfast.region import Family, Region, Words
-from holdfast.result import Key
+from holdfast.result import Goal, Key
 
-Goal = Literal["radius", "worst"]
+__all__ = ["Goal", "Problem", "merge"]
+TURNED: tuple[Goal, ...] = ("largest", "steepness")  # searched as the smallest of the negative
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """radius: how far may the region grow before the property can fail? worst: the property's smallest score over the region."""
+    """radius: how far may the region grow before the property can fail? worst: the property's smallest score over the region. largest:
+    its largest, of a property with a single row. steepness: the largest change of the score over the distance to the input, DeepQuant's Q.
+
+    judges  the same network on other machinery: a witness counts only where they agree.
+    """
 
     network: Network
     region: Region
     property: Property
     goal: Goal
     keys: tuple[Key, ...]  # one for each row of the batch
+    judges: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "region", batch.move(self.region, self.network.device))
@@ -80,9 +85,18 @@ class Problem:
         """Raise BadInput for whatever would only come to light after long work."""
         if len(self.keys) != len(self):
             raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
-        if self.goal == "radius" and not isinstance(self.region, Family):
+        if self.goal in ("radius", "steepness") and not isinstance(self.region, Family):
             raise BadInput(f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball.")
+        if self.goal == "largest" and not isinstance(self.property, Linear):
+            raise BadInput(f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, with a single row.")
         self.property.check(len(self), self.network.outputs_for(self.region.centre))
+
+    def lowest(self) -> "Problem":
+        """What methods are asked: the largest value is the smallest of the negative."""
+        if self.goal != "largest":
+            return self
+        assert isinstance(self.property, Linear)
+        return replace(self, property=Linear(-self.property.matrix, -self.property.offset), goal="worst")
 
     def digests(self) -> list[str]:
         """For each row the hash of what is asked there: the network, the goal, the region and the property."""
@@ -94,7 +108,14 @@ class Problem:
 
     def mergeable(self) -> tuple[object, ...]:
         """Problems with equal answers here can be solved as one batch."""
-        return (id(self.network), self.goal, batch.signature(self.region), batch.signature(self.property))
+        return (
+            id(self.network),
+            *map(id, self.judges),
+            self.goal,
+            self.keys[0].part,
+            batch.signature(self.region),
+            batch.signature(self.property),
+        )
 
 
 def merge(problems: list[Problem]) -> Problem:

@@ -1,7 +1,7 @@
 """What a user takes home: numbers that carry their evidence, and brackets that only ever tighten."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Literal
@@ -13,9 +13,25 @@ if TYPE_CHECKING:
 
 Kind = Literal["proved", "witnessed", "sampled", "estimated"]
 Setting = str | int | float | bool | None
+Goal = Literal["radius", "worst", "largest", "steepness", "probability"]
 
 SHOWN = 8  # numbers of a witness in a message
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is true of a method whatever it found, in the words of ISO/IEC 24029-2:2023. The cautious answer is the default.
+
+    complete  it answers every question of its kind. seeded: it draws random numbers, repeatable by its seed. glass: it looks into the
+    model (True), only asks it (False), or nobody said (None). exact: its answer is the truth. runs: its proofs only ever ran the model.
+    """
+
+    complete: bool = False
+    seeded: bool = True
+    glass: bool | None = None
+    exact: bool = False
+    runs: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class Evidence:
     dtype        the arithmetic in which it was computed.
     assumptions  what must be true for the number to mean what it says, one sentence each.
     checks       what was looked at before the number was believed, one sentence each: that the proof speaks of this very model.
+    traits       of the method.
     """
 
     kind: Kind
@@ -39,19 +56,33 @@ class Evidence:
     confidence: float | None = None
     witness: "Tensor | None" = field(default=None, compare=False)
     checks: tuple[str, ...] = ()
+    traits: Traits = Traits()
+
+
+DEFINITION = Traits(complete=True, seeded=False, glass=False, exact=True, runs=True)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One number and the reason to believe it."""
+    """One number and the reason to believe it.
+
+    slack  of a witness whose value was computed, not counted: how far evaluating it may lie from the truth in real arithmetic, of which
+           proofs speak. A proof that passes a witness by no more does not contradict it.
+    executed  of a witness: the value that the user's own model gave in its own arithmetic.
+    """
 
     value: float
     evidence: Evidence
+    slack: float = 0.0
+    executed: float | None = None
+
+    def turned(self) -> "Bound":
+        return replace(self, value=-self.value, executed=None if self.executed is None else -self.executed)
 
 
 def by_definition(value: float) -> Bound:
     """A bound that needs no computation: no distance is below zero, no number above infinity."""
-    return Bound(value, Evidence(kind="proved", method="definition"))
+    return Bound(value, Evidence(kind="proved", method="definition", traits=DEFINITION))
 
 
 def contradiction(lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")) -> Contradiction:
@@ -99,7 +130,11 @@ class Bracket:
             assert end.evidence.kind in GUARANTEED, f"{end.evidence.kind} evidence cannot be an end of a bracket"
             assert not math.isnan(end.value), "NaN never proves"
         if self.lower.value > self.upper.value:
-            raise contradiction(self.lower, self.upper)
+            if self.lower.value > self.upper.value + self.lower.slack + self.upper.slack:
+                raise contradiction(self.lower, self.upper)
+            proved = "lower" if self.lower.evidence.kind == "proved" else "upper"  # as much of it as the witness leaves, by rounding
+            witness = self.upper if proved == "lower" else self.lower
+            object.__setattr__(self, proved, replace(getattr(self, proved), value=witness.value))
 
     @property
     def gap(self) -> float:
@@ -122,6 +157,10 @@ class Bracket:
             lower=lower if better_lower and lower is not None else self.lower,
             upper=upper if better_upper and upper is not None else self.upper,
         )
+
+    def turned(self) -> "Bracket":
+        """The bracket of the negative."""
+        return replace(self, lower=self.upper.turned(), upper=self.lower.turned(), estimates=tuple(e.turned() for e in self.estimates))
 
     def with_estimate(self, estimate: Bound) -> "Bracket":
         """Beside the ends, one estimate per method: the newest."""
@@ -171,19 +210,25 @@ def overall(brackets: Iterable[Bracket]) -> Overall:
     return Overall(lower, upper, sum(b.closed for b in every), len(every) - len(some), len(every))
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Key:
-    """Which question of a run a record answers: the input's position in the data and, where frames are asked one by
-    one, the frame."""
+    """Which question of a run a record answers: the input's position in the data, the frame (or output, or case) where these are asked
+    one by one, and the part of a question that has several: worst, radius and steepness of a risk, the two ends of a range."""
 
     index: int
     frame: int | None = None
+    part: str = ""
 
     def __str__(self) -> str:
-        return str(self.index) if self.frame is None else f"{self.index}/{self.frame}"
+        place = str(self.index) if self.frame is None else f"{self.index}/{self.frame}"
+        return f"{place} {self.part}" if self.part else place
 
-    def __iter__(self) -> Iterator[int | None]:
-        return iter((self.index, self.frame))
+    def __lt__(self, other: "Key") -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[str, int, int]:
+        return self.part, self.index, -1 if self.frame is None else self.frame
 
 
 Status = Literal["closed", "finished", "stopped", "interrupted", "refuted"]
@@ -201,6 +246,8 @@ class Record:
     question  the hash of what was asked: the network's program, the input, the region, the property, the goal. An answer to one
               question is none to another.
     means     the hash of the methods, their settings, the seed and the gap; with others the search goes on from these ends.
+    goal      the number that the bracket holds.
+    aside     what was found on the way, a map of what matters say: one tensor a name, kept beside the record.
     """
 
     key: Key
@@ -211,6 +258,8 @@ class Record:
     skipped: tuple[str, ...] = ()  # methods that do not apply here, each with its reason
     question: str = ""
     means: str = ""
+    goal: Goal = "radius"
+    aside: "Mapping[str, Tensor]" = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,28 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_value
 from holdfast.network.network import alike, same_by_rounding
-from holdfast.problem import Problem, merge
+from holdfast.problem import TURNED, Problem, merge
 from holdfast.region import Words
 from holdfast.region.normed import NormFamily
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, Status, by_definition
+from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
 ASKED_AGAIN = "after the proof the model still answers as it did before"  # else the proof is withdrawn
 SINGLE = 16  # witnesses of a batch that are asked once more alone
+ROUNDING = 8  # units in the last place that the score of an input may be off
 UNBROKEN = "no change that is allowed breaks it, however large"
 
 
@@ -33,11 +35,13 @@ class Stop:
     seconds   for the whole call, shared fairly among the batches.
     queries   network evaluations for each input.
     gap       upper - lower is at most this, for every input of a batch.
+    sign      a row is settled once it is known whether its number is above zero; where one case of an input is not, so are all others.
     """
 
     seconds: float | None = None
     queries: int | None = None
     gap: float = 0.0
+    sign: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("seconds", self.seconds), ("queries", self.queries), ("gap", self.gap)):
@@ -71,12 +75,14 @@ class Progress:
 class _Work:
     """One batch in work."""
 
-    problem: Problem
+    problem: Problem  # as methods are asked: the smallest value, where the largest is meant
+    asked: Problem  # as it was put
     brackets: list[Bracket]
     skipped: tuple[str, ...] = ()
     twin: Network | None = None
     digests: tuple[str, ...] = ()  # of the question of each row
     means: str = ""
+    aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
     answers: Tensor | None = None  # what the model said of the inputs at first
     faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
     began: float = field(default_factory=time.monotonic)
@@ -85,11 +91,24 @@ class _Work:
     def records(self, status: Status) -> list[Record]:
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
-        asked = self.digests or ("",) * share
+        digests, goal = self.digests or ("",) * share, self.asked.goal
         return [
-            Record(key, bracket, self._status(row, status), seconds, queries, self.skipped, asked[row], self.means)
+            Record(
+                key, bracket.turned() if goal in TURNED else bracket, self._status(row, status), seconds, queries, self.skipped,
+                digests[row], self.means, goal, {name: values[row] for name, values in self.aside.items()},
+            )
             for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
-        ]
+        ]  # fmt: skip
+
+    def settled(self, row: int, stop: Stop) -> bool:
+        bracket = self.brackets[row]
+        if bracket.gap <= stop.gap or row in self.faults:
+            return True
+        return stop.sign and (bracket.lower.value > 0 or self.problem.keys[row].index in self._failing())
+
+    def _failing(self) -> set[int]:
+        """Inputs of which a case is known to have a score that is not positive."""
+        return {key.index for key, bracket in zip(self.problem.keys, self.brackets, strict=True) if bracket.upper.value <= 0}
 
     def _status(self, row: int, status: Status) -> Status:
         return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else status
@@ -117,9 +136,12 @@ class _Work:
         self.brackets[row] = replace(_by_definition(self.problem)[row], note=str(error))
 
 
+Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
+
+
 def solve(
     problems: Iterable[Problem],
-    methods: Sequence[Method[Any]],
+    methods: Choice,
     stop: Stop | None = None,
     *,
     seed: int = 0,
@@ -127,7 +149,8 @@ def solve(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Record]:
-    """Answer every problem with every method that applies; one record for each row of each problem, in order.
+    """Answer every problem with every method that applies, or with those that `methods` chooses for it; one record for each row of each
+    problem, in order.
 
     Problems that share a network and a shape are solved in batches of at most `batch` rows (if not said: 128, on a graphics card
     1,024). Rows the store already holds as
@@ -144,10 +167,16 @@ def solve(
         raise BadInput("two questions share a key; give every row of every problem its own.")
     for problem in asked:
         problem.check()
-    means = of_value([(m.name, m.settings()) for m in methods] + [seed, stop.gap])
+
+    def chosen(problem: Problem) -> Sequence[Method[Any]]:
+        return methods(problem) if callable(methods) else methods
+
+    means = {key: of_value([(m.name, m.settings()) for m in chosen(p)] + [seed, stop.gap, stop.sign]) for p in asked for key in p.keys[:1]}
+    means = {key: means[problem.keys[0]] for problem in asked for key in problem.keys}
     digests = {key: digest for problem in asked for key, digest in zip(problem.keys, problem.digests(), strict=True)} if store else {}
     answered, begun = _known(store, digests, means) if store else ({}, {})
     faults: list[HoldfastError] = []
+    parts: list[tuple[_Work, Status]] = []  # of questions that have several: what is found last may better what was found first
     batches = list(_batches(asked, set(answered), batch))
     total, began = len(keys), time.monotonic()
     deadline = math.inf if stop.seconds is None else began + stop.seconds
@@ -168,23 +197,39 @@ def solve(
                     left = max(0.0, min(deadline - time.monotonic(), math.inf if left is None else left))
                 progress(Progress(len(answered), total, records, method, passed, left))
 
-        work = _Work(problem, _by_definition(problem), digests=tuple(digests[key] for key in problem.keys if store), means=means)
+        inner = problem.lowest()
+        work = _Work(
+            inner,
+            problem,
+            _by_definition(inner),
+            digests=tuple(digests[key] for key in problem.keys if store),
+            means=means[problem.keys[0]],
+        )
         try:
-            if not interrupted:
-                _begin(work, methods)
-            for row, key in enumerate(problem.keys):
-                _resume(work, row, begun.get(key))
-            status: Status = "interrupted" if interrupted else _work(work, methods, stop, now + share, seed, report)
+            with clock.within(now + share):
+                if not interrupted:
+                    _begin(work, chosen(problem))
+                for row, key in enumerate(problem.keys):
+                    _resume(work, row, begun.get(key))
+                _hear_others(work, answered)
+                status: Status = "interrupted" if interrupted else _work(work, chosen(problem), stop, now + share, seed, report)
             before = problem.network.queries
             _ask_again(work)
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
+        if problem.keys[0].part:
+            parts.append((work, status))
         faults += work.faults.values()
         records = work.records(status)
         answered.update((record.key, record) for record in records)
         solved += len(records)
         report(records, "done", solved=solved)
+    for work, status in parts[:-1]:
+        faults += _hear_others(work, answered)
+        answered.update((record.key, record) for record in work.records(status))
+        if store:
+            store.write(work.records(status))
     if interrupted:
         warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
     if faults:
@@ -209,11 +254,11 @@ def _batches(problems: list[Problem], known: set[Key], size: int | None) -> Iter
 
 def _by_definition(problem: Problem) -> list[Bracket]:
     """What is known before anything is asked."""
-    least = 0.0 if problem.goal == "radius" else -math.inf
-    return [Bracket(by_definition(least), by_definition(math.inf)) for _ in problem.keys]
+    least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(problem.goal, (-math.inf, math.inf))
+    return [Bracket(by_definition(least), by_definition(most)) for _ in problem.keys]
 
 
-def _known(store: Sink, digests: dict[Key, str], means: str) -> tuple[dict[Key, Record], dict[Key, Record]]:
+def _known(store: Sink, digests: dict[Key, str], means: dict[Key, str]) -> tuple[dict[Key, Record], dict[Key, Record]]:
     """What the store holds of these questions: finished with these means, and begun. An answer to another question is refused."""
     finished, unfinished = store.finished(), store.unfinished()
     for key, record in {**finished, **unfinished}.items():
@@ -223,15 +268,41 @@ def _known(store: Sink, digests: dict[Key, str], means: str) -> tuple[dict[Key, 
                 f"property is not the one it was given for{'' if record.question else ' (it was written by an older version)'}. Use "
                 f"another store (--out), or ask what was asked there."
             )
-    done = {key: record for key, record in finished.items() if record.means == means}
+    done = {key: record for key, record in finished.items() if record.means == means.get(key)}
     return done, {**unfinished, **{key: record for key, record in finished.items() if key not in done}}
 
 
 def _resume(work: _Work, row: int, earlier: Record | None) -> None:
     """An interrupted search goes on from its better ends."""
     if earlier is not None and earlier.status != "refuted":
-        work.tighten(row, lower=earlier.bracket.lower, upper=earlier.bracket.upper)
-        work.brackets[row] = replace(work.brackets[row], estimates=earlier.bracket.estimates)
+        known = earlier.bracket.turned() if earlier.goal in TURNED else earlier.bracket
+        work.tighten(row, lower=known.lower, upper=known.upper)
+        work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
+
+
+def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastError]:
+    """The same inputs answer the other parts of a question too: what they witness there is replayed here, and may contradict what is
+    proved. Only a property that fails is a witness of a radius, and only a point of the region one of a worst score; `replay` knows."""
+    problem, before = work.problem, set(work.faults)
+    if not problem.keys[0].part or isinstance(problem.region, Words):
+        return []
+    by_place: dict[tuple[int, int | None], list[Evidence]] = {}
+    for key, record in answered.items():
+        if key.part != problem.keys[0].part:
+            ends = (record.bracket.lower.evidence, record.bracket.upper.evidence)
+            by_place.setdefault((key.index, key.frame), []).extend(e for e in ends if e.witness is not None)
+    every = [by_place.get((key.index, key.frame), []) for key in problem.keys]
+    for turn in range(max(map(len, every), default=0)):
+        points, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
+        for row, shown in enumerate(every):
+            witness = shown[turn].witness if turn < len(shown) else None
+            if witness is not None and tuple(witness.shape) == problem.region.shape:
+                points[row], found[row] = witness.to(points), True
+        values, slack, _ = replay(problem, points, work.twin)
+        for row in found.nonzero().flatten().tolist():
+            if float(values[row]) < work.brackets[row].upper.value:
+                work.tighten(row, upper=Bound(float(values[row]), every[row][turn], float(slack[row])))
+    return [fault for row, fault in work.faults.items() if row not in before]
 
 
 def _ask_again(work: _Work) -> None:
@@ -279,11 +350,15 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     for row, limit in enumerate(problem.family.limit().tolist() if problem.goal == "radius" else ()):
         if not bool(scores[row] > 0):
             itself = problem.region.tokens if isinstance(problem.region, Words) else centre
-            witness = Evidence("witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu())
+            witness = Evidence(
+                "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
+            )
             note = f"the property fails at the input itself (the network says {int(said[row])})"
             work.brackets[row] = Bracket(by_definition(0.0), Bound(0.0, witness), note=note)
         elif limit == 0:
-            proof = Evidence("proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,))
+            proof = Evidence(
+                "proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,), traits=DEFINITION
+            )
             work.brackets[row] = Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES)
     if problem.goal == "worst":
         _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool)), None, None)
@@ -303,7 +378,7 @@ def _work(
     Methods whose steps are long begin when the others have done what they can.
     """
     problem = work.problem
-    rows = torch.tensor([i for i, b in enumerate(work.brackets) if not b.closed], dtype=torch.int64)
+    rows = torch.tensor([i for i, b in enumerate(work.brackets) if not (b.closed or work.settled(i, stop))], dtype=torch.int64)
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
@@ -313,7 +388,7 @@ def _work(
         while live:
             ongoing = []
             for method, state in live:
-                if all(work.brackets[int(i)].gap <= stop.gap for i in rows):
+                if all(work.settled(int(i), stop) for i in rows):
                     return "finished"
                 if _spent(work, stop, deadline):
                     return "stopped"
@@ -328,8 +403,9 @@ def _work(
 def _stepped(work: _Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
     """One step of one method on the rows of the problem that were open, and what it found heard."""
     before = part.network.queries
-    upper = torch.tensor([work.brackets[int(i)].upper.value for i in rows], dtype=torch.float64, device=part.region.centre.device)
-    state, claims = method.step(part, method.told(part, state, upper))
+    ends = [(b.lower.value, b.upper.value) for b in (work.brackets[int(i)] for i in rows)]
+    lower, upper = torch.tensor(ends, dtype=torch.float64, device=part.region.centre.device).unbind(1)
+    state, claims = method.step(part, method.told(part, state, lower, upper))
     _hear(work, claims, method, seed, rows)
     work.queries += part.network.queries - before
     return state
@@ -346,7 +422,12 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     name = method.name if method else "the input itself"
     settings = method.settings() if method else {}
     checks = (*claims.checks, ASKED_AGAIN) if claims.checks else ()
-    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks)
+    traits = method.traits if method else DEFINITION
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
+    for name, values in claims.aside.items():
+        if name not in work.aside:
+            work.aside[name] = values.new_full((len(work.problem), *values.shape[1:]), torch.nan)
+        work.aside[name][index] = values.to(work.aside[name])
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
@@ -362,7 +443,7 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
                 work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
         part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
-        points, values = firm(part, claims.witness, claims.found, work.twin)
+        points, values, slack, executed = firm(part, claims.witness, claims.found, work.twin)
         shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=(), checks=())
         # People look at words, not at their vectors.
         seen = part.region.decode(points) if isinstance(part.region, Words) else points
@@ -370,43 +451,65 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
             value = float(values[place])
             if bool(claims.found[place]) and value < work.brackets[i].upper.value:
                 evidence = replace(shown, witness=seen[place].detach().cpu().clone())
-                work.tighten(i, upper=Bound(value, evidence))
+                own = float(executed[place]) if work.problem.goal == "worst" else None
+                work.tighten(i, upper=Bound(value, evidence, float(slack[place]), own))
 
 
-def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tuple[Tensor, Tensor]:
-    """Candidates (batch, *shape) and what they witness (batch,).
+def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Candidates (batch, *shape), what they witness (batch,), and what else `replay` says of them.
 
     A search ends so close to the boundary that another arithmetic may see it on the other side. Such a candidate is pushed on a
     little before it is given up.
     """
-    values = replay(problem, x, twin)
+    values, slack, executed = replay(problem, x, twin)
     if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
-        return x, values
+        return x, values, slack, executed
     centre = problem.region.centre
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
         lost = found.to(values.device) & values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
             break
         pushed = problem.region.domain.clamp(centre + (x - centre) * (1 + further))
-        again = replay(problem, pushed, twin)
+        again = replay(problem, pushed, twin)[0]
         helped = lost & again.isfinite()
         x = torch.where(problem.region.per_row(helped), pushed, x)
         values = torch.where(helped, again, values)
-    return x, values
+    return x, values, slack, executed
 
 
-def replay(problem: Problem, x: Tensor, twin: Network | None) -> Tensor:
-    """(batch, *shape) candidates -> (batch,) the upper ends they witness, infinite where they witness nothing.
+def replay(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(batch, *shape) candidates -> the upper ends they witness, infinite where they witness nothing; how far these may be off by rounding;
+    and the scores as the user's own model gives them, each (batch,).
 
-    The user's own model has the word. Where it has a float64 twin, both must agree: proofs speak of the network in real arithmetic,
-    and a class that flips only by float32 rounding is no counterexample to them.
+    The user's own model has the word, and so has every judge. Where it has a float64 twin, that must agree too: proofs speak of the
+    network in real arithmetic, and a class that flips only by float32 rounding is no counterexample to them.
     """
-    region = problem.region
-    outputs = [problem.answers(x).double()]
-    if twin is not None and twin is not problem.network:
+    region, required = problem.region, problem.property
+    outputs = [problem.answers(x).double(), *(judge(x).double().to(x.device) for judge in problem.judges)]
+    precise = twin is not None and twin is not problem.network
+    if twin is not None and precise:
         outputs.append(twin(x))
-    scores = torch.stack([problem.property.score(z).double() for z in outputs])
+    scores = torch.stack([required.score(z).double() for z in outputs])
+    if problem.goal == "steepness":
+        return _ratio(problem, x, outputs, scores, twin), torch.zeros_like(scores[0]), scores[0]
     if problem.goal == "worst":
-        return torch.where(region.contains(x) & scores.isfinite().all(0), scores.amax(0), torch.inf)
+        unit = torch.finfo(torch.float64 if precise else problem.network.dtype).eps
+        slack = torch.nan_to_num(required.missed(outputs[-1], unit), torch.inf)
+        return torch.where(region.contains(x) & scores.isfinite().all(0), scores.amax(0), torch.inf), slack, scores[0]
     family = problem.family
-    return torch.where(~(scores > 0).any(0), family.below(family.distance(x)), torch.inf)
+    found = torch.where(~(scores > 0).any(0), family.below(family.distance(x)), torch.inf)
+    return found, torch.zeros_like(found), scores[0]
+
+
+def _ratio(problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, twin: Network | None) -> Tensor:
+    """-> (batch,): minus the change of the score over the distance, the smallest of all arithmetics, less what rounding may add to it."""
+    centre = problem.region.centre
+    before = [problem.answers(centre).double(), *(judge(centre).double().to(x.device) for judge in problem.judges)]
+    if len(before) < len(outputs):
+        assert twin is not None
+        before.append(twin(centre))
+    unit = torch.finfo(problem.network.dtype).eps
+    noise = torch.stack([ROUNDING * unit * z.abs().amax(-1) for z in before])
+    change = (scores - torch.stack([problem.property.score(z).double() for z in before])).abs() - noise
+    ratio = (change.clamp_min(0) / problem.family.distance(x)).amin(0)
+    return torch.where(problem.region.contains(x) & ratio.isfinite(), -ratio, torch.inf)

@@ -25,24 +25,30 @@ from torch import Tensor
 
 import holdfast
 from holdfast.errors import Contradiction, MissingExtra, StoreError
-from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record
+from holdfast.question import Question, plain
+from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits
 
-VERSION = 1
+VERSION = 2
 FILE = "run.sqlite"
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE input (position INTEGER PRIMARY KEY, label INTEGER, prediction INTEGER, name TEXT, tokens TEXT, x BLOB NOT NULL);
 CREATE TABLE record (
-    position INTEGER NOT NULL, frame INTEGER NOT NULL, lower REAL, upper REAL, status TEXT NOT NULL, body TEXT NOT NULL,
-    lower_witness BLOB, upper_witness BLOB, PRIMARY KEY (position, frame)
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, lower REAL, upper REAL, status TEXT NOT NULL, body TEXT NOT NULL,
+    lower_witness BLOB, upper_witness BLOB, PRIMARY KEY (position, frame, part)
 );
-CREATE TABLE history (position INTEGER, frame INTEGER, seconds REAL, queries INTEGER, lower REAL, upper REAL);
+CREATE TABLE history (position INTEGER, frame INTEGER, part TEXT, seconds REAL, queries INTEGER, lower REAL, upper REAL);
+CREATE TABLE artefact (
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (position, frame, part, name)
+);
 """
 # What a page shows beside the brackets, made when it is first written: a run without them is whole, and older readers do not miss them.
 ANSWER = """CREATE TABLE IF NOT EXISTS answer (
-    position INTEGER NOT NULL, frame INTEGER NOT NULL, upper REAL, body TEXT NOT NULL, PRIMARY KEY (position, frame)
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, upper REAL, body TEXT NOT NULL,
+    PRIMARY KEY (position, frame, part)
 )"""
-SALIENCY = "CREATE TABLE IF NOT EXISTS saliency (position INTEGER PRIMARY KEY, map BLOB NOT NULL)"
+SALIENCY = "saliency"  # the name of the maps of inputs among the artefacts
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
 
 
@@ -79,10 +85,10 @@ class Store:
         self._ends: dict[Key, tuple[float, float, str]] = {r.key: _ends(r) for r in self.records()}
 
     @classmethod
-    def create(cls, folder: str | Path, question: Mapping[str, Any]) -> Self:
-        """A new run that remembers its question: anything JSON can hold. StoreError if the folder is taken or cannot be written."""
+    def create(cls, folder: str | Path, question: Question | None = None) -> Self:
+        """A new run that remembers its question. StoreError if the folder is taken or cannot be written."""
         path = Path(folder)
-        about = {"version": VERSION, "question": dict(question), "provenance": provenance()}
+        about = {"version": VERSION, "question": (question or Question()).as_json(), "provenance": provenance()}
         lines = [(name, json.dumps(value)) for name, value in about.items()]
         if (path / FILE).exists() and not _unborn(path / FILE):
             raise StoreError(f"{path} already holds a run. Continue it with 'holdfast resume {path}', or choose another folder.")
@@ -123,8 +129,8 @@ class Store:
     # ---- what the run is about
 
     @property
-    def question(self) -> dict[str, Any]:
-        return self._meta("question")
+    def question(self) -> Question:
+        return Question.from_json(self._meta("question"))
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -168,18 +174,21 @@ class Store:
             for position, x, label, said, name, tokens in rows
         ]
 
-    def put_saliency(self, maps: Mapping[int, Tensor]) -> None:
-        """Maps of inputs by their place; `inputs` hands them back."""
-        rows = [(position, zlib.compress(_pack(found.float()))) for position, found in maps.items()]
+    def put_artefacts(self, name: str, values: Mapping[Key, Tensor]) -> None:
+        """Tensors that are kept beside records, such as maps of what matters."""
         with self._transaction() as connection:
-            connection.execute(SALIENCY)
-            connection.executemany("INSERT OR REPLACE INTO saliency VALUES (?, ?)", rows)
+            self._keep(connection, [(key, name, value) for key, value in values.items()])
+
+    def artefacts(self, name: str) -> dict[Key, Tensor]:
+        rows = self._connection.execute("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
+        return {_key(*row[:3]): _unpack(zlib.decompress(row[3])) for row in rows}
+
+    def _keep(self, connection: sqlite3.Connection, values: Sequence[tuple[Key, str, Tensor]]) -> None:
+        rows = [(*_columns(key), name, zlib.compress(_pack(value))) for key, name, value in values]
+        connection.executemany("INSERT OR REPLACE INTO artefact VALUES (?, ?, ?, ?, ?)", rows)
 
     def _saliency(self) -> dict[int, np.ndarray[Any, Any]]:
-        if not self._has("saliency"):
-            return {}
-        rows = self._connection.execute("SELECT position, map FROM saliency")
-        return {position: _unpack(zlib.decompress(found)).numpy() for position, found in rows}
+        return {key.index: found.float().numpy() for key, found in self.artefacts(SALIENCY).items()}
 
     def _has(self, table: str) -> bool:
         found = self._connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
@@ -195,8 +204,9 @@ class Store:
         rows = [(*_columns(r.key), *_known(r), r.status, json.dumps(_body(r)), *_witnesses(r.bracket)) for r in changed]
         moments = [(*_columns(r.key), r.seconds, r.queries, *_known(r)) for r in changed if self._ends.get(r.key, ())[:2] != _ends(r)[:2]]
         with self._transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)", moments)
+            connection.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", moments)
+            self._keep(connection, [(r.key, name, value) for r in changed for name, value in r.aside.items()])
         self._ends.update((r.key, _ends(r)) for r in changed)
 
     @contextlib.contextmanager
@@ -212,7 +222,9 @@ class Store:
 
     def records(self) -> list[Record]:
         """All records, by input and frame."""
-        rows = self._connection.execute("SELECT position, frame, body, lower_witness, upper_witness FROM record ORDER BY position, frame")
+        rows = self._connection.execute(
+            "SELECT position, frame, part, body, lower_witness, upper_witness FROM record ORDER BY position, frame, part"
+        )
         return [_record(*row) for row in rows]
 
     def finished(self) -> dict[Key, Record]:
@@ -228,28 +240,29 @@ class Store:
         rows = [(*_columns(key), _upper(self._ends[key][1]), json.dumps(asdict(answer))) for key, answer in answers.items()]
         with self._transaction() as connection:
             connection.execute(ANSWER)
-            connection.executemany("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", rows)
+            connection.executemany("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?, ?)", rows)
 
     def answers(self) -> dict[Key, Answers]:
         """Those that are stored and speak of the record's witness as it is now: a better record makes them stale."""
         if not self._has("answer"):
             return {}
         rows = self._connection.execute(
-            "SELECT position, frame, answer.body FROM answer JOIN record USING (position, frame) WHERE answer.upper IS record.upper"
+            "SELECT position, frame, part, answer.body FROM answer JOIN record USING (position, frame, part) "
+            "WHERE answer.upper IS record.upper"
         )
-        return {_key(position, frame): _answers(json.loads(body)) for position, frame, body in rows}
+        return {_key(*row[:3]): _answers(json.loads(row[3])) for row in rows}
 
     def history(self) -> list[Event]:
-        rows = self._connection.execute("SELECT position, frame, seconds, queries, lower, upper FROM history ORDER BY rowid")
+        rows = self._connection.execute("SELECT position, frame, part, seconds, queries, lower, upper FROM history ORDER BY rowid")
         return [
             Event(
-                _key(position, frame),
+                _key(position, frame, part),
                 seconds,
                 queries,
                 -math.inf if lower is None else lower,
                 math.inf if upper is None else upper,
             )
-            for position, frame, seconds, queries, lower, upper in rows
+            for position, frame, part, seconds, queries, lower, upper in rows
         ]
 
     # ---- out
@@ -260,6 +273,8 @@ class Store:
             {
                 "input": r.key.index,
                 "frame": r.key.frame,
+                "part": r.key.part,
+                "goal": r.goal,
                 "lower": r.bracket.lower.value,
                 "lower_kind": r.bracket.lower.evidence.kind,
                 "lower_method": r.bracket.lower.evidence.method,
@@ -294,9 +309,11 @@ class Store:
 
     def _json(self, path: Path) -> None:
         said = {key: {"answers": asdict(answers)} for key, answers in self.answers().items()}
-        records = [{"input": r.key.index, "frame": r.key.frame, **_body(r), **said.get(r.key, {})} for r in self.records()]
-        document = {"question": self.question, "provenance": self.provenance, "records": records}
-        path.write_text(json.dumps(_plain(document), indent=1, allow_nan=False))
+        records = [
+            {"input": r.key.index, "frame": r.key.frame, "part": r.key.part, **_body(r), **said.get(r.key, {})} for r in self.records()
+        ]
+        document = {"question": self.question.as_json(), "provenance": self.provenance, "records": records}
+        path.write_text(json.dumps(plain(document), indent=1, allow_nan=False))
 
     def _csv(self, path: Path) -> None:
         rows = self.rows()
@@ -315,7 +332,7 @@ class Store:
 
     def _npz(self, path: Path) -> None:
         found = {
-            str(r.key).replace("/", "_"): r.bracket.upper.evidence.witness.numpy()
+            str(r.key).replace("/", "_").replace(" ", "_"): r.bracket.upper.evidence.witness.numpy()
             for r in self.records()
             if r.bracket.upper.evidence.witness is not None
         }
@@ -360,21 +377,12 @@ def _unborn(file: Path) -> bool:
     return False
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no infinity; it is written as text, which float() reads."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+def _columns(key: Key) -> tuple[int, int, str]:
+    return key.index, WHOLE if key.frame is None else key.frame, key.part
 
 
-def _columns(key: Key) -> tuple[int, int]:
-    return key.index, WHOLE if key.frame is None else key.frame
-
-
-def _key(position: int, frame: int) -> Key:
-    return Key(position, None if frame == WHOLE else frame)
+def _key(position: int, frame: int, part: str) -> Key:
+    return Key(position, None if frame == WHOLE else frame, part)
 
 
 def _ends(record: Record) -> tuple[float, float, str]:
@@ -406,6 +414,7 @@ def _body(record: Record) -> dict[str, Any]:
         "skipped": list(record.skipped),
         "question": record.question,
         "means": record.means,
+        "goal": record.goal,
     }
 
 
@@ -422,10 +431,13 @@ def _bound(bound: Bound) -> dict[str, Any]:
         "assumptions": list(e.assumptions),
         "checks": list(e.checks),
         "confidence": e.confidence,
+        "traits": asdict(e.traits),
+        "slack": bound.slack,
+        "executed": bound.executed,
     }
 
 
-def _record(position: int, frame: int, body: str, lower_witness: bytes | None, upper_witness: bytes | None) -> Record:
+def _record(position: int, frame: int, part: str, body: str, lower_witness: bytes | None, upper_witness: bytes | None) -> Record:
     b = json.loads(body)
     bracket = Bracket(
         _unbound(b["lower"], lower_witness),
@@ -434,23 +446,24 @@ def _record(position: int, frame: int, body: str, lower_witness: bytes | None, u
         b["note"],
     )
     return Record(
-        _key(position, frame),
+        _key(position, frame, part),
         bracket,
         b["status"],
         b["seconds"],
         b["queries"],
         tuple(b["skipped"]),
-        b.get("question", ""),
-        b.get("means", ""),
+        b["question"],
+        b["means"],
+        b["goal"],
     )
 
 
 def _unbound(b: dict[str, Any], witness: bytes | None) -> Bound:
     evidence = Evidence(
         b["kind"], b["method"], b["settings"], b["seed"], b["dtype"], tuple(b["assumptions"]), b["confidence"],
-        _unpack(witness) if witness is not None else None, tuple(b.get("checks", ())),
+        _unpack(witness) if witness is not None else None, tuple(b["checks"]), Traits(**b["traits"]),
     )  # fmt: skip
-    return Bound(float(b["value"]), evidence)
+    return Bound(float(b["value"]), evidence, b["slack"], b["executed"])
 
 
 def _answers(stored: dict[str, Any]) -> Answers:

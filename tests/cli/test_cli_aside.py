@@ -12,7 +12,7 @@ import torch
 from cli_workshop import WORDS, Ask
 
 import holdfast as hf
-from holdfast.cli.aside import likeliest
+from holdfast.cli.answers import likeliest
 from holdfast.cli.demo import QUESTIONS, _clear
 from holdfast.store import FILE, Store
 

@@ -3,21 +3,19 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from holdfast.attacks import PGD, CarliniWagner, Corners
-from holdfast.attacks.mesh import Mesh
+from holdfast.api.methods import Mode, Tier, default_methods, measured
 from holdfast.bounding.crown import linear_bound, propagate
 from holdfast.bounding.graph.of_problem import graph_of
-from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
+from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
-from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.method import Method
 from holdfast.network import Network
-from holdfast.problem import Goal, Problem
+from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Targeted
 from holdfast.property.base import next_likely
 from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
@@ -32,9 +30,6 @@ TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
 Inputs = Tensor | Sequence[Tensor]
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
-Tier = Literal["search", "fast", "tight", "split"]
-Mode = Literal["prove", "grid"]
-What = Literal["norms", "units", "words"]  # what the radius measures
 
 
 @overload
@@ -217,36 +212,6 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
         lower_A=plane.coefficients[:, :count], lower_b=plane.constant[:, :count],
         upper_A=-plane.coefficients[:, count:], upper_b=-plane.constant[:, count:],
     )  # fmt: skip
-
-
-def measured(norm: float, substitutes: object) -> What:
-    return "words" if substitutes is not None else "units" if norm == 0 else "norms"
-
-
-def default_methods(
-    net: Network, goal: Goal, tier: Tier = "fast", *, what: What = "norms", mode: Mode = "prove", arithmetic: Arithmetic = "real"
-) -> list[Method[Any]]:
-    """What is tried when nothing is named: searches for the upper end, then proofs for the lower one."""
-    for name, value, known in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic), ("mode", mode, Mode)):
-        if value not in get_args(known):
-            raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
-    if arithmetic == "executed" and tier in ("tight", "split"):
-        raise BadInput(f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'.")
-    if mode == "grid":
-        if what == "norms":
-            raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
-        return [Grid()]
-    counts: list[Method[Any]] = [Greedy()] if what != "norms" else []
-    if not net.differentiable:
-        return counts or [Corners(), Mesh()]
-    searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
-    if tier == "search":
-        return counts if what == "units" else [*counts, *searches]
-    if what == "units" and arithmetic == "real":
-        return [*counts, Branch()]
-    exact: list[Method[Any]] = [Enumerate()] if what == "words" else []
-    proofs: dict[Tier, Method[Any]] = {"fast": Certify(arithmetic=arithmetic), "tight": Tighten(), "split": Split()}
-    return [*exact, *counts, *([] if what == "units" else searches), proofs[tier]]
 
 
 def radius_problems(

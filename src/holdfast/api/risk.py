@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from holdfast.api.radius import Tier, default_methods
+from holdfast.api.methods import Tier, default_methods
 from holdfast.attacks.mesh import Mesh
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS
 from holdfast.certify import Certify
@@ -281,7 +281,7 @@ def _heard(problem: Problem, brackets: list[Bracket], others: Sequence[list[Brac
         for row, evidence in enumerate(shown):
             if evidence is not None and evidence.witness is not None:
                 points[row] = evidence.witness.to(points)
-        values = replay(problem, points, twin).tolist()
+        values = replay(problem, points, twin)[0].tolist()
         for row, (evidence, value) in enumerate(zip(shown, values, strict=True)):
             if evidence is None or not value < better[row].upper.value:
                 continue

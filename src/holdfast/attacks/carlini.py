@@ -5,6 +5,7 @@ the boundary, the second pulls back once there. For a region of one group (a Bal
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from holdfast.attacks.descent import nearest, shrink, widen
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region.normed import NormFamily
+from holdfast.result import Traits
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Adam:
 @dataclass(frozen=True)
 class CarliniWagner(Method[Adam]):
     """`steps` of Adam on the adapted objective for each step of the search, `rounds` of them with a falling rate."""
+
+    finds: ClassVar[str] = "witnesses"
+    help: ClassVar[str] = "Carlini and Wagner: gradients on distance and score together"
+    keyword: ClassVar[str] = "carlini"
+    traits: ClassVar[Traits] = Traits(glass=True)
 
     rounds: int = 4
     steps: int = 60

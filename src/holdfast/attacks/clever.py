@@ -7,6 +7,7 @@ and takes its end point for L; CLEVER-RNN (POPQORN, section 4) adds the frames' 
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
+from holdfast.result import Traits
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Sampled:
 @dataclass(frozen=True)
 class CLEVER(Method[Sampled]):
     """min over targets of g / L, at most the sampled radius; `batches` maxima over `samples` points each."""
+
+    finds: ClassVar[str] = "estimates"
+    help: ClassVar[str] = "CLEVER: a radius from the largest gradients of random points, no guarantee"
+    traits: ClassVar[Traits] = Traits(glass=True)
 
     batches: int = 10
     samples: int = 32

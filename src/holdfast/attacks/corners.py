@@ -1,17 +1,23 @@
 """Random points on the surface and at the corners of the region. Needs nothing but answers, so it works on any black box."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest
 from holdfast.attacks.ladder import Ladder, Rung
 from holdfast.problem import Problem
+from holdfast.result import Traits
 
 
 @dataclass(frozen=True)
 class Corners(Ladder):
     """The lowest of `restarts` random extreme points in every round."""
+
+    finds: ClassVar[str] = "witnesses, also in a black box"
+    help: ClassVar[str] = "corners and random points of the region"
+    traits: ClassVar[Traits] = Traits(glass=False)
 
     rounds: int = 10
     restarts: int = 32

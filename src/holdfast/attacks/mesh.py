@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from holdfast.attacks.unit_box import chart
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.region.normed import NormFamily
+from holdfast.result import Traits
 
 Form = Literal["radial", "lagrangian"]
 
@@ -27,6 +28,10 @@ class Mesh(Ladder):
     block     points asked at once by each search
     form      for balls that are no boxes: radial (the cube stretched onto the ball), or the paper's augmented Lagrangian
     """
+
+    finds: ClassVar[str] = "witnesses by mesh search, also in a black box"
+    help: ClassVar[str] = "mesh adaptive direct search (TP-MADS), no gradients"
+    traits: ClassVar[Traits] = Traits(glass=False)
 
     rounds: int = 3
     radii: int = 6

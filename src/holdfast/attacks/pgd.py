@@ -1,17 +1,23 @@
 """Projected gradient descent with restarts, at many radii at once (Madry et al. 2018, with a radius search)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from holdfast.attacks.descent import descend, nearest
 from holdfast.attacks.ladder import Ladder, Rung
 from holdfast.problem import Problem
+from holdfast.result import Traits
 
 
 @dataclass(frozen=True)
 class PGD(Ladder):
     """Downhill along the gradient inside the region; every restart but the first of all begins at a random point."""
+
+    finds: ClassVar[str] = "witnesses"
+    help: ClassVar[str] = "projected gradient descent with restarts"
+    traits: ClassVar[Traits] = Traits(glass=True)
 
     steps: int = 20
 

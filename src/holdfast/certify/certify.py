@@ -1,7 +1,7 @@
 """The largest radius that bound propagation proves, by trying several radii at once."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from holdfast.property import BoundedProperty, LinearProperty
 from holdfast.region import Family, Frames, Region, Sparse, Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
+from holdfast.result import Traits
 
 AS_EXECUTED = (
     "the network computes as its graph says, sums in any order, without TF32, NNPACK or transforms that trade rounding for speed",
@@ -48,6 +49,10 @@ class Certify(Method[Search]):
     The next radius lies where a parabola through the known scores crosses zero, a little towards the end that is further away, so that
     both ends close in; where that is slow, in the middle. A row is done when they are `close`, most after five rounds.
     """
+
+    finds: ClassVar[str] = "proved lower ends"
+    help: ClassVar[str] = "linear bounds (CROWN) with closed-form planes"
+    traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     rounds: int = 12
     close: float = 0.002  # share of the radius to which it is found

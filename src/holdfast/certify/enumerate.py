@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from holdfast import batch
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region import Words
+from holdfast.result import Traits
 
 ASSUMPTIONS = ("every allowed sentence was asked, in the network's own arithmetic",)
 
@@ -27,6 +29,10 @@ class Asked:
 @dataclass(frozen=True)
 class Enumerate(Method[Asked]):
     """One replaced word, then two, ... up to `sentences` asked for each input and step."""
+
+    finds: ClassVar[str] = "exact counts of replaced words"
+    help: ClassVar[str] = "every sentence that the sets allow is asked"
+    traits: ClassVar[Traits] = Traits(complete=True, seeded=False, glass=False, exact=True, runs=True)
 
     sentences: int = 100_000
 

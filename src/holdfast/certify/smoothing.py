@@ -12,6 +12,7 @@ As in the paper, the noise is not clipped: the network is asked about points out
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from scipy.stats import beta, norm
@@ -22,7 +23,7 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.region import Ball
-from holdfast.result import Bound, Evidence
+from holdfast.result import Bound, Evidence, Traits
 
 ELEMENTS = 2**22  # numbers in one draw of noise
 
@@ -134,6 +135,10 @@ class Smoothing(Method[Counted]):
     The property (its label) is given, so no samples are spent on choosing a class. Nothing is said before all samples are counted: the
     confidence belongs to a number of samples that was fixed beforehand.
     """
+
+    finds: ClassVar[str] = "sampled radii of the smoothed classifier"
+    help: ClassVar[str] = "randomised smoothing: a radius with a confidence, for any network"
+    traits: ClassVar[Traits] = Traits(glass=False)
 
     sigma: float = 0.25
     samples: int = 10_000

@@ -5,6 +5,7 @@ The halves of a box cover it, so a radius holds once every box that its region w
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Box, Patch
 from holdfast.region.normed import NormFamily
+from holdfast.result import Traits
 from holdfast.rounding import gamma
 
 
@@ -46,6 +48,10 @@ class Split(Method[Splitting]):
 
     An attempt that would take more than `boxes` of them is given up, and a smaller radius is tried, until it is less than `finest` beyond.
     """
+
+    finds: ClassVar[str] = "still larger ones"
+    help: ClassVar[str] = "branch and bound over halves of the region"
+    traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     boxes: int = 1024
     steps: int = 80  # of training before

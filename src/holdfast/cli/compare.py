@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import line
-from holdfast.cli.question import numbers
+from holdfast.cli.parse import numbers
 from holdfast.errors import BadInput
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as laid_side_by_side

@@ -1,15 +1,16 @@
 """The main job on an embedded default: three networks that read digits, with a report each, and one that reads words."""
 
-import json
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from holdfast.cli.question import ModelQuestion, RadiusQuestion
+from holdfast.cli.commands.radius import Radius
+from holdfast.cli.parse import ModelOptions
 from holdfast.cli.run import begin
 from holdfast.cli.scored import show_scores
 from holdfast.errors import StoreError
+from holdfast.question import plain
 from holdfast.report import write_report
 from holdfast.store import FILE, Store
 
@@ -19,17 +20,17 @@ QUESTIONS = (
     (
         "cnn",
         "A convolutional network: how far may every pixel move (norm inf)?",
-        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20, saliency=True),
+        Radius(ModelOptions(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20, saliency=True),
     ),
     (
         "lstm",
         "An LSTM that reads rows: how far may all rows move at once, each in norm 2?",
-        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_lstm", domain="0,1"), f"{DATA}:rows", limit=25, norm=2, frames="all"),
+        Radius(ModelOptions(f"{NETWORKS}:digits_lstm", domain="0,1"), f"{DATA}:rows", limit=25, norm="2", frames="all"),
     ),
     (
         "gru",
         "A GRU that reads rows: which row matters most? Each one alone, in norm 2.",
-        RadiusQuestion(ModelQuestion(f"{NETWORKS}:digits_gru", domain="0,1"), f"{DATA}:rows", limit=6, norm=2, frames="each"),
+        Radius(ModelOptions(f"{NETWORKS}:digits_gru", domain="0,1"), f"{DATA}:rows", limit=6, norm="2", frames="each"),
     ),
 )
 
@@ -53,13 +54,12 @@ def demo(folder: Path, console: Console) -> None:
         console.print(f"  {page.resolve()}", soft_wrap=True, highlight=False)
 
 
-def _clear(run: Path, question: RadiusQuestion) -> None:
+def _clear(run: Path, question: Radius) -> None:
     """Remove what an earlier demo left, and nothing else."""
     if not (run / FILE).exists():
         return
     with Store.open(run) as store:
-        asked = {**store.question.get("asked", {}), "saliency": question.saliency}  # demos before there were maps are demos too
-    earlier = asked == json.loads(json.dumps(question.as_json()))  # a list, once stored, is no tuple
+        earlier = store.question.options == plain(question.as_json())
     if not earlier:
         raise StoreError(f"{run} holds a run that is not an earlier demo. Choose another folder with --out.")
     for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", "report.html"):

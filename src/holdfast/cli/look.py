@@ -5,39 +5,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.bounding import stops
-from holdfast.certify import Enumerate, Smoothing
-from holdfast.cli.model import load_network
-from holdfast.cli.question import ModelQuestion, sizes
-from holdfast.cli.run import METHODS
+from holdfast.cli.parse import ModelOptions, sizes
+from holdfast.cli.reading.model import load_network
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.hamming import Branch, Greedy, Grid
+from holdfast.method import known_methods
 from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Problem
 from holdfast.property import Linear
-from holdfast.region import Ball, Region, Sparse
+from holdfast.region import Ball, Region, Sparse, Words
 from holdfast.result import Key
 
-FINDS = {
-    "certify": "proved lower ends",
-    "tighten": "larger proved lower ends",
-    "split": "still larger ones",
-    "enumerate": "exact counts of replaced words",
-    "greedy": "witnesses with few changed units or words",
-    "branch": "proved counts of changed units",
-    "grid": "DeepTRE's estimates and witnesses",
-    "pgd": "witnesses",
-    "carlini": "witnesses",
-    "corners": "witnesses, also in a black box",
-    "mesh": "witnesses by mesh search, also in a black box",
-    "clever": "estimates",
-    "smoothing": "sampled radii of the smoothed classifier",
-}
 FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
 
 
-def look(question: ModelQuestion, console: Console) -> None:
+def look(question: ModelOptions, console: Console) -> None:
     net = load_network(question)
     x = _example(net, sizes(question.shape))
     outputs = net.outputs_for(x)
@@ -80,21 +64,26 @@ def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
 
 def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
     table = Table("method", "finds", "works here", title="methods", title_justify="left")
-    zero = torch.zeros(1, dtype=torch.float64)
-    ball = _problem(net, Ball(x[:1], zero, torch.inf, net.domain), outputs)
-    counts = _problem(net, Sparse(x[:1], zero, net.domain), outputs) if net.domain.bounded else None
-    for name, method in METHODS.items():
-        asked = ""
-        if method is Enumerate:
-            reason, asked = None if net.vectors is not None else "needs a model that reads tokens", ", with --substitutes"
-        elif method in (Greedy, Branch, Grid):
-            reason, asked = "norm 0 needs a bounded domain (--domain)" if counts is None else method().obstacle(counts), ", with --norm 0"
-        elif method is Smoothing:
-            reason, asked = None, ", with --norm 2"
-        else:
-            reason = method().obstacle(ball)
-        table.add_row(name, FINDS[name], f"[green]yes[/]{asked}" if reason is None else f"[red]no:[/] {escape(reason)}")
+    problems = _problems(net, x, outputs)
+    for keyword, kind in known_methods().items():
+        reasons = [(method_words, kind().obstacle(problem)) for method_words, problem in problems]
+        asked = next((words for words, reason in reasons if reason is None), None)
+        reason = next((text for text in (reason for _, reason in reasons) if text), "")
+        table.add_row(keyword, kind.finds, f"[green]yes[/]{asked}" if asked is not None else f"[red]no:[/] {escape(reason)}")
     console.print(table)
+
+
+def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Problem]]:
+    """Questions of every kind, each with the option that asks it."""
+    zero = torch.zeros(1, dtype=torch.float64)
+    found = [("", _problem(net, Ball(x[:1], zero, torch.inf, net.domain), outputs))]
+    found.append((", with --norm 2", _problem(net, Ball(x[:1], zero, 2, net.domain), outputs)))
+    if net.domain.bounded:
+        found.append((", with --norm 0", _problem(net, Sparse(x[:1], zero, net.domain), outputs)))
+    if net.vectors is not None:
+        words = Words.around(torch.zeros((1, x.shape[1]), dtype=torch.int64), [[[0, 1]] * x.shape[1]], net.vectors)
+        found.append((", with --substitutes", _problem(net, words, outputs)))
+    return found
 
 
 def _problem(net: Network, region: Region, outputs: int) -> Problem:

@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
-from holdfast.cli.data import load_data, load_substitutes
-from holdfast.cli.model import load_network
 from holdfast.cli.output import check_folder, line
-from holdfast.cli.question import ModelQuestion, norm_option, numbers, one_of
-from holdfast.cli.source import readable, utf8
+from holdfast.cli.parse import ModelOptions, norm_option, numbers, one_of
+from holdfast.cli.reading.data import load_data, load_substitutes
+from holdfast.cli.reading.model import load_network
+from holdfast.cli.reading.source import readable, utf8
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
@@ -34,7 +34,7 @@ HOW = "model.json"
 class FitQuestion:
     """A whole `holdfast monitor fit` command; network None: the embedded help desk."""
 
-    network: ModelQuestion | None
+    network: ModelOptions | None
     data: str | None
     mutation: str | None
     outputs: str
@@ -215,7 +215,7 @@ def rows_for(opened: Opened, data: str | None, limit: int | None, console: Conso
 # ---- folders
 
 
-def _keep(folder: Path, network: ModelQuestion | None, classes: list[str] | None) -> None:
+def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None) -> None:
     """How to read the model again; paths stay as they were given."""
     content = {"model": EMBEDDED if network is None else asdict(network), "classes": classes}
     try:
@@ -236,7 +236,7 @@ def open_monitor(folder: str, console: Console) -> Opened:
     try:
         content = json.loads(utf8(path))
         model, classes = content["model"], content["classes"]
-        question = None if model == EMBEDDED else ModelQuestion(**{**model, "constants": tuple(model["constants"])})
+        question = None if model == EMBEDDED else ModelOptions(**{**model, "constants": tuple(model["constants"])})
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableFile(f"{path}: damaged, or not written by 'holdfast monitor fit' ({error}).") from error
     net = helpdesk.network() if question is None else load_network(question)

@@ -1,13 +1,46 @@
-"""The options that say how to read a model: written once, and handed to a command as one ModelQuestion."""
+"""The options that several commands share, written once; those that say how to read a model reach a command as one ModelOptions."""
 
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from holdfast.cli.question import ModelQuestion
+from holdfast.cli.command import Command
+from holdfast.cli.parse import ModelOptions
+
+MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # panels of `holdfast --help`
+STOPPING = "When to stop"  # a panel of a command's --help
+DataOption = Annotated[
+    str,
+    typer.Option(
+        "--data", "-d", metavar="DATA", help="A .npz file with x and y, a .tsv file of label and text, or package.module:function."
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+Scale = Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")]
+Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")]
+Unit = Annotated[
+    str | None, typer.Option(metavar="WHAT", help="What counts as one change: pixel, frame or number. Default: pixel for images.")
+]
+Tier = Annotated[
+    str,
+    typer.Option(
+        metavar="TIER",
+        help="fast: proofs by linear bounds. tight: by trained second-order models, seconds an input. split: by halves of the region "
+        "too, minutes. search: witnesses only.",
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")]
+Batch = Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory.")]
+Pictures = Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")]
+Seconds = Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")]
+Queries = Annotated[int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")]
+Gap = Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")]
 
 PANEL = "The model"  # of --help
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
@@ -55,8 +88,8 @@ Constant = Annotated[
         "--constant", metavar="NAME=NUMBER", rich_help_panel=PANEL, help="Another input of the .onnx file, as in sr=16000; may be repeated."
     ),
 ]
-Command = Callable[..., None]
-OPTIONS: dict[str, tuple[Any, Any]] = {  # of ModelQuestion, each with its default
+Function = Callable[..., None]
+OPTIONS: dict[str, tuple[Any, Any]] = {  # of ModelOptions, each with its default
     "trust": (Trust, False),
     "domain": (Domain, None),
     "mean": (Mean, None),
@@ -72,19 +105,19 @@ OPTIONS: dict[str, tuple[Any, Any]] = {  # of ModelQuestion, each with its defau
 }
 
 
-def with_model(*without: str, model: Any = Model, default: Any = inspect.Parameter.empty) -> Callable[[Command], Command]:
+def with_model(*without: str, model: Any = Model, default: Any = inspect.Parameter.empty) -> Callable[[Function], Function]:
     """The command takes `network`; on the command line stand the model and, but for some, the options above.
 
     model    how the model itself is given; without one, where it has a default, the network is None.
     """
     chosen = {name: option for name, option in OPTIONS.items() if name not in without}
 
-    def wrap(command: Command) -> Command:
+    def wrap(command: Function) -> Function:
         @functools.wraps(command)
         def run(*, model: str | None, **given: Any) -> None:
             said = {name: given.pop(name) for name in chosen}
             said["constants"] = tuple(said.get("constants") or ())
-            command(network=None if model is None else ModelQuestion(model, **said), **given)
+            command(network=None if model is None else ModelOptions(model, **said), **given)
 
         own = [p for name, p in inspect.signature(command).parameters.items() if name != "network"]
         parts = [_parameter("model", model, default), *own, *(_parameter(name, *option) for name, option in chosen.items())]
@@ -92,6 +125,22 @@ def with_model(*without: str, model: Any = Model, default: Any = inspect.Paramet
         run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in every}
         return run
+
+    return wrap
+
+
+def measures(kind: type[Command], *without: str, **how: Any) -> Callable[[Function], Function]:
+    """The function only declares options: they become the command `kind`, which begins a run in the folder `out`. See `with_model`."""
+
+    def wrap(declared: Function) -> Function:
+        @functools.wraps(declared)
+        def run(*, network: ModelOptions | None, out: Path, **given: Any) -> None:
+            from holdfast.cli.run import begin
+
+            begin(kind(network=network, **given), out, Console())  # type: ignore[call-arg]
+
+        run.__signature__ = inspect.signature(declared)  # type: ignore[attr-defined]
+        return with_model(*without, **how)(run)
 
     return wrap
 

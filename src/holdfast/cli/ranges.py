@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from holdfast.cli.data import load_data
-from holdfast.cli.model import load_network
 from holdfast.cli.output import line
-from holdfast.cli.question import ModelQuestion
-from holdfast.cli.source import readable, utf8
+from holdfast.cli.parse import ModelOptions
+from holdfast.cli.reading.data import load_data
+from holdfast.cli.reading.model import load_network
+from holdfast.cli.reading.source import readable, utf8
 from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.network import Network
 from holdfast.report.summary import at_least, at_most
@@ -34,7 +34,7 @@ SHOWN = 8  # inputs of a witness that fit on a line
 class RangeQuestion:
     """A whole `holdfast reach` command."""
 
-    network: ModelQuestion
+    network: ModelOptions
     box: str | None
     data: str | None
     radius: float | None

@@ -14,12 +14,12 @@ from rich.table import Table
 from torch import Tensor
 
 from holdfast.api.risk import QUESTIONS, Risk, risk
-from holdfast.cli.data import Data, load_data
-from holdfast.cli.model import load_network
 from holdfast.cli.output import check_folder, line, write_arrays
+from holdfast.cli.parse import ModelOptions, norm_option, numbers, one_of, targets_option, tier_option, whole_numbers
 from holdfast.cli.pictures import draw_input, draw_map, drawable, ends_of
-from holdfast.cli.question import ModelQuestion, norm_option, numbers, one_of, targets_option, tier_option, whole_numbers
-from holdfast.cli.source import named
+from holdfast.cli.reading.data import Data, load_data
+from holdfast.cli.reading.model import load_network
+from holdfast.cli.reading.source import named
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.result import Bracket
@@ -33,7 +33,7 @@ SHOWN = 6  # examples on the way to the largest ratio, in a picture
 class RiskQuestion:
     """A whole `holdfast risk` command."""
 
-    network: ModelQuestion
+    network: ModelOptions
     data: str
     property: str
     radius: float | None = None

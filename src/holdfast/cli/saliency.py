@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.data import load_data
-from holdfast.cli.model import load_network
 from holdfast.cli.output import check_folder, line, write_arrays
+from holdfast.cli.parse import ModelOptions, unit_option, values_option
 from holdfast.cli.pictures import draw_input, draw_map, drawable, ends_of
-from holdfast.cli.question import ModelQuestion, unit_option, values_option
+from holdfast.cli.reading.data import load_data
+from holdfast.cli.reading.model import load_network
 from holdfast.hamming.saliency import saliency
 
 FILE = "saliency.npz"
@@ -23,7 +23,7 @@ FILE = "saliency.npz"
 class SaliencyQuestion:
     """A whole `holdfast saliency` command."""
 
-    network: ModelQuestion
+    network: ModelOptions
     data: str
     unit: str | None = None
     values: str | None = None

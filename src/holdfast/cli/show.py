@@ -1,7 +1,7 @@
 """`holdfast show`: one input of a run, as the page shows it, in the terminal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import BadInput
+from holdfast.question import Question
 from holdfast.report import blocks
 from holdfast.report.likely import flat, percent
 from holdfast.report.picture import describe_change
@@ -39,13 +40,13 @@ def show(folder: Path, number: int, console: Console) -> None:
     title = f"input {number}" + (f", {short(row.source.name)}" if row.source and row.source.name not in ("", str(number)) else "")
     console.rule(Text(title, style="bold"))
     if row.source is not None:
-        console.print(_pictures(row, question.get("vocabulary") or (), colour=console.color_system is not None))
+        console.print(_pictures(row, question.model.vocabulary or (), colour=console.color_system is not None))
         console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
     if row.answers is not None:
         console.print(_likely(row.answers, question), highlight=False)
     console.print(_evidence(row), highlight=False)
     if row.frames:
-        console.print(_frames(row, question.get("vocabulary") or ()), highlight=False)
+        console.print(_frames(row, question.model.vocabulary or ()), highlight=False)
     note = f"; {short(row.bracket.note, 400)}" if row.bracket.note else ""
     console.print(Text(f"{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}"))
 
@@ -95,7 +96,7 @@ def _answer(label: str, prediction: str) -> Text:
     return Text.assemble(("label ", "dim"), label or "–", ("  says ", "dim"), (prediction or "–", "bold red" if wrong else ""))
 
 
-def _likely(answers: Answers, question: Mapping[str, Any]) -> Table:
+def _likely(answers: Answers, question: Question) -> Table:
     """The likeliest classes at the input and, beside them, at the witness."""
     view = Table("says of the input", "share", "output", *(("of the witness", "share", "output") if answers.after else ()))
     sides = [side for side in (answers.before, answers.after) if side]

@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from holdfast.cli.data import Data, load_data
-from holdfast.cli.model import load_network
 from holdfast.cli.output import check_folder, line, write_arrays
+from holdfast.cli.parse import ModelOptions, unit_option
 from holdfast.cli.pictures import draw_input, draw_map, drawable, ends_of
-from holdfast.cli.question import ModelQuestion, unit_option
+from holdfast.cli.reading.data import Data, load_data
+from holdfast.cli.reading.model import load_network
 from holdfast.coverage.criteria import Criterion
 from holdfast.coverage.neurons import Per
 from holdfast.coverage.testgen import Coverage, Progress, Tests, check_options, testgen
@@ -35,7 +35,7 @@ FILE = "tests.npz"
 class TestsQuestion:
     """A whole `holdfast testgen` command."""
 
-    network: ModelQuestion
+    network: ModelOptions
     data: str
     train: str | None = None
     criterion: str = "neuron"

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.model import load_network
-from holdfast.cli.question import ModelQuestion
+from holdfast.cli.parse import ModelOptions
+from holdfast.cli.reading.model import load_network
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, StoreError
 from holdfast.network import Network
 from holdfast.report.summary import at_least, at_most
@@ -28,7 +28,7 @@ from holdfast.verification.vnnlib import read_vnnlib
 COLUMNS = ("network", "property", "answer", "seconds", "nodes", "least", "lowest", "expected", "note")
 
 
-def answer_one(network: ModelQuestion, spec: str, seconds: float, seed: int) -> None:
+def answer_one(network: ModelOptions, spec: str, seconds: float, seed: int) -> None:
     """The answer is the first word of the output; a counterexample follows, then lines that begin with a semicolon."""
     asked = read_vnnlib(spec)
     net, judges = _networks(network, asked.inputs)
@@ -66,7 +66,7 @@ def _remarks(found: Verdict, net: Network, judges: list[Network]) -> Iterator[st
     yield f"{found.nodes} parts bounded, {found.seconds:.2f} s"
 
 
-def _networks(question: ModelQuestion, inputs: int) -> tuple[Network, list[Network]]:
+def _networks(question: ModelOptions, inputs: int) -> tuple[Network, list[Network]]:
     """The network, and the same file through onnxruntime where that is installed."""
     net = _fitting(question, inputs)
     if not _is_onnx(question) or question.constants:
@@ -90,7 +90,7 @@ def _through_onnxruntime(model: str) -> Network:
     return Network.from_callable(ask, name=f"{model} in onnxruntime")
 
 
-def _fitting(question: ModelQuestion, inputs: int) -> Network:
+def _fitting(question: ModelOptions, inputs: int) -> Network:
     """Some .onnx files take an input without a batch axis, which shows when they are asked for as many numbers as the property has."""
     try:
         net = load_network(question)
@@ -106,7 +106,7 @@ def _fitting(question: ModelQuestion, inputs: int) -> Network:
     return net
 
 
-def _is_onnx(question: ModelQuestion) -> bool:
+def _is_onnx(question: ModelOptions) -> bool:
     return question.model.endswith((".onnx", ".onnx.gz"))
 
 
@@ -161,7 +161,7 @@ def _answers(instances: list[Instance], seconds: float | None, key: Mapping[tupl
         try:
             spec = read_vnnlib(instance.spec)
             if loaded is None or loaded[0] != instance.model:
-                loaded = instance.model, *_networks(ModelQuestion(str(instance.model)), spec.inputs)
+                loaded = instance.model, *_networks(ModelOptions(str(instance.model)), spec.inputs)
             limit = instance.seconds if seconds is None else seconds
             found = verify(loaded[1], spec, stop=Stop(seconds=limit), seed=seed, judges=loaded[2])
         except HoldfastError as error:

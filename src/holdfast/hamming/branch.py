@@ -26,6 +26,7 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Sparse
 from holdfast.region.budget import Budget
+from holdfast.result import Traits
 from holdfast.rounding import gamma
 
 UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had so many
@@ -103,6 +104,10 @@ class Branch(Method[Tree]):
     finest         a value is halved until its range is this share of the domain; what is not proved then stays unknown.
     """
 
+    finds: ClassVar[str] = "proved counts of changed units"
+    help: ClassVar[str] = "branch and bound over groups of units"
+    traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
+
     long_steps: ClassVar[bool] = True
     nodes_at_once: int = 256
     queue: int = 50_000
@@ -132,7 +137,7 @@ class Branch(Method[Tree]):
         tree = Tree(question, _no_nodes(question), none, torch.full_like(none, torch.inf), none.bool(), none, 0)
         return _planted(tree, _undecided(tree).nonzero().flatten())
 
-    def told(self, problem: Problem, state: Tree, upper: Tensor) -> Tree:
+    def told(self, problem: Problem, state: Tree, lower: Tensor, upper: Tensor) -> Tree:
         """A count beyond what is known to fail is not tried."""
         return _pruned(replace(state, broken=torch.minimum(state.broken, upper.to(state.broken) + 1)))
 

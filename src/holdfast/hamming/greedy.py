@@ -10,6 +10,7 @@ class is nearest, the others each for one class. They share what they find.
 
 import functools
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Property
 from holdfast.region import Sparse, Words
+from holdfast.result import Traits
 
 BLIND = 8  # times as many candidates where there is no gradient to choose them
 PATIENCE = 16  # units that a set may grow by without a lower score
@@ -77,6 +79,10 @@ class Greedy(Method[Search]):
     values      tried for each number, evenly over the domain with both ends; a region with levels has its own.
     sweep       single changes asked about at first; of more than these a random choice.
     """
+
+    finds: ClassVar[str] = "witnesses with few changed units or words"
+    help: ClassVar[str] = "greedy search with a beam, then exchange"
+    traits: ClassVar[Traits] = Traits(glass=True)
 
     beam: int = 12
     lanes: int = 6

@@ -10,7 +10,7 @@ asked about counts. It ranks by the confidence in the class; here by the margin 
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
 from holdfast.region import Sparse, Words
+from holdfast.result import Traits
 
 Rule = Literal["margin", "confidence"]
 BYTES = 128  # held of each grid point
@@ -62,6 +63,10 @@ class Grid(Method[Stream]):
     keep    sets of each row that are remembered for the upper end.
     memory  MiB for what is held of a step; the network's own activations come on top.
     """
+
+    finds: ClassVar[str] = "DeepTRE's estimates and witnesses"
+    help: ClassVar[str] = "DeepTRE: sensitivities of all sets of up to two units over a grid"
+    traits: ClassVar[Traits] = Traits(glass=False)
 
     t: int = 2
     levels: int = 2

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import Property
+from holdfast.property.base import Property, rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +26,9 @@ class Avoid(Property):
     def values(self, outputs: Tensor) -> Tensor:
         """(..., batch, outputs) -> (..., batch, polytopes, rows)."""
         return torch.einsum("bpro,...bo->...bpr", self.matrix.to(outputs), outputs) + self.offset.to(outputs)
+
+    def missed(self, outputs: Tensor, unit: float) -> Tensor:
+        return rounding(self.matrix, outputs[..., None, None, :], self.offset, unit).flatten(-2).amax(-1)
 
     def check(self, batch: int, outputs: int) -> None:
         if self.matrix.dim() != 4 or len(self.matrix) != batch or self.matrix.shape[3] != outputs or 0 in self.matrix.shape:

@@ -21,6 +21,11 @@ class Property(ABC):
     def check(self, batch: int, outputs: int) -> None:
         """Raise BadInput unless the property fits a batch of this size and a network with so many outputs."""
 
+    def missed(self, outputs: Tensor, unit: float) -> Tensor:
+        """(batch, outputs), the unit of their arithmetic -> (batch,) float64: how far a score computed from them may lie from the truth by
+        rounding. Nothing where nobody knows."""
+        return torch.zeros(outputs.shape[:-1], dtype=torch.float64, device=outputs.device)
+
 
 @dataclass(frozen=True, eq=False)
 class BoundedProperty(Property):
@@ -60,10 +65,22 @@ class LinearProperty(BoundedProperty):
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         return upper.amin(1)
 
+    def missed(self, outputs: Tensor, unit: float) -> Tensor:
+        matrix, offset = (part.to(outputs.device) for part in self.rows(outputs.shape[-1]))
+        return rounding(matrix, outputs[..., None, :], offset, unit).amax(-1)
+
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         each = torch.eye(lower.shape[1], dtype=torch.float64, device=lower.device).expand(len(lower), -1, -1)
         found = each * smallest(lower, upper)[..., None]
         return found, found
+
+
+ROUNDING = 2**12  # units of the arithmetic, in the sizes of what is added: more than evaluating a network at one point misses
+
+
+def rounding(matrix: Tensor, outputs: Tensor, offset: Tensor, unit: float) -> Tensor:
+    """rows (..., outputs) of outputs (..., outputs) -> (...): how far evaluating them with roundings of this unit may be from the truth."""
+    return ROUNDING * unit * (1 + (matrix.abs() * outputs.abs()).double().sum(-1) + offset.abs())
 
 
 def smallest(lower: Tensor, upper: Tensor) -> Tensor:

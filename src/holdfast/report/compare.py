@@ -215,8 +215,8 @@ def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
             )
         if open_:
             told.append(f"{run.name}: {open_} answers are interrupted and may become better; resume the run.")
-    for name in ("tier", "arithmetic", "methods", "seed", "stop"):
-        said = [setting(run.question.get(name, (run.question.get("asked") or {}).get(name))) for run in runs]
+    for name in ("tier", "arithmetic", "methods", "seed", "seconds", "queries", "gap"):
+        said = [setting(getattr(run.question.means, name)) for run in runs]
         if len(set(said)) > 1:
             told.append(f"not asked with the same {name}: " + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True)))
     return tuple(told)

@@ -7,6 +7,7 @@ from markupsafe import Markup
 from holdfast.report.compare import Comparison
 from holdfast.report.compare_table import duels, explained, sides
 from holdfast.report.plots import curves
+from holdfast.report.question import shown
 from holdfast.report.summary import at_least, at_most, norm_name
 from holdfast.report.template import template
 from holdfast.report.verdict import right
@@ -19,7 +20,7 @@ def render(found: Comparison) -> str:
     names = [side.name for side in found.sides]
     quantity = "score" if found.scores else "radius"
     question = found.runs[0].question
-    norm = question.get("norm")
+    norm = question.asked.norm
     return template("compare.html.j2").render(
         headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: which network holds longer?",
         norm="" if norm is None else "replaced words" if norm == "words" else f"{norm_name(norm)} norm",
@@ -33,7 +34,7 @@ def render(found: Comparison) -> str:
         rows=[_cells(found, place) for place in range(min(len(found.pairs), MOST_ROWS))],
         left_out=max(0, len(found.pairs) - MOST_ROWS),
         pairs=[f"{duel.first} / {duel.second}" for duel in found.duels],
-        runs=[(run.name, run.question, run.provenance) for run in found.runs],
+        runs=[(run.name, shown(run.question), run.provenance) for run in found.runs],
         written=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

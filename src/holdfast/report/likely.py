@@ -2,13 +2,14 @@
 
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.question import Question
 from holdfast.report.picture import planes_of, shades
 from holdfast.report.summary import Row, about, class_name
 from holdfast.result import Answers, Likely
@@ -39,7 +40,7 @@ def percent(share: float) -> str:
     return "<0.01" if share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
 
 
-def names_of(rows: Iterable[Row], question: Mapping[str, Any]) -> dict[int, str]:
+def names_of(rows: Iterable[Row], question: Question) -> dict[int, str]:
     """The names of the classes that rows speak of; those without a name are left out."""
     labels = {one.label for row in rows if row.answers for one in (*row.answers.before, *row.answers.after)}
     return {label: name for label in sorted(labels) if (name := class_name(question, label)) != str(label)}

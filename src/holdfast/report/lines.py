@@ -1,11 +1,11 @@
 """The table of inputs on the page, line by line: pictures, words with shades, and where each end comes from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
+from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.heat import Heat
 from holdfast.report.likely import Map, map_of, packed
@@ -50,13 +50,13 @@ class End:
     source: str
 
 
-def lines_of(rows: Sequence[Row], question: Mapping[str, Any]) -> list[Line]:
+def lines_of(rows: Sequence[Row], question: Question) -> list[Line]:
     heat = Heat.over(record for row in rows for record in row.frames)
     lines: list[Line] = []
     answers = [packed(row.answers) for row in rows]
     room = PICTURE_BYTES - min(PICTURE_BYTES // 4, sum(len(said) + ATTRIBUTE for said in answers if said))
     for row, said in zip(rows, answers, strict=True):
-        pictures = _pictures(row, question.get("vocabulary") or (), heat) if room > 0 else BLANK
+        pictures = _pictures(row, question.model.vocabulary or (), heat) if room > 0 else BLANK
         saliency = map_of(row.source.saliency) if room > 0 and row.source else Map()
         room -= len(pictures.input) + len(pictures.witness) + len(pictures.change) + len(saliency.png) + len(saliency.words)
         shown, marked = (pictures, saliency) if room > 0 else (BLANK, Map())
@@ -64,7 +64,7 @@ def lines_of(rows: Sequence[Row], question: Mapping[str, Any]) -> list[Line]:
     return lines
 
 
-def _line(row: Row, question: Mapping[str, Any], pictures: Pictures, saliency: Map, answers: str, *, left_out: bool) -> Line:
+def _line(row: Row, question: Question, pictures: Pictures, saliency: Map, answers: str, *, left_out: bool) -> Line:
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
     closed = "by definition" if row.bracket.closed else ""

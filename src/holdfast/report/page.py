@@ -9,7 +9,7 @@ from holdfast.report.likely import names_of
 from holdfast.report.lines import lines_of
 from holdfast.report.pairing import usual_radii
 from holdfast.report.plots import band, convergence, share, times
-from holdfast.report.question import hashes, headline
+from holdfast.report.question import hashes, headline, shown
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
 from holdfast.report.summary import rows_of, totals_of
@@ -19,7 +19,6 @@ from holdfast.store import Store
 
 MOST_ROWS = 10_000
 
-INTERNAL = ("asked", "begun_in", "substitutes", "vocabulary")  # what only a resumed run needs, or what would fill the page
 EVIDENCE = (
     ("proved", "holds for every point of the region, by bound propagation, enumeration or definition."),
     ("witnessed", "is shown by a concrete input, which was replayed through the model under test before it was kept."),
@@ -41,7 +40,7 @@ def render(store: Store) -> str:
     brackets = [row.bracket for row in rows]
     asked = max(len(inputs), len(rows))
     each = any(row.frames for row in rows)
-    quantity = "worst score" if question.get("command") == "worst" else "radius"
+    quantity = "worst score" if question.command == "worst" else "radius"
     lines = lines_of(rows[:MOST_ROWS], question)
     radii = usual_radii(question, [(row,) for row in rows])
     at = radii[len(radii) // 2] if radii else 0.0
@@ -51,8 +50,8 @@ def render(store: Store) -> str:
         properties=properties_of(question),
         hashes=hashes(question),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
-        vocabulary=len(question.get("vocabulary") or ()),
-        settings={name: value for name, value in question.items() if name not in INTERNAL},
+        vocabulary=len(question.model.vocabulary or ()),
+        settings=shown(question),
         headline=headline(question, asked),
         quantity=quantity,
         each=each,

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import BadInput
+from holdfast.question import Question
 from holdfast.report.agreement import agree
 from holdfast.report.summary import Row, rows_of, short, word_name
 from holdfast.store import Store, StoredInput
-
-SAME = ("command", "norm", "frames", "frame_scale", "unit", "targets", "substitutes", "domain")
-SAME_ASKED = ("free", "values")
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Run:
     """A run as it is compared."""
 
     name: str
-    question: Mapping[str, Any]
+    question: Question
     provenance: Mapping[str, Any]
     rows: tuple[Row, ...]
     inputs: tuple[StoredInput, ...]
@@ -31,14 +29,12 @@ class Run:
     @property
     def scores(self) -> bool:
         """Worst scores, not radii."""
-        return self.question.get("command") == "worst"
+        return self.question.command == "worst"
 
     @property
     def model(self) -> str:
         """Its name without the folders or the package it lies in."""
-        told = self.question.get("model")
-        name = str(told.get("name") or "") if isinstance(told, Mapping) else str(told or "")
-        return name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
+        return self.question.model.name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
 
     @property
     def silent(self) -> int:
@@ -71,22 +67,20 @@ def paired(runs: Sequence[Run]) -> list[tuple[Row, ...]]:
 
 
 def _same_question(first: Run, other: Run) -> None:
-    asked = [(name, first.question.get(name), other.question.get(name)) for name in SAME]
-    ours, theirs = (run.question.get("asked") or {} for run in (first, other))
-    asked += [(name, ours.get(name), theirs.get(name)) for name in SAME_ASKED]
-    for name, mine, yours in asked:
-        if mine != yours:
-            raise BadInput(
-                f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} there and {short(yours, 60)} here. "
-                f"Radii can be compared only where the same changes are allowed; ask both the same."
-            )
+    different = first.question.differs(other.question)
+    if different is not None:
+        name, mine, yours = different
+        raise BadInput(
+            f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} there and {short(yours, 60)} here. "
+            f"Radii can be compared only where the same changes are allowed; ask both the same."
+        )
 
 
 def _by_identity(run: Run) -> dict[str, Row] | None:
     """Rows by what their inputs hold; None where a row's input was not kept."""
     if any(row.source is None for row in run.rows):
         return None
-    vocabulary = run.question.get("vocabulary") or ()
+    vocabulary = run.question.model.vocabulary or ()
     seen: Counter[str] = Counter()
     found: dict[str, Row] = {}
     for row in run.rows:
@@ -109,7 +103,7 @@ def identity(stored: StoredInput, vocabulary: Sequence[str] = ()) -> str:
 
 def _by_place(run: Run, first: Run) -> dict[str, Row]:
     """Rows by their places in the data, if both runs say that they read the same."""
-    mine, theirs = (_fingerprint(r) for r in (run, first))
+    mine, theirs = (r.question.data.fingerprint for r in (run, first))
     if mine is None or mine != theirs:
         raise BadInput(
             f"{run.name}: a run without its inputs can only be compared with one on the very same data, and the fingerprints of the data "
@@ -118,23 +112,17 @@ def _by_place(run: Run, first: Run) -> dict[str, Row]:
     return {str(row.index): row for row in run.rows}
 
 
-def _fingerprint(run: Run) -> str | None:
-    data = run.question.get("data")
-    found = data.get("fingerprint") if isinstance(data, Mapping) else None
-    return str(found) if found else None
-
-
 def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
     """Short names where they tell runs apart, else the longer ones, numbered where even those are equal."""
     chosen = list(names) if len(set(names)) == len(names) else list(longer)
     return [f"{name} ({place + 1})" if chosen.count(name) > 1 else name for place, name in enumerate(chosen)]
 
 
-def usual_radii(question: Mapping[str, Any], pairs: Sequence[tuple[Row, ...]]) -> tuple[float, ...]:
+def usual_radii(question: Question, pairs: Sequence[tuple[Row, ...]]) -> tuple[float, ...]:
     """A few radii at which the runs differ: the quartiles of what is proved, else of what is witnessed, in two digits."""
-    if question.get("command") == "worst":
+    if question.command == "worst":
         return (0.0,)
-    if str(question.get("norm")) in ("0", "words"):
+    if question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)
     rows = [row for pair in pairs for row in pair]
     for ends in ([row.bracket.lower.value for row in rows], [row.bracket.upper.value for row in rows]):

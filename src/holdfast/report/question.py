@@ -2,37 +2,41 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
 
+from holdfast.question import Question
 from holdfast.report.summary import norm_name, short
 
 LONG_LIST = 12
 
 
-def headline(question: Mapping[str, Any], count: int) -> str:
-    model, data = _name(question, "model", "the network"), _name(question, "data", "the data")
-    inputs = "the input" if count == 1 else f"each of the {count} inputs"
-    if question.get("command") == "worst":
+def headline(question: Question, count: int) -> str:
+    model, data = short(question.model.name) or "the network", short(question.data.name) or "the data"
+    inputs, asked = "the input" if count == 1 else f"each of the {count} inputs", question.asked
+    if question.command == "worst":
         return f"How low can the score of {model} fall in the region around {inputs} of {data}?"
-    words = question.get("norm") == "words"
-    alone = f", one {'word' if words else 'frame'} at a time" if question.get("frames") == "each" else ""
-    change = "reaches the target class" if question.get("targets") else "changes its answer"
+    words = asked.norm == "words"
+    alone = f", one {'word' if words else 'frame'} at a time" if asked.frames == "each" else ""
+    change = "reaches the target class" if asked.targets else "changes its answer"
     if words:
         return f"How many words of {inputs} of {data} may be replaced{alone}, before {model} {change}?"
-    norm = f", in the {norm_name(question['norm'])} norm" if question.get("norm") is not None else ""
+    norm = f", in the {norm_name(asked.norm)} norm" if asked.norm is not None else ""
     return f"How far may {inputs} of {data} move{alone}{norm}, before {model} {change}?"
 
 
-def _name(question: Mapping[str, Any], part: str, otherwise: str) -> str:
-    told = question.get(part)
-    name = told.get("name") if isinstance(told, Mapping) else told
-    return short(name) if name else otherwise
-
-
-def hashes(question: Mapping[str, Any]) -> list[tuple[str, str]]:
+def hashes(question: Question) -> list[tuple[str, str]]:
     """By which the model, the data and the question are known again."""
-    told = [(part, question.get(part)) for part in ("model", "data", "spec")]
-    return [(part, str(value["fingerprint"])) for part, value in told if isinstance(value, Mapping) and value.get("fingerprint")]
+    told = [("model", question.model.fingerprint), ("data", question.data.fingerprint), ("question", question.fingerprint)]
+    return [(part, value) for part, value in told if value]
+
+
+def shown(question: Question) -> dict[str, object]:
+    """The question for people: what was said, without what only a resumed run needs or what would fill the page."""
+    told: dict[str, object] = {"command": question.command, "model": question.model.name, "data": question.data.name}
+    told |= {"domain": question.model.domain, **dict(question.model.prepared)}
+    told |= {f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"}
+    told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
+    return {name: value for name, value in told.items() if value not in (None, "")}
 
 
 def setting(value: object) -> str:

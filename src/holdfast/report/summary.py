@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
-from typing import Any
 
+from holdfast.question import Question
 from holdfast.result import Answers, Bound, Bracket, Key, Record, Status, overall
 from holdfast.store import StoredInput
 
@@ -188,8 +188,8 @@ def word_name(token: int, vocabulary: Sequence[str]) -> str:
     return short(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
 
 
-def class_name(question: Mapping[str, Any], label: int | None) -> str:
-    classes = question.get("classes") or ()
+def class_name(question: Question, label: int | None) -> str:
+    classes = question.data.classes or ()
     if label is None:
         return ""
     return short(classes[label]) if 0 <= label < len(classes) else str(label)

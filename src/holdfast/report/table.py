@@ -1,12 +1,12 @@
 """The run in the terminal. Only the command line imports this module, because rich takes its time."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.question import Question
 from holdfast.report.summary import Row, Totals, about, at_least, at_most, class_name, rows_of, totals_of, unbreakable, weakest, word_name
 from holdfast.result import Bound, Record
 from holdfast.store import Store
@@ -18,7 +18,7 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Table:
     """One line for each input, at most `most` of them; the averages below speak of all."""
     stored = isinstance(source, Store)
     rows = rows_of(source.records(), source.inputs()) if isinstance(source, Store) else rows_of(source)
-    question = source.question if isinstance(source, Store) else {}
+    question = source.question if isinstance(source, Store) else Question()
     view = Table(caption=_caption(totals_of(rows), len(rows) - most), caption_justify="left")
     view.add_column("input", justify="right")
     if stored:
@@ -33,14 +33,14 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Table:
     return view
 
 
-def _cells(row: Row, question: Mapping[str, Any]) -> list[Text]:
+def _cells(row: Row, question: Question) -> list[Text]:
     return [
         Text(str(row.index)),
         Text(class_name(question, row.source.label) if row.source else ""),
         _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed),
         _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed),
         Text(row.status, style="red" if row.status == "interrupted" else ""),
-        Text("\n").join(part for part in (_weakest(row, question.get("vocabulary") or ()), Text(_note(row))) if part),
+        Text("\n").join(part for part in (_weakest(row, question.model.vocabulary or ()), Text(_note(row))) if part),
     ]
 
 

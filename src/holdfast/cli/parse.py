@@ -1,19 +1,19 @@
-"""What a command was asked, as plain data: it is stored with the run, so that `resume` asks the very same thing."""
+"""Options as people write them, and what they mean."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from holdfast.errors import BadInput, StoreError
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.api.radius import Mode, Tier
+    from holdfast.api.methods import Mode, Tier
     from holdfast.certify import Arithmetic
     from holdfast.region.units import Unit
 
 
 @dataclass(frozen=True)
-class ModelQuestion:
+class ModelOptions:
     """How to read the model. Paths are as given; everything else is a number, a word or a list of them."""
 
     model: str
@@ -29,49 +29,6 @@ class ModelQuestion:
     black_box: bool = False
     unbatched: bool = False
     constants: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RadiusQuestion:
-    """A whole `holdfast radius` command."""
-
-    network: ModelQuestion
-    data: str
-    scale: float | None = None
-    limit: int | None = None
-    norm: float = math.inf
-    frames: str | None = None
-    frame_scale: str | None = None
-    targets: str | None = None
-    substitutes: str | None = None
-    unit: "Unit | None" = None
-    free: str | None = None
-    values: str | None = None
-    mode: "Mode" = "prove"
-    tier: "Tier" = "fast"
-    arithmetic: "Arithmetic" = "real"
-    methods: str | None = None
-    seconds: float | None = None
-    queries: int | None = None
-    gap: float = 0.0
-    seed: int = 0
-    batch: int = 128
-    saliency: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "norm": str(self.norm)}
-
-    @staticmethod
-    def from_json(stored: dict[str, Any]) -> "RadiusQuestion":
-        """StoreError where a run holds no such command: it was made by a program or by another version."""
-        try:
-            network = ModelQuestion(**{**stored["network"], "constants": tuple(stored["network"]["constants"])})
-            return RadiusQuestion(**{**stored, "network": network, "norm": float(stored["norm"])})
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"the run was not begun by 'holdfast radius', or by another version of it, so it cannot be asked again ({error}). "
-                f"'holdfast report' and 'holdfast export' still read it."
-            ) from error
 
 
 def numbers(text: str | None, what: str) -> list[float] | None:
@@ -166,13 +123,13 @@ def unit_option(text: str | None) -> "Unit | None":
 
 
 def mode_option(text: str) -> "Mode":
-    from holdfast.api.radius import Mode
+    from holdfast.api.methods import Mode
 
     return cast("Mode", one_of(text, "mode", get_args(Mode)))
 
 
 def tier_option(text: str) -> "Tier":
-    from holdfast.api.radius import Tier  # here: torch takes its time
+    from holdfast.api.methods import Tier  # here: torch takes its time
 
     return cast("Tier", one_of(text, "tier", get_args(Tier)))
 

@@ -4,19 +4,23 @@ None of it is part of the search: the few questions to the network that it takes
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from holdfast.cli.data import Data
-from holdfast.cli.question import RadiusQuestion, values_option
+from holdfast.cli.parse import unit_option, values_option
+from holdfast.cli.reading.data import Data
 from holdfast.errors import BadInput
 from holdfast.hamming.saliency import saliency
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property.probability import are_probabilities
-from holdfast.result import Answers, Likely
-from holdfast.store import Store
+from holdfast.result import Answers, Key, Likely
+from holdfast.store import SALIENCY, Store
+
+if TYPE_CHECKING:
+    from holdfast.cli.commands.radius import Radius
 
 MOST = 3  # classes that are kept
 
@@ -51,7 +55,7 @@ def likeliest(outputs: Tensor) -> list[tuple[Likely, ...]]:
     return [tuple(Likely(*one) for one in zip(*row, strict=True)) for row in rows]
 
 
-def check_saliency(q: RadiusQuestion, net: Network, data: Data) -> None:
+def check_saliency(q: "Radius", net: Network, data: Data) -> None:
     """Raise, before any search, where no map of single changes can be drawn."""
     if net.vectors is not None:
         raise BadInput(
@@ -64,7 +68,7 @@ def check_saliency(q: RadiusQuestion, net: Network, data: Data) -> None:
         raise BadInput("--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1.")
 
 
-def keep_saliency(store: Store, q: RadiusQuestion, net: Network, data: Data) -> None:
+def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     """Maps of the inputs that have none yet, a batch at a time."""
     x, values = data.stacked(q.data), values_option(q.values)
     levels = None if values is None else torch.tensor(values, dtype=torch.float64)
@@ -72,5 +76,5 @@ def keep_saliency(store: Store, q: RadiusQuestion, net: Network, data: Data) -> 
     for some in missing.split(q.batch):
         if not len(some):  # nothing is missing
             break
-        maps = saliency(net, x[some], data.y[some], unit=q.unit, values=levels)
-        store.put_saliency(dict(zip(some.tolist(), maps, strict=True)))
+        maps = saliency(net, x[some], data.y[some], unit=unit_option(q.unit), values=levels)
+        store.put_artefacts(SALIENCY, {Key(place): found.float() for place, found in zip(some.tolist(), maps, strict=True)})

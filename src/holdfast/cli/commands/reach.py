@@ -1,4 +1,4 @@
-"""`holdfast reach`: its options. What it does is in `ranges`, imported when it is needed."""
+"""`holdfast reach`: between which values do the outputs stay?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,13 +6,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import ModelArgument, with_model
-from holdfast.cli.question import ModelQuestion
+from holdfast.cli.options import (
+    MEASURE,
+    ModelArgument,
+    Seed,
+    with_model,
+)
+from holdfast.cli.parse import ModelOptions
+
+
+def register(app: typer.Typer) -> None:
+    app.command("reach", rich_help_panel=MEASURE)(reach)
 
 
 @with_model("vocabulary", model=ModelArgument)
 def reach(
-    network: ModelQuestion,
+    network: ModelOptions,
     box: Annotated[
         str | None,
         typer.Option(
@@ -31,10 +40,10 @@ def reach(
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A .json file for the ranges and witnesses.")] = None,
     scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data of --input by this: 255 for bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --input.")] = None,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Between which values does each output stay while the inputs move in a box?"""
-    from holdfast.cli.question import whole_numbers
+    from holdfast.cli.parse import whole_numbers
     from holdfast.cli.ranges import RangeQuestion, show
 
     question = RangeQuestion(

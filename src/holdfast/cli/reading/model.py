@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.cli.question import ModelQuestion, numbers, pair, sizes
-from holdfast.cli.source import call, utf8
+from holdfast.cli.parse import ModelOptions, numbers, pair, sizes
+from holdfast.cli.reading.source import call, utf8
 from holdfast.errors import BadInput
 from holdfast.network import Network
 
 CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
-def load_network(q: ModelQuestion) -> Network:
+def load_network(q: ModelOptions) -> Network:
     """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, or a function of arrays."""
     domain, mean, std, shape = pair(q.domain), numbers(q.mean, "mean"), numbers(q.std, "std"), sizes(q.shape)
     if q.pool not in (None, "last", "mean", "max"):

@@ -1,4 +1,4 @@
-"""The commands about runs that exist: `show`, `compare` and `gate`. Nothing heavy is imported before one of them needs it."""
+"""`holdfast gate`: a run must satisfy rules."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,37 +6,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-RULES, FILES = "What it must satisfy", "Where the decision goes"  # panels of --help
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+from holdfast.cli.options import (
+    RUNS,
+    Run,
+)
 
 
 def register(app: typer.Typer) -> None:
-    for command in (show, compare, gate):
-        app.command()(command)
+    app.command("gate", rich_help_panel=RUNS)(gate)
 
 
-def show(
-    run: Run,
-    number: Annotated[int, typer.Option("--input", "-i", metavar="NUMBER", help="Which input, by its place in the data.")] = 0,
-) -> None:
-    """One input of a run in the terminal: the input, its witness, the change, and why each number may be believed."""
-    from holdfast.cli.show import show as draw
-
-    draw(run, number, Console())
-
-
-def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_A RUN_B ...", help="Folders of runs that asked the same of the same inputs.")],
-    at: Annotated[
-        str | None, typer.Option(metavar="RADII", help="Share certified at these, as in 0.01,0.05. Default: quartiles of what is proved.")
-    ] = None,
-    confidence: Annotated[float, typer.Option(metavar="SHARE", help="Of the intervals of paired differences.")] = 0.95,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page (.html), .json or .md.")] = None,
-) -> None:
-    """Models side by side on the same inputs: who wins where brackets decide, and where they do not."""
-    from holdfast.cli.compare import compare as lay
-
-    lay(runs, at, confidence, out, Console())
+RULES, FILES = "What it must satisfy", "Where the decision goes"  # panels of --help
 
 
 def gate(

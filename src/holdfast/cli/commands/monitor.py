@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import with_model
-from holdfast.cli.question import ModelQuestion
+from holdfast.cli.options import OTHER, with_model
+from holdfast.cli.parse import ModelOptions
 
 monitor = typer.Typer(
     help="How likely does a network's answer stay when one word or frame is another? Scores for sequences and streams.",
@@ -38,7 +38,7 @@ Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives t
 @monitor.command()
 @with_model(model=Optional, default=None)
 def fit(
-    network: ModelQuestion | None,
+    network: ModelOptions | None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")],
     data: Sequences = None,
     mutation: Annotated[
@@ -123,3 +123,7 @@ def export(
     from holdfast.cli.monitored import export_prism
 
     export_prism(folder, data, prism, limit, theta, seed, Console())
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(monitor, name="monitor", rich_help_panel=OTHER)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cli.source import call, readable, utf8
+from holdfast.cli.reading.source import call, readable, utf8
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_tensors

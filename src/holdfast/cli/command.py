@@ -1,0 +1,90 @@
+"""A command that measures: its options as plain data, how they become problems, and how the answers are shown. Nothing heavy is imported
+here, so that `--help` answers at once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from holdfast.cli.parse import ModelOptions
+from holdfast.errors import StoreError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.cli.run import Built
+    from holdfast.result import Record
+    from holdfast.solver import Progress
+    from holdfast.store import Store
+
+COMMANDS: dict[str, "type[Command]"] = {}
+
+
+@dataclass(frozen=True)
+class Command(ABC):
+    """Fields are the options as they stand on the command line. A run keeps them, so that `resume` asks the very same thing."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        assert cls.name not in COMMANDS, f"two commands are called {cls.name}"
+        COMMANDS[cls.name] = cls
+
+    @abstractmethod
+    def build(self) -> "Built":
+        """Everything read and checked; whatever can be wrong is found here, before a folder is made."""
+
+    def keep_inputs(self, store: "Store", built: "Built") -> None:
+        """What the store keeps of the inputs, before the first answer."""
+        from holdfast.cli.run import keep_inputs
+
+        if built.data is not None:
+            keep_inputs(store, built)
+
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+        """Answer into the store. Commands differ in what they ask, seldom in this."""
+        from holdfast.solver import solve
+
+        return solve(built.problems, built.methods, built.stop, seed=built.seed, batch=built.batch, store=store, progress=progress)
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        """What is kept beside the answers, once they are known and the run was not interrupted: what the network says there."""
+        from holdfast.cli.answers import keep_answers
+
+        keep_answers(store, built.problems, built.batch or 128)
+
+    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+        """The answers on the terminal."""
+        from holdfast.report.table import table
+
+        console.print(table(store), highlight=False)
+
+    def exit_code(self, store: "Store") -> int:
+        return 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+        network = values.get("network")
+        if isinstance(network, Mapping):
+            values["network"] = ModelOptions(**{**network, "constants": tuple(network["constants"])})
+        return cls(**values)
+
+
+def command_of(name: str, options: Mapping[str, Any]) -> Command:
+    """The command that a run was begun with. StoreError where it holds none: it was made by a program, or by another version."""
+    from holdfast.cli import commands  # noqa: F401  all of them are known by now
+
+    try:
+        return COMMANDS[name].from_json(options)
+    except (KeyError, TypeError, ValueError) as error:
+        known = {f.name for f in fields(COMMANDS[name])} if name in COMMANDS else set()
+        unknown = sorted(set(options) - known)
+        why = f"option {unknown[0]} is unknown" if unknown else "its options are not all there"
+        raise StoreError(
+            f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be asked again. 'holdfast report' and "
+            f"'holdfast export' still read it."
+        ) from error

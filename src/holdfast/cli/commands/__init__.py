@@ -1,0 +1,12 @@
+"""The commands, one file each. A new file here is a new command: it has `register(app)`, and imports nothing heavy before it is needed."""
+
+import importlib
+import pkgutil
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Every file of this folder, by its name."""
+    for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
+        importlib.import_module(f"{__name__}.{found.name}").register(app)

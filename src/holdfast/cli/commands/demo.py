@@ -1,0 +1,22 @@
+"""`holdfast demo`: the main job on embedded networks."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.options import (
+    OTHER,
+    Out,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("demo", rich_help_panel=OTHER)(demo)
+
+
+def demo(out: Out = Path("runs/demo")) -> None:
+    """The main job, end to end, on digits and networks that ship with holdfast."""
+    from holdfast.cli.demo import demo as show
+
+    show(out, Console())

@@ -1,0 +1,27 @@
+"""`holdfast export`: the records of a run for other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.options import (
+    RUNS,
+    Run,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("export", rich_help_panel=RUNS)(export)
+
+
+def export(
+    run: Run,
+    to: Annotated[Path, typer.Argument(metavar="FILE", help="A .json, .csv or .parquet file for the records, .npz for the witnesses.")],
+) -> None:
+    """Write the records of a run as JSON, CSV or Parquet, or its witnesses as npz."""
+    from holdfast.store import Store
+
+    with Store.open(run) as store:
+        Console().print(f"written: {store.export(to)}", soft_wrap=True, markup=False, highlight=False)

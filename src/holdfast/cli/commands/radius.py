@@ -1,0 +1,163 @@
+"""`holdfast radius`: how far can each input move before the class changes?"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from holdfast.cli.command import Command
+from holdfast.cli.options import MEASURE, Batch, DataOption, Gap, Limit, Out, Queries, Scale, Seconds, Seed, Tier, Unit, measures
+from holdfast.cli.parse import ModelOptions
+
+if TYPE_CHECKING:
+    from holdfast.cli.run import Built
+    from holdfast.store import Store
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=MEASURE)(radius)
+
+
+@dataclass(frozen=True)
+class Radius(Command):
+    name: ClassVar[str] = "radius"
+
+    network: ModelOptions
+    data: str
+    scale: float | None = None
+    limit: int | None = None
+    norm: str = "inf"
+    frames: str | None = None
+    frame_scale: str | None = None
+    targets: str | None = None
+    substitutes: str | None = None
+    unit: str | None = None
+    free: str | None = None
+    values: str | None = None
+    mode: str = "prove"
+    tier: str = "fast"
+    arithmetic: str = "real"
+    methods: str | None = None
+    seconds: float | None = None
+    queries: int | None = None
+    gap: float = 0.0
+    seed: int = 0
+    batch: int = 128
+    saliency: bool = False
+
+    def build(self) -> "Built":
+        from holdfast.api.methods import default_methods, measured
+        from holdfast.api.radius import radius_problems
+        from holdfast.cli.answers import check_saliency
+        from holdfast.cli.parse import (
+            arithmetic_option,
+            frames_option,
+            mode_option,
+            norm_option,
+            numbers,
+            targets_option,
+            tier_option,
+            unit_option,
+            values_option,
+        )  # fmt: skip
+        from holdfast.cli.reading.data import load_data, load_mask, load_substitutes
+        from holdfast.cli.reading.model import load_network
+        from holdfast.cli.run import Built, methods_named, question_of
+        from holdfast.question import Asked, Means
+        from holdfast.solver import Stop
+
+        norm, unit, mode, tier = norm_option(self.norm), unit_option(self.unit), mode_option(self.mode), tier_option(self.tier)
+        arithmetic = arithmetic_option(self.arithmetic)
+        stop = Stop(self.seconds, self.queries, self.gap)
+        frames, scale = frames_option(self.frames), numbers(self.frame_scale, "frame-scale")
+        targets_option(self.targets, 1)  # a word that is none is told before the model is read
+        values = values_option(self.values)
+        if self.methods is not None:
+            methods_named(self.methods, ())
+        net = load_network(self.network)
+        data = load_data(self.data, net, scale=self.scale).limited(self.limit)
+        if self.saliency:
+            check_saliency(self, net, data)
+        sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
+        problems = radius_problems(
+            net, data.x, data.y, norm=norm, frames=frames, scale=scale, targets=targets_option(self.targets, len(data.x)),
+            substitutes=sets[: self.limit] if isinstance(sets, list) else sets, unit=unit,
+            free=None if self.free is None else load_mask(self.free, data.x), values=values, lengths=data.lengths,
+        )  # fmt: skip
+        if self.methods is None:
+            methods = default_methods(net, "radius", tier, what=measured(norm, sets), mode=mode, arithmetic=arithmetic)
+        else:
+            methods = methods_named(self.methods, problems)
+        asked = Asked(
+            norm="words" if sets is not None else f"{norm:g}", frames=self.frames, frame_scale=self.frame_scale, targets=self.targets,
+            substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
+            unit=self.unit, free=self.free, values=self.values,
+        )  # fmt: skip
+        means = Means(tier, mode, self.methods, arithmetic, self.seed, self.seconds, self.queries, self.gap)
+        question = question_of(self, self.network, net, data, asked, means, source=self.data)
+        return Built(net, question, problems, methods, stop, data, self.seed, self.batch)
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        from holdfast.cli.answers import keep_saliency
+
+        super().finish(store, built)
+        if self.saliency:
+            assert built.data is not None
+            keep_saliency(store, self, built.net, built.data)
+
+
+@measures(Radius)
+def radius(
+    network: ModelOptions,
+    data: DataOption,
+    out: Out,
+    norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf",
+    frames: Annotated[
+        str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
+    ] = None,
+    frame_scale: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="With --frames: frame k moves by the radius times its number, as in 1,1,0.5; 0 is still."),
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="CLASSES", help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7."),
+    ] = None,
+    substitutes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help='JSON, {"word": ["words it may become"]}, or a list of such lists for each word of each text: the radius counts '
+            "replaced words.",
+        ),
+    ] = None,
+    unit: Unit = None,
+    free: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --norm 0: .npy, true for the units that may change, for all inputs or each.")
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.")
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid."),
+    ] = "prove",
+    scale: Scale = None,
+    limit: Limit = None,
+    tier: Tier = "fast",
+    arithmetic: Annotated[
+        str, typer.Option(metavar="KIND", help="What proofs speak of. real: exact arithmetic. executed: the network's own float32.")
+    ] = "real",
+    methods: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these, as in pgd,certify; 'holdfast inspect MODEL' lists all.")
+    ] = None,
+    seed: Seed = 0,
+    batch: Batch = 128,
+    saliency: Annotated[
+        bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")
+    ] = False,
+    seconds: Seconds = None,
+    queries: Queries = None,
+    gap: Gap = 0.0,
+) -> None:
+    """How far can each input move before the class changes?"""

@@ -1,0 +1,32 @@
+"""`holdfast report`: a run as a page, a model card or JSON."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.options import (
+    RUNS,
+    Run,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("report", rich_help_panel=RUNS)(report)
+
+
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="A page (.html), a model card (.md) or JSON (.json); default: report.html there."),
+    ] = None,
+) -> None:
+    """Write the run as one self-contained page, as a model card, or as JSON."""
+    from holdfast.report import write_report
+    from holdfast.store import Store
+
+    with Store.open(run) as store:
+        path = write_report(store, out or run / "report.html")
+    Console().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,22 @@
+"""`holdfast show`: one input of a run in the terminal."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.options import RUNS, Run
+
+
+def register(app: typer.Typer) -> None:
+    app.command("show", rich_help_panel=RUNS)(show)
+
+
+def show(
+    run: Run,
+    number: Annotated[int, typer.Option("--input", "-i", metavar="NUMBER", help="Which input, by its place in the data.")] = 0,
+) -> None:
+    """One input of a run in the terminal: the input, its witness, the change, and why each number may be believed."""
+    from holdfast.cli.show import show as draw
+
+    draw(run, number, Console())

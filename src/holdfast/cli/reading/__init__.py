@@ -1,0 +1,1 @@
+"""Models, data and other files as people give them."""
