@@ -284,7 +284,7 @@ def test_run_folders(ask: Ask, refused: Ask) -> None:
 
 
 def test_a_run_that_a_program_began_cannot_be_asked_again(refused: Ask) -> None:
-    Store.create("own", {"anything": 1}).close()
+    Store.create("own").close()
     assert "holdfast report" in refused("resume", "own").err
 
 

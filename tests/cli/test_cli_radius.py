@@ -92,7 +92,7 @@ def test_text_in_words_out(ask: Ask) -> None:
     with Store.open("run") as store:
         assert [i.name for i in store.inputs()] == ["the film was good", "The film was awful", "good film"]
         assert store.inputs()[2].tokens == (4, 2)
-        assert store.question["vocabulary"][4] == "good"
+        assert (store.question.model.vocabulary or ())[4] == "good"
     assert ask("report", "run").code == 0
     assert "awful" in Path("run/report.html").read_text()
 
@@ -144,7 +144,7 @@ def test_frames_by_their_scale(ask: Ask) -> None:
     assert ask("resume", "still").code == 0
     assert ask("report", "still").code == 0
     with Store.open("still") as store:
-        assert store.question["frame_scale"] == "1,0,0"
+        assert store.question.asked.frame_scale == "1,0,0"
 
 
 def test_what_cannot_move_cannot_break(ask: Ask) -> None:
@@ -205,7 +205,7 @@ def test_bytes_are_scaled_into_the_domain(ask: Ask) -> None:
     assert said.code == 0, said.err
     with Store.open("run") as store, np.load("bytes.npz") as archive:
         np.testing.assert_array_equal(store.inputs()[0].x, (archive["x"][0] / 255).astype(np.float32))
-        assert store.question["domain"] == "[0, 1]"
+        assert store.question.model.domain == "[0, 1]"
 
 
 def test_data_for_a_double_network_are_not_rounded(ask: Ask) -> None:

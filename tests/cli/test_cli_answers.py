@@ -14,6 +14,7 @@ from cli_workshop import WORDS, Ask
 import holdfast as hf
 from holdfast.cli.answers import likeliest
 from holdfast.cli.demo import QUESTIONS, _clear
+from holdfast.question import Question, plain
 from holdfast.store import FILE, Store
 
 QUICK = ("--methods", "pgd", "--domain", "0,1")
@@ -63,7 +64,7 @@ def test_the_few_questions_are_not_counted(ask: Ask) -> None:
         first = [r.queries for r in store.records()]
     net = hf.Network.from_onnx("lstm.onnx", domain=(0, 1))
     data = np.load("data.npz")
-    with Store.create("other", {}) as other:
+    with Store.create("other") as other:
         hf.radius(net, torch.from_numpy(data["x"][:2]), torch.from_numpy(data["y"][:2]), methods=[hf.PGD()], store=other)
         assert [r.queries for r in other.records()] == first
         assert other.answers() == {}
@@ -91,7 +92,7 @@ def test_resume_asks_again_only_where_something_is_missing(ask: Ask, images: tor
     with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:
         connection.execute("DELETE FROM answer WHERE position = 1")
         connection.execute("UPDATE answer SET body = replace(body, '\"label\": ', '\"label\": 7') WHERE position = 0")
-        connection.execute("DROP TABLE saliency")
+        connection.execute("DELETE FROM artefact")
     assert ask("resume", "run").code == 0
     with Store.open("run") as store:
         again = store.answers()
@@ -113,7 +114,7 @@ def test_maps_are_those_of_the_library(ask: Ask, images: torch.Tensor) -> None:
     assert ask(*IMAGES, "--batch", "2", "-o", "other").code == 0
     with Store.open("other") as store:
         assert [stored.saliency for stored in store.inputs()] == [None] * 3
-        assert store.question["spec"] == asked["spec"]  # a map is no other question
+        assert store.question.fingerprint == asked.fingerprint  # a map is no other question
 
 
 def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor) -> None:
@@ -126,8 +127,6 @@ def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor)
 
 def test_an_earlier_demo_is_cleared_away(tmp_path: Path) -> None:
     for name, _, question in QUESTIONS:
-        asked = question.as_json()
-        for stored in (asked, {key: value for key, value in asked.items() if key != "saliency"}):
-            Store.create(tmp_path / name, {"asked": stored}).close()
-            _clear(tmp_path / name, question)
-            assert not (tmp_path / name / FILE).exists()
+        Store.create(tmp_path / name, Question(options=plain(question.as_json()))).close()
+        _clear(tmp_path / name, question)
+        assert not (tmp_path / name / FILE).exists()
