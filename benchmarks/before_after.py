@@ -45,9 +45,8 @@ TASKS = {
         "net = opened('digits_gru')\n"
         "ask = lambda: ends(b for bs in hf.radius(net, rows['x'][:6], rows['y'][:6], norm=2, frames='each') for b in bs)"
     ),
-    "radius, LSTM, tier tight, 4 rows of 2": (
-        "net = opened('digits_lstm')\n"
-        "ask = lambda: ends(hf.radius(net, rows['x'][:4], rows['y'][:4], frames=[6, 7], tier='tight', methods=None))"
+    "radius, LSTM, tier tight, last row, 2": (
+        "net = opened('digits_lstm')\nask = lambda: ends(hf.radius(net, rows['x'][:2], rows['y'][:2], frames=[7], tier='tight'))"
     ),
     "radius, CNN, changed pixels (L0), 4, 20 s": (
         "net = opened('digits_cnn')\nmethods = [name('Greedy')(), name('Branch')()]\n"
@@ -99,7 +98,11 @@ class Side:
 
 def asked(source: Path, code: str) -> dict[str, object]:
     """One question in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run([sys.executable, "-c", PRELUDE + code + POSTLUDE], env=environment, capture_output=True, text=True)
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT")), None)
     if line is None:

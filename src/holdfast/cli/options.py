@@ -12,7 +12,7 @@ from rich.console import Console
 from holdfast.cli.command import Command
 from holdfast.cli.parse import ModelOptions
 
-MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # panels of `holdfast --help`
+PANELS = MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # of `holdfast --help`
 STOPPING = "When to stop"  # a panel of a command's --help
 DataOption = Annotated[
     str,

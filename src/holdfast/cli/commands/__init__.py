@@ -5,8 +5,11 @@ import pkgutil
 
 import typer
 
+from holdfast.cli.options import PANELS
+
 
 def register(app: typer.Typer) -> None:
     """Every file of this folder, by its name."""
     for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         importlib.import_module(f"{__name__}.{found.name}").register(app)
+    app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_help_panel)))
