@@ -32,12 +32,18 @@ def name(word):
     raise SystemExit("no " + word)
 def opened(factory):
     return hf.Network.from_torch(getattr(digits_networks, factory)(), domain=(0, 1))
+def dense(function, inputs, width):
+    linear = torch.nn.Linear
+    layers = linear(inputs, width), function(), linear(width, width), function(), linear(width, 2)
+    return hf.Network.from_torch(torch.nn.Sequential(*layers).eval())
 def ends(brackets):
     return [[b.lower.value, b.upper.value] for b in brackets]
 images, rows = _images(), _rows()
 """
 TASKS = {
-    "radius, CNN, maximum norm, 16 images": "net = opened('digits_cnn')\nask = lambda: ends(hf.radius(net, images['x'][:16], images['y'][:16]))",
+    "radius, CNN, maximum norm, 16 images": (
+        "net = opened('digits_cnn')\nask = lambda: ends(hf.radius(net, images['x'][:16], images['y'][:16]))"
+    ),
     "radius, LSTM, norm 2, all rows, 16": (
         "net = opened('digits_lstm')\nask = lambda: ends(hf.radius(net, rows['x'][:16], rows['y'][:16], norm=2, frames='all'))"
     ),
@@ -57,21 +63,22 @@ TASKS = {
         "ask = lambda: ends(hf.worst(net, region, name('Robustness')(images['y'][:16])))"
     ),
     "reach, two layers of tanh, 3 inputs": (
-        "module = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))\n"
-        "net = hf.Network.from_torch(module.eval())\n"
+        "net = dense(torch.nn.Tanh, 3, 16)\n"
         "ask = lambda: [[r.minimum.lower.value, r.minimum.upper.value] for r in hf.reach(net, (-torch.ones(3), torch.ones(3)))]"
     ),
     "reach, ReLUs, 5 inputs": (
-        "module = torch.nn.Sequential(torch.nn.Linear(5, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))\n"
-        "net = hf.Network.from_torch(module.eval())\n"
-        "ask = lambda: [[r.minimum.lower.value, r.minimum.upper.value] for r in hf.reach(net, (-torch.ones(5), torch.ones(5)), tolerance=0.02)]"
+        "net = dense(torch.nn.ReLU, 5, 32)\nbox = -torch.ones(5), torch.ones(5)\n"
+        "ask = lambda: [[r.minimum.lower.value, r.minimum.upper.value] for r in hf.reach(net, box, tolerance=0.02)]"
     ),
     "risk, CNN, confidence at 0.03, 6": (
         "net = opened('digits_cnn')\n"
         "found = lambda: hf.risk(net, images['x'][:6], 'confidence', y=images['y'][:6], radius=0.03, queries=600)\n"
         "ask = lambda: [e for r in found() for e in ends([r.worst, r.radius])]"
     ),
-    "saliency, CNN, 8": "net = opened('digits_cnn')\nask = lambda: [[float(m.nan_to_num().sum())] * 2 for m in hf.saliency(net, images['x'][:8], images['y'][:8])]",
+    "saliency, CNN, 8": (
+        "net = opened('digits_cnn')\n"
+        "ask = lambda: [[float(m.nan_to_num().sum())] * 2 for m in hf.saliency(net, images['x'][:8], images['y'][:8])]"
+    ),
     "smoothing, CNN, 2,000 draws, 4": (
         "net = opened('digits_cnn')\nmethods = [name('Smoothing')(samples=2000)]\n"
         "ask = lambda: [[b.estimates[0].value] * 2 for b in hf.radius(net, images['x'][:4], images['y'][:4], norm=2, methods=methods)]"
