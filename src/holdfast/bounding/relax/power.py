@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, clamp
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, clamp, hull, near_and_far
 from holdfast.bounding.relax.hull import hull_slopes
 
 
@@ -26,3 +26,8 @@ class Power(Relaxation):
             return (low + high,), (low + high,)
         below, above = hull_slopes(self.function, lambda v: self.exponent * v ** (self.exponent - 1), low, high)
         return (below,), (above,)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """n v^(n - 1): rises for even n; for odd n it is even and rises with |v|."""
+        ends = (lower[0], upper[0]) if self.exponent % 2 == 0 else near_and_far(lower[0], upper[0])
+        return [hull(*(self.exponent * v ** (self.exponent - 1) for v in ends), units=64 + 4 * self.exponent)]

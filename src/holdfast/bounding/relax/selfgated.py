@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, clamp
+from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
 
 HALVINGS = 34  # of at most 800: what is left, squared, is below one unit of v
@@ -63,6 +63,11 @@ class SelfGated(Relaxation):
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         below, above = hull_slopes(self.function, self.derivative, lower[0], upper[0])
         return (below,), (above,)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Monotone before, between and behind the bends. Its sums may cancel near its zeros, so units of one are charged."""
+        places = (*lower, *upper, *(clamp(torch.full_like(lower[0], bend), lower[0], upper[0]) for bend in self.bends))
+        return [hull(*(self.derivative(v.clamp(-self.far, self.far)) for v in places), more=256 * UNIT)]
 
 
 class Silu(SelfGated):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull, near_and_far
 
 LAST_BELOW_ONE = 1 - 2.0**-53
 
@@ -26,6 +26,10 @@ class Tanh(Relaxation):
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         return (_supporting_slope(lower[0], upper[0]),), (_supporting_slope(-upper[0], -lower[0]),)
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """1 / cosh(v)^2, even, falling with |v|; cosh overflows where it is zero but for 1e-300."""
+        return [hull(*(torch.cosh(v).square().reciprocal() for v in near_and_far(lower[0], upper[0])))]
+
 
 class Sigmoid(Relaxation):
     """sigmoid(v) = (1 + tanh(v / 2)) / 2."""
@@ -44,6 +48,10 @@ class Sigmoid(Relaxation):
         low, high = lower[0] / 2, upper[0] / 2
         return (_supporting_slope(low, high) / 4,), (_supporting_slope(-high, -low) / 4,)
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """sigmoid(v) sigmoid(-v), even, falling with |v|."""
+        return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
+
 
 class Erf(Relaxation):
     """erf'(v) = 2 exp(-v^2) / sqrt(pi)."""
@@ -60,6 +68,10 @@ class Erf(Relaxation):
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         return (_supporting_slope(lower[0], upper[0], _erf),), (_supporting_slope(-upper[0], -lower[0], _erf),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Even, falling with |v|; the square in the exponent, at most 750 where it counts, is rounded too."""
+        return [hull(*(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])), units=4096)]
 
 
 def tanh_slope_root(slope: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation
+from holdfast.bounding.relax.base import Interval, Point, Relaxation
 
 
 class Step(Relaxation):
@@ -31,3 +31,8 @@ class Step(Relaxation):
 
     def unresolved(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] <= 0) & (upper[0] >= 0)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Level, but for the jump."""
+        jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
+        return [(torch.zeros_like(jump), jump)]
