@@ -1,6 +1,7 @@
 """Linear relaxation: all that is known of a function, and how slopes become planes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ UNIT = 2.0**-53
 
 Point = tuple[Tensor, ...]  # one tensor for each argument of the function, all of one shape
 Interval = tuple[Tensor, Tensor]  # low, high
+Deviation = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,21 @@ class Planes:
     lower_offset: Tensor
     upper: Point
     upper_offset: Tensor
+
+
+class Curve(ABC):
+    """A function of one argument that parabolas can follow; `parabola.py` has the kinds of them."""
+
+    @abstractmethod
+    def function(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """value, steep: on the interval |f(x)| <= value + steep |x|, and no slope of f is larger in size than steep."""
+
+    @abstractmethod
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+        """Bounds of deviation(x) = f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, but for rounding."""
 
 
 class Relaxation(ABC):
@@ -52,6 +69,10 @@ class Relaxation(ABC):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval] | None:
         """For each argument low <= derivative <= high wherever f has one on the box, and along any path inside it f changes by no more
         than these allow: kinks are crossed in no time, a jump is infinitely steep. Infinite on boxes of which nothing is known."""
+        return None
+
+    def curves(self) -> tuple[Curve | None, ...] | None:
+        """f is the product of these curves, one for each argument; where there is none, of the argument itself."""
         return None
 
 

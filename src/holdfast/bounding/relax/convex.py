@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.parabola import Smooth
 
 
 class Exp(Relaxation):
@@ -26,6 +27,9 @@ class Exp(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return [hull(torch.exp(lower[0]), torch.exp(upper[0]))]
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, torch.exp, lambda lower, upper: torch.exp(upper) * (1 + 1e-9)),)
 
 
 class Log(Relaxation):
@@ -44,6 +48,9 @@ class Log(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return _monotone(lambda v: 1 / v, lower[0], upper[0])
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: -1 / (v * v), lambda lower, upper: _falling(2.0, -3.0, lower)),)
 
 
 class Sqrt(Relaxation):
@@ -67,6 +74,9 @@ class Sqrt(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return _monotone(lambda v: 0.5 / v.sqrt(), lower[0], upper[0])
 
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)),)
+
 
 class Rsqrt(Relaxation):
     """1 / sqrt(v) for v > 0."""
@@ -84,6 +94,9 @@ class Rsqrt(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return _monotone(lambda v: -0.5 / (v * v.sqrt()), lower[0], upper[0])
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)),)
 
 
 class Reciprocal(Relaxation):
@@ -108,11 +121,19 @@ class Reciprocal(Relaxation):
         """-1 / v^2, even: what holds for positive boxes holds for their mirror images."""
         return _monotone(lambda v: -1 / (v * v), *_mirrored(lower[0], upper[0]))
 
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: 2 / (v * v * v), lambda lower, upper: _falling(6.0, -4.0, _mirrored(lower, upper)[0])),)
+
 
 def _monotone(derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> list[Interval]:
     """A derivative that only rises or only falls for v > 0; a box that reaches zero has none."""
     least, most = hull(derivative(lower), derivative(upper), units=128)
     return [(torch.where(lower > 0, least, -torch.inf), torch.where(lower > 0, most, torch.inf))]
+
+
+def _falling(factor: float, power: float, lower: Tensor) -> Tensor:
+    """factor v^power for v >= lower, at most; a box that reaches zero has none."""
+    return torch.where(lower > 0, factor * lower**power * (1 + 1e-9), torch.inf)
 
 
 def _mirrored(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.base import Curve, Interval, Point, Relaxation, chord, clamp, hull
 from holdfast.bounding.relax.product import corners
 from holdfast.bounding.relax.sigmoidal import Sigmoid, Tanh, tanh_slope_root
 
@@ -36,6 +36,9 @@ class SigmoidTimes(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         (steep,) = Sigmoid().derivative_range(lower[:1], upper[:1])
         return [_times(steep, (lower[1], upper[1])), hull(torch.sigmoid(lower[0]), torch.sigmoid(upper[0]))]
+
+    def curves(self) -> tuple[Curve | None, ...]:
+        return *Sigmoid().curves(), None
 
 
 class SigmoidTanh(Relaxation):
@@ -75,6 +78,9 @@ class SigmoidTanh(Relaxation):
         gate, value = hull(torch.sigmoid(lower[0]), torch.sigmoid(upper[0])), hull(torch.tanh(lower[1]), torch.tanh(upper[1]))
         (steep,), (steep_value,) = Sigmoid().derivative_range(lower[:1], upper[:1]), Tanh().derivative_range(lower[1:], upper[1:])
         return [_times(steep, value), _times(gate, steep_value)]
+
+    def curves(self) -> tuple[Curve | None, ...]:
+        return *Sigmoid().curves(), *Tanh().curves()
 
 
 def _times(a: Interval, b: Interval) -> Interval:

@@ -1,5 +1,6 @@
 """Functions in pieces: ReLU and its kin, absolute values, clipping, ELU, hard swish. Where pieces meet is always a candidate."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, chord, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
+from holdfast.bounding.relax.parabola import Joined, Pieces, Smooth
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class LeakyRelu(Relaxation):
         ends = torch.minimum(one, flat), torch.maximum(one, flat)
         low, high = (torch.where(lower[0] >= 0, one, torch.where(upper[0] <= 0, flat, end)) for end in ends)
         return [(low, high)]
+
+    def curves(self) -> tuple[Pieces]:
+        return (Pieces(self, (0.0,), ((1.0, 0.0), (self.negative_slope, 0.0)), steepest=max(1.0, abs(self.negative_slope))),)
 
 
 class Relu(LeakyRelu):
@@ -83,6 +88,10 @@ class Clip(Relaxation):
         inside, outside = (low >= self.low) & (high <= self.high), (high <= self.low) | (low >= self.high)
         return [(torch.where(inside, 1.0, 0.0).to(low), torch.where(outside & ~inside, 0.0, 1.0).to(low))]
 
+    def curves(self) -> tuple[Pieces]:
+        ends = tuple(end for end in (self.low, self.high) if math.isfinite(end))
+        return (Pieces(self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)),)
+
 
 @dataclass(frozen=True)
 class Elu(Relaxation):
@@ -117,6 +126,16 @@ class Elu(Relaxation):
         least = torch.where(low >= 0, 1.0, torch.where(high > 0, least.clamp_max(1), least))
         return [(least, torch.where(low >= 0, 1.0, torch.where(high > 0, most.clamp_min(1), most)))]
 
+    def curves(self) -> tuple[Joined]:
+        bent = Smooth(
+            self,
+            lambda v: self.alpha * torch.exp(v.clamp_max(0)),
+            lambda lower, upper: self.alpha,
+            steepest=max(1.0, self.alpha),
+            value=1 + self.alpha,
+        )
+        return (Joined(bent, Pieces(self, (), ((1.0, 0.0),), steepest=1.0)),)
+
 
 class Hardswish(Relaxation):
     """v (v + 3) / 6 between -3 and 3, 0 before, v after."""
@@ -150,3 +169,6 @@ class Hardswish(Relaxation):
         least, most = (torch.stack([torch.where(here, slope, none) for here, slope in parts]) for none in (torch.inf, -torch.inf))
         known = least.amin(0) <= most.amax(0)
         return [(torch.where(known, least.amin(0), -0.5) - 64 * UNIT, torch.where(known, most.amax(0), 1.5) + 64 * UNIT)]
+
+    def curves(self) -> tuple[Pieces]:
+        return (Pieces(self, (-3.0, 3.0), ((0.0, 0.0), (0.5, 1 / 6), (1.0, 0.0)), steepest=1.5),)

@@ -26,6 +26,9 @@ class Product(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return [(lower[1], upper[1]), (lower[0], upper[0])]
 
+    def curves(self) -> tuple[None, None]:
+        return None, None
+
 
 def corners(lower: Point, upper: Point) -> list[Point]:
     return [(v, z) for v in (lower[0], upper[0]) for z in (lower[1], upper[1])]

@@ -1,11 +1,13 @@
 """Softplus, log(1 + exp(beta v)) / beta: convex, with derivative sigmoid(beta v)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.parabola import Smooth
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,19 @@ class Softplus(Relaxation):
         one = torch.ones_like(least)
         low = torch.where(before, least, torch.where(behind, one, -torch.inf))
         return [(low, torch.where(behind, one, torch.maximum(most, one * ~before)))]
+
+    def curves(self) -> tuple[Smooth]:
+        """The third derivative, beta^2 s (1 - s) (1 - 2 s), is at most beta^2 / (6 sqrt(3)); behind the drop f is less by its height."""
+        drop, aside = self._drop()
+        height = math.log1p(math.exp(min(-self.threshold, 700.0))) / self.beta * (1 + 1e-9)
+        return (
+            Smooth(
+                self,
+                lambda v: self.beta * torch.sigmoid(self.beta * v) * torch.sigmoid(-self.beta * v),
+                lambda lower, upper: 0.0963 * self.beta**2,
+                steepest=1.0,
+                value=1 + 1 / self.beta,
+                given=self._smooth,
+                below=lambda lower, upper: torch.where(upper < drop - aside, 0.0, height).to(upper),
+            ),
+        )
