@@ -24,6 +24,16 @@ class Planes:
     upper_offset: Tensor
 
 
+@dataclass(frozen=True)
+class Sides:
+    """f(v) = value + below (v - at) for v <= at, and value + above (v - at) for v >= at: on which side v lies makes f a line."""
+
+    at: float
+    value: float
+    below: float
+    above: float
+
+
 class Curve(ABC):
     """A function of one argument that parabolas can follow; `parabola.py` has the kinds of them."""
 
@@ -73,6 +83,10 @@ class Relaxation(ABC):
 
     def curves(self) -> tuple[Curve | None, ...] | None:
         """f is the product of these curves, one for each argument; where there is none, of the argument itself."""
+        return None
+
+    def sides(self) -> Sides | None:
+        """The two lines it is made of."""
         return None
 
 

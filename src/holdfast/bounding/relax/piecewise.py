@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, Sides, chord, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import Joined, Pieces, Smooth
 
@@ -43,6 +43,9 @@ class LeakyRelu(Relaxation):
 
     def curves(self) -> tuple[Pieces]:
         return (Pieces(self, (0.0,), ((1.0, 0.0), (self.negative_slope, 0.0)), steepest=max(1.0, abs(self.negative_slope))),)
+
+    def sides(self) -> Sides:
+        return Sides(0.0, 0.0, self.negative_slope, 1.0)
 
 
 class Relu(LeakyRelu):
@@ -91,6 +94,11 @@ class Clip(Relaxation):
     def curves(self) -> tuple[Pieces]:
         ends = tuple(end for end in (self.low, self.high) if math.isfinite(end))
         return (Pieces(self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)),)
+
+    def sides(self) -> Sides | None:
+        if self.high == math.inf and self.low > -math.inf:
+            return Sides(self.low, self.low, 0.0, 1.0)
+        return Sides(self.high, self.high, 1.0, 0.0) if self.low == -math.inf and self.high < math.inf else None
 
 
 @dataclass(frozen=True)

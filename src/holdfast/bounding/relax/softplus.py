@@ -67,6 +67,6 @@ class Softplus(Relaxation):
                 steepest=1.0,
                 value=1 + 1 / self.beta,
                 given=self._smooth,
-                below=lambda lower, upper: torch.where(upper < drop - aside, 0.0, height).to(upper),
+                below=lambda lower, upper: torch.where(upper < drop - aside, torch.zeros_like(upper), height),
             ),
         )
