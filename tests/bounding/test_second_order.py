@@ -13,12 +13,16 @@ from torch import Tensor
 
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.graph import build
-from holdfast.bounding.relax import LeakyRelu, Relu
-from holdfast.bounding.relax.parabola import SIGMOID, TANH, Bent, Curve, deviation, parabola
+from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
+from holdfast.bounding.relax.base import Curve
+from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.region import Region
 
-CURVES: dict[str, Curve] = {"tanh": TANH, "sigmoid": SIGMOID, "relu": Bent(Relu()), "leaky relu": Bent(LeakyRelu(0.2))}
+TANH = Tanh().curves()[0]
+CURVES: dict[str, Curve] = {
+    "tanh": TANH, "sigmoid": Sigmoid().curves()[0], "relu": Relu().curves()[0], "leaky relu": LeakyRelu(0.2).curves()[0],
+}  # fmt: skip
 EXACT = {
     "tanh": mp.tanh,
     "sigmoid": lambda x: 1 / (1 + mp.exp(-x)),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import build
+from holdfast.bounding.relax import Abs, Clip, LeakyRelu, Relu
 from holdfast.hamming import bound as bounding
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Chain, chain_of
@@ -158,3 +159,13 @@ def test_nan_and_infinity_prove_nothing() -> None:
     region = random_regions(x, (), 1, 1, cut=False)
     least, _, _ = bound(broken, region, broken.centre(x), torch.zeros(1, 2, 0), torch.eye(3).double()[None], torch.zeros(1, 3).double())
     assert not (least.isfinite() & (least > 0)).any()
+
+
+def test_the_lines_of_a_leaky_relu_are_its_own_and_not_their_float32() -> None:
+    lower, upper = torch.tensor([[-3.0, -2.0, 1.0], [-1.0, 5.0, 2.0]], dtype=torch.float64)
+    for function in (LeakyRelu(0.01), LeakyRelu(0.3), Relu(), Abs(), Clip(0.0)):
+        below, below_offset, above, above_offset = bounding._planes(function, lower, upper)
+        for share in torch.linspace(0, 1, 11, dtype=torch.float64):
+            v = lower + share * (upper - lower)
+            assert (below * v + below_offset <= function.function(v) + 1e-15).all()
+            assert (above * v + above_offset >= function.function(v) - 1e-15).all()

@@ -22,14 +22,14 @@ from torch import Tensor
 from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
-from holdfast.bounding.relax import LeakyRelu
 from holdfast.region import Region
 from holdfast.rounding import gamma
 
 
 def bent(graph: Graph) -> list[Relaxed]:
-    """The functions that bend at zero and are lines elsewhere."""
-    return [node for node in graph.nodes if isinstance(node, Relaxed) and isinstance(node.relaxation, LeakyRelu)]
+    """The functions that bend upwards at zero and are lines elsewhere: below these a slope is free."""
+    found = [(node, node.relaxation.sides()) for node in graph.nodes if isinstance(node, Relaxed)]
+    return [node for node, sides in found if sides is not None and sides.at == 0 and sides.below <= sides.above]
 
 
 def arguments(graph: Graph) -> list[Node]:

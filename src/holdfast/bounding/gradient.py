@@ -7,7 +7,7 @@ that is steeper here and flatter there over its box widens the intervals; where 
 that does not change sides) nothing is lost but rounding.
 
 Soundness. Along a segment inside the region, which must be convex, every node is absolutely continuous, and almost everywhere its
-derivative along the segment is the sum over its arguments of a number of `derivative_ranges` times theirs: where an argument stands on a
+derivative along the segment is the sum over its arguments of a number of the `derivative_range` times theirs: where an argument stands on a
 kink of the function for more than a moment, its own derivative is zero and any number will do. So the row changes by the integral of
 g . (x' - x) with g between the bounds found here, kinks or not. Where the row is differentiable, g is its gradient.
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast.bounding.crown import ELEMENTS, Boxes, transposed
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
-from holdfast.bounding.relax.derivative import derivative_ranges
+from holdfast.errors import UnsupportedLayer
 from holdfast.rounding import TINY, gamma
 
 Interval = tuple[Tensor, Tensor]  # middle and half width, each (batch, rows, *shape)
@@ -44,7 +44,13 @@ def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Ten
 def _ranges(boxes: Boxes, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
     """For each argument the derivative's ends, (batch, 1, *shape)."""
     lower, upper = (tuple(side[s] for s in node.inputs) for side in (boxes.lower, boxes.upper))
-    return [(low[:, None], high[:, None]) for low, high in derivative_ranges(node, lower, upper)]
+    found = node.relaxation.derivative_range(lower, upper)
+    if found is None:
+        raise UnsupportedLayer(
+            f"layer {node.name}: there is no bound for the derivative of {type(node.relaxation).__name__}, so the steepness of what lies "
+            f"behind it is not known. Radii and scores can still be proved; to add one, see docs/extending.md."
+        )
+    return [(low[:, None], high[:, None]) for low, high in found]
 
 
 def _walk(graph: Graph, ranges: dict[Node, list[tuple[Tensor, Tensor]]], low: Tensor, high: Tensor) -> Interval:

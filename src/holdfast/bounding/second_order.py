@@ -26,8 +26,8 @@ from torch import Tensor
 
 from holdfast.bounding.crown import Boxes
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
-from holdfast.bounding.relax import Product, SigmoidTanh, SigmoidTimes
-from holdfast.bounding.relax.parabola import SIGMOID, TANH, Curve, curve_of, deviation, parabola
+from holdfast.bounding.relax.base import Curve
+from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
@@ -252,7 +252,7 @@ class Quadratic:
         found: Bends = {}
         for step in self.steps:
             if isinstance(step.node, Relaxed):
-                for place, curve in enumerate(_curves(step.node)):
+                for place, curve in enumerate(step.node.relaxation.curves() or ()):
                     if curve is not None:
                         found[step.node, place] = torch.zeros((2, batch, step.node.size), dtype=dtype, device=self.graph.device)
         return found
@@ -347,17 +347,6 @@ def _steps(graph: Graph) -> list[Step]:
     ]
 
 
-def _curves(node: Relaxed) -> tuple[Curve | None, ...]:
-    """For each argument, the curve it goes through before it is used."""
-    if isinstance(node.relaxation, SigmoidTanh):
-        return SIGMOID, TANH
-    if isinstance(node.relaxation, SigmoidTimes):
-        return SIGMOID, None
-    if isinstance(node.relaxation, Product):
-        return None, None
-    return (curve_of(node.relaxation),)
-
-
 def _elements(steps: list[Step]) -> int:
     """Numbers in the models of all nodes, for one input all of which may move."""
     reads: dict[Node, set[int]] = {}
@@ -380,7 +369,7 @@ def _obstacle(steps: list[Step], elements: int) -> str | None:
         return "the network is linear: planes are exact"
     for step in steps:
         node = step.node
-        if isinstance(node, Relaxed) and len(node.inputs) == 1 and _curves(node) == (None,):
+        if isinstance(node, Relaxed) and node.relaxation.curves() is None:
             return f"{node.name}: {type(node.relaxation).__name__} has no second-order model"
         if isinstance(node, Affine) and not node.adds and node.picks is None and any(m is None for m in step.matrices):
             return f"{node.name}: too large for second-order models"
@@ -456,7 +445,8 @@ def _range(model: Model, node: Node, boxes: Boxes | None) -> tuple[Tensor, Tenso
 
 def _relaxed(node: Relaxed, sources: list[Model], ranges: list[tuple[Tensor, Tensor]], bends: Bends) -> Model:
     models, largest = [], []
-    for place, (curve, source, (lower, upper)) in enumerate(zip(_curves(node), sources, ranges, strict=True)):
+    curves = node.relaxation.curves() or ()
+    for place, (curve, source, (lower, upper)) in enumerate(zip(curves, sources, ranges, strict=True)):
         ends = lower, upper
         if curve is not None:
             source = _along(curve, source, lower, upper, bends[node, place])

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.relax import LeakyRelu, Relaxation, planes, value_range
+from holdfast.bounding.relax import Relaxation, planes, value_range
 from holdfast.hamming.chain import Centre, Chain, Patch
 from holdfast.memory import free_bytes
 from holdfast.region.budget import Budget
@@ -357,12 +357,13 @@ class _Pass:
 
 def _planes(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Slope and offset below, slope and offset above."""
-    if not isinstance(function, LeakyRelu) or function.negative_slope > 1:
+    sides = function.sides()
+    if sides is None or (sides.at, sides.value, sides.above) != (0, 0, 1) or sides.below > 1:
         found = planes(function, (lower,), (upper,))
         return found.lower[0], found.lower_offset, found.upper[0], found.upper_offset
     # The larger of two lines through zero: each of them is below it, and on its own side of zero it is one of them.
-    flat = function.negative_slope
-    low = torch.where(lower + upper > 0, 1.0, flat).double()
+    flat = sides.below
+    low = torch.where(lower + upper > 0, torch.ones_like(lower), flat)  # of two plain numbers torch would make float32
     across = ~(lower >= 0) & ~(upper <= 0)  # also where an end is no number, which then none of these is
     up = torch.where(across, (upper - flat * lower) / (upper - lower), low)
     highest = torch.maximum(flat * lower - up * lower, upper - up * upper)
@@ -372,7 +373,8 @@ def _planes(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor,
 
 def _range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and the largest value between two ends."""
-    if isinstance(function, LeakyRelu) and function.negative_slope >= 0:
+    sides = function.sides()
+    if sides is not None and min(sides.below, sides.above) >= 0:
         return function.function(lower), function.function(upper)
     return value_range(function, (lower,), (upper,))
 

@@ -1,6 +1,7 @@
-"""What a relaxation is, and how slopes become planes."""
+"""Linear relaxation: all that is known of a function, and how slopes become planes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 UNIT = 2.0**-53
 
 Point = tuple[Tensor, ...]  # one tensor for each argument of the function, all of one shape
+Interval = tuple[Tensor, Tensor]  # low, high
+Deviation = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,33 @@ class Planes:
     upper_offset: Tensor
 
 
+@dataclass(frozen=True)
+class Sides:
+    """f(v) = value + below (v - at) for v <= at, and value + above (v - at) for v >= at: on which side v lies makes f a line."""
+
+    at: float
+    value: float
+    below: float
+    above: float
+
+
+class Curve(ABC):
+    """A function of one argument that parabolas can follow; `parabola.py` has the kinds of them."""
+
+    @abstractmethod
+    def function(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """value, steep: on the interval |f(x)| <= value + steep |x|, and no slope of f is larger in size than steep."""
+
+    @abstractmethod
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+        """Bounds of deviation(x) = f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, but for rounding."""
+
+
 class Relaxation(ABC):
-    """A function of one or two arguments, element by element."""
+    """A function of one or two arguments, element by element, with all that is known of it. What is not known is answered with None."""
 
     @abstractmethod
     def function(self, *v: Tensor) -> Tensor:
@@ -47,6 +75,19 @@ class Relaxation(ABC):
     def unresolved(self, lower: Point, upper: Point) -> Tensor:
         """bool: where a tighter box could bring the planes closer together."""
         return torch.stack([u > low for low, u in zip(lower, upper, strict=True)]).any(0)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval] | None:
+        """For each argument low <= derivative <= high wherever f has one on the box, and along any path inside it f changes by no more
+        than these allow: kinks are crossed in no time, a jump is infinitely steep. Infinite on boxes of which nothing is known."""
+        return None
+
+    def curves(self) -> tuple[Curve | None, ...] | None:
+        """f is the product of these curves, one for each argument; where there is none, of the argument itself."""
+        return None
+
+    def sides(self) -> Sides | None:
+        """The two lines it is made of."""
+        return None
 
 
 def planes(relaxation: Relaxation, lower: Point, upper: Point) -> Planes:
@@ -90,6 +131,19 @@ def _outermost(relaxation: Relaxation, points: list[Point], lower: Point, upper:
     # Where a value is no number (a box outside the function's domain, say) nothing is known.
     inf = torch.inf
     return torch.nan_to_num(stacked.amin(0) - slack, -inf, inf, -inf), torch.nan_to_num(stacked.amax(0) + slack, inf, inf, -inf)
+
+
+def hull(*values: Tensor, units: float = 64.0, more: float = 0.0) -> Interval:
+    """The smallest and the largest of them, moved out by so many units of their size and by so much more; infinite where one is none."""
+    stacked = torch.stack(torch.broadcast_tensors(*values))
+    slack = units * UNIT * stacked.abs() + (more + 1e-300)
+    low, high = (stacked - slack).amin(0), (stacked + slack).amax(0)
+    return torch.nan_to_num(low, -torch.inf, torch.inf, -torch.inf), torch.nan_to_num(high, torch.inf, torch.inf, -torch.inf)
+
+
+def near_and_far(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The sizes |v| in the box next to zero and furthest from it: where a derivative that is even and falls with |v| has its ends."""
+    return clamp(torch.zeros_like(low), low, high).abs(), torch.maximum(low.abs(), high.abs())
 
 
 def clamp(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

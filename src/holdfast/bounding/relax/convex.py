@@ -4,10 +4,13 @@ For every slope there is one touching point, in closed form. Outside the domain 
 intercepts infinite there: the ends of the box are always candidates.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.parabola import Smooth
 
 
 class Exp(Relaxation):
@@ -21,6 +24,12 @@ class Exp(Relaxation):
         (low,), (high,) = lower, upper
         tangent = torch.exp(low / 2 + high / 2)
         return (tangent,), (chord(torch.exp(low), torch.exp(high), low, high, tangent),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        return [hull(torch.exp(lower[0]), torch.exp(upper[0]))]
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, torch.exp, lambda lower, upper: torch.exp(upper) * (1 + 1e-9)),)
 
 
 class Log(Relaxation):
@@ -36,6 +45,12 @@ class Log(Relaxation):
         (low,), (high,) = lower, upper
         tangent = 1 / (low / 2 + high / 2)
         return (chord(torch.log(low), torch.log(high), low, high, tangent),), (tangent,)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        return _monotone(lambda v: 1 / v, lower[0], upper[0])
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: -1 / (v * v), lambda lower, upper: _falling(2.0, -3.0, lower)),)
 
 
 class Sqrt(Relaxation):
@@ -56,6 +71,12 @@ class Sqrt(Relaxation):
         (low,), (high,) = lower, upper
         return (1 / (torch.sqrt(low) + torch.sqrt(high)),), (0.5 / torch.sqrt(low / 2 + high / 2),)
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        return _monotone(lambda v: 0.5 / v.sqrt(), lower[0], upper[0])
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)),)
+
 
 class Rsqrt(Relaxation):
     """1 / sqrt(v) for v > 0."""
@@ -70,6 +91,12 @@ class Rsqrt(Relaxation):
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         a, b, middle = torch.sqrt(lower[0]), torch.sqrt(upper[0]), lower[0] / 2 + upper[0] / 2
         return (-0.5 * middle**-1.5,), (-1 / (a * b * (a + b)),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        return _monotone(lambda v: -0.5 / (v * v.sqrt()), lower[0], upper[0])
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)),)
 
 
 class Reciprocal(Relaxation):
@@ -89,3 +116,26 @@ class Reciprocal(Relaxation):
         (low,), (high,) = lower, upper
         tangent, across = -1 / (low / 2 + high / 2) ** 2, -1 / low / high
         return (torch.where(low > 0, tangent, across),), (torch.where(low > 0, across, tangent),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """-1 / v^2, even: what holds for positive boxes holds for their mirror images."""
+        return _monotone(lambda v: -1 / (v * v), *_mirrored(lower[0], upper[0]))
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: 2 / (v * v * v), lambda lower, upper: _falling(6.0, -4.0, _mirrored(lower, upper)[0])),)
+
+
+def _monotone(derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> list[Interval]:
+    """A derivative that only rises or only falls for v > 0; a box that reaches zero has none."""
+    least, most = hull(derivative(lower), derivative(upper), units=128)
+    return [(torch.where(lower > 0, least, -torch.inf), torch.where(lower > 0, most, torch.inf))]
+
+
+def _falling(factor: float, power: float, lower: Tensor) -> Tensor:
+    """factor v^power for v >= lower, at most; a box that reaches zero has none."""
+    return torch.where(lower > 0, factor * lower**power * (1 + 1e-9), torch.inf)
+
+
+def _mirrored(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """A box below zero turned over to the positive side."""
+    return torch.where(high < 0, -high, low), torch.where(high < 0, -low, high)

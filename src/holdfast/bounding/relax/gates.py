@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+from holdfast.bounding.relax.base import Curve, Interval, Point, Relaxation, chord, clamp, hull
 from holdfast.bounding.relax.product import corners
-from holdfast.bounding.relax.sigmoidal import tanh_slope_root
+from holdfast.bounding.relax.sigmoidal import Sigmoid, Tanh, tanh_slope_root
 
 
 class SigmoidTimes(Relaxation):
@@ -32,6 +32,13 @@ class SigmoidTimes(Relaxation):
 
     def extremes(self, lower: Point, upper: Point) -> list[Point]:
         return corners(lower, upper)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        (steep,) = Sigmoid().derivative_range(lower[:1], upper[:1])
+        return [_times(steep, (lower[1], upper[1])), hull(torch.sigmoid(lower[0]), torch.sigmoid(upper[0]))]
+
+    def curves(self) -> tuple[Curve | None, ...]:
+        return *Sigmoid().curves(), None
 
 
 class SigmoidTanh(Relaxation):
@@ -66,6 +73,18 @@ class SigmoidTanh(Relaxation):
 
     def extremes(self, lower: Point, upper: Point) -> list[Point]:
         return corners(lower, upper)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        gate, value = hull(torch.sigmoid(lower[0]), torch.sigmoid(upper[0])), hull(torch.tanh(lower[1]), torch.tanh(upper[1]))
+        (steep,), (steep_value,) = Sigmoid().derivative_range(lower[:1], upper[:1]), Tanh().derivative_range(lower[1:], upper[1:])
+        return [_times(steep, value), _times(gate, steep_value)]
+
+    def curves(self) -> tuple[Curve | None, ...]:
+        return *Sigmoid().curves(), *Tanh().curves()
+
+
+def _times(a: Interval, b: Interval) -> Interval:
+    return hull(*(x * y for x in a for y in b), units=4)
 
 
 def _sigmoid_slope_roots(a: Tensor, z: Tensor, lower: Tensor, upper: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Parabolas beside a function: for any two coefficients, how far the function strays from b1 D + b2 D^2 on an interval.
+"""Quadratic relaxation: parabolas beside a function. For any two coefficients, how far it strays from b1 D + b2 D^2 on an interval.
 
 As with planes the coefficients are free and the soundness lies in one place: the smallest and the largest deviation, bounded
 rigorously. A smooth function is looked at on a grid; between two neighbours at distance h the deviation d(x) lies within h^2 / 8 times the
@@ -6,108 +6,96 @@ largest |d''| of the straight line between its values, and d'' itself changes by
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax import LeakyRelu, Relaxation, Relu, Sigmoid, Tanh
-from holdfast.bounding.relax.base import UNIT, clamp
+from holdfast.bounding.relax.base import UNIT, Curve, Deviation, Interval, Relaxation, clamp
 
 CELLS = 24  # of the grid: the excess of the bound falls with its square, and is about two parts in a hundred here
 
 
-class Curve(ABC):
-    """A function of one argument that parabolas can follow."""
-
-    @abstractmethod
-    def function(self, x: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def steepest(self) -> float:
-        """No slope of the function is larger in size."""
-
-    @abstractmethod
-    def extremes(
-        self, deviation: Callable[[Tensor], Tensor], slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Bounds of f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, but for rounding."""
-
-
 @dataclass(frozen=True)
 class Smooth(Curve):
-    """third: no third derivative is larger in size."""
+    """A relaxation's function, but for what it may lie below the given one; `second` is right to 1e-13 of one and of its size."""
 
-    of: Callable[[Tensor], Tensor]
+    relaxation: Relaxation
     second: Callable[[Tensor], Tensor]
-    third: float
-    slope: float
+    third: Callable[[Tensor, Tensor], Tensor | float]  # no third derivative on the interval is larger in size
+    steepest: float | None = None  # no slope is larger in size; None: the relaxation is asked on the interval
+    value: float = 1.0  # |f(x)| <= value + steepest |x|
+    given: Callable[[Tensor], Tensor] | None = None  # the function that is smooth, where the relaxation's own is not
+    below: Callable[[Tensor, Tensor], Tensor] | None = None  # by how much the relaxation's may be less than it
 
     def function(self, x: Tensor) -> Tensor:
-        return self.of(x)
+        return self.relaxation.function(x) if self.given is None else self.given(x)
 
-    def steepest(self) -> float:
-        return self.slope
+    def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        if self.steepest is not None:
+            return self.value, self.steepest
+        ((low, high),) = self.relaxation.derivative_range((lower,), (upper,)) or [(lower * torch.nan, upper)]
+        return 1 + self.relaxation.magnitude((lower,), (upper,)), torch.maximum(low.abs(), high.abs())
 
-    def extremes(
-        self, deviation: Callable[[Tensor], Tensor], slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
         share = torch.linspace(0, 1, CELLS + 1, dtype=lower.dtype, device=lower.device).reshape(-1, *(1 for _ in lower.shape))
         grid = lower + (upper - lower) * share
-        values, bends = deviation(grid), self.second(grid) - 2 * bend
+        seconds = self.second(grid)
+        values, bends = deviation(grid), seconds - 2 * bend
         step = (upper - lower) / CELLS * (1 + 1e-9) + 8 * UNIT * (lower.abs() + upper.abs())  # the places are rounded too
-        across, turn = step * step / 8, step * self.third / 2 + 1e-13
+        missed = 1e-13 if self.steepest is not None else 1e-13 * (1 + seconds.abs().amax(0))
+        across, turn = step * step / 8, step * self.third(lower, upper) / 2 + missed
         highest = torch.maximum(values[1:], values[:-1]) + across * (turn - torch.minimum(bends[1:], bends[:-1])).clamp_min(0)
         lowest = torch.minimum(values[1:], values[:-1]) - across * (turn + torch.maximum(bends[1:], bends[:-1])).clamp_min(0)
-        return lowest.amin(0), highest.amax(0)
+        least = lowest.amin(0) if self.below is None else lowest.amin(0) - self.below(lower, upper)
+        return least, highest.amax(0)
 
 
 @dataclass(frozen=True)
-class Bent(Curve):
-    """Two straight pieces that meet at zero: extremes at the ends, at zero, and where the parabola is as steep as a piece."""
+class Pieces(Curve):
+    """Pieces p v + q v^2 + constant that meet at kinks: extremes at ends, at kinks, and where a piece is as steep as the parabola."""
 
-    relaxation: LeakyRelu
+    relaxation: Relaxation
+    kinks: tuple[float, ...]  # with both sides of a jump
+    pieces: tuple[tuple[float, float], ...]  # p, q
+    steepest: float
+    value: float = 1.0  # |f(x)| <= value + steepest |x|
 
     def function(self, x: Tensor) -> Tensor:
         return self.relaxation.function(x)
 
-    def steepest(self) -> float:
-        return 1.0
+    def sizes(self, lower: Tensor, upper: Tensor) -> tuple[float, float]:
+        return self.value, self.steepest
 
-    def extremes(
-        self, deviation: Callable[[Tensor], Tensor], slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        tops = [at + (piece - slope) / (2 * bend) for piece in (1.0, self.relaxation.negative_slope)]  # clamped where it has no top
-        points = [lower, upper, clamp(torch.zeros_like(lower), lower, upper), *(clamp(top, lower, upper) for top in tops)]
-        values = deviation(torch.stack(points))
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+        tops = [at + (p + 2 * q * at - slope) / (2 * (bend - q)) for p, q in self.pieces]  # clamped where there is no top
+        places = [*(torch.full_like(lower, kink) for kink in self.kinks), *tops]
+        values = deviation(torch.stack([lower, upper, *(clamp(place, lower, upper) for place in places)]))
         return values.amin(0), values.amax(0)
 
 
-def _tanh_second(x: Tensor) -> Tensor:
-    t = torch.tanh(x)
-    return -2 * t * (1 - t * t)
+@dataclass(frozen=True)
+class Joined(Curve):
+    """One curve up to zero, where it may bend, and another from there on."""
 
+    before: Curve
+    behind: Curve
 
-def _sigmoid_second(x: Tensor) -> Tensor:
-    s = torch.sigmoid(x)
-    return s * (1 - s) * (1 - 2 * s)
+    def function(self, x: Tensor) -> Tensor:
+        return self.before.function(x)
 
+    def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        return self.before.sizes(lower, upper)
 
-TANH = Smooth(torch.tanh, _tanh_second, third=2.0, slope=1.0)
-SIGMOID = Smooth(torch.sigmoid, _sigmoid_second, third=0.125, slope=0.25)
-
-
-def curve_of(relaxation: Relaxation) -> Curve | None:
-    """The curve of a relaxation of one argument, where there is one."""
-    if isinstance(relaxation, Tanh):
-        return TANH
-    if isinstance(relaxation, Sigmoid):
-        return SIGMOID
-    if isinstance(relaxation, LeakyRelu | Relu):
-        return Bent(relaxation)
-    return None
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+        turn = clamp(torch.zeros_like(lower), lower, upper)
+        least, most = zip(
+            self.before.extremes(deviation, slope, bend, lower, turn, at),
+            self.behind.extremes(deviation, slope, bend, turn, upper, at),
+            strict=True,
+        )
+        return torch.minimum(*least), torch.maximum(*most)
 
 
 def parabola(curve: Curve, lower: Tensor, upper: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +107,7 @@ def parabola(curve: Curve, lower: Tensor, upper: Tensor, at: Tensor) -> tuple[Te
     return (right - left) / (2 * reach) + 2 * bend * (at - middle), bend
 
 
-def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
     """The smallest and largest f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, rounded outwards."""
 
     def strays(x: Tensor) -> Tensor:
@@ -130,6 +118,7 @@ def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: T
     furthest = torch.maximum(lower.abs(), upper.abs())
     away = torch.maximum((lower - at).abs(), (upper - at).abs())
     # Values, their places and the end of the grid are each off by a few units of all that enters.
-    size = 1 + (curve.steepest() + slope.abs() + 2 * bend.abs() * away) * (furthest + at.abs() + away) + bend.abs() * away * away
+    value, steep = curve.sizes(lower, upper)
+    size = value + (steep + slope.abs() + 2 * bend.abs() * away) * (furthest + at.abs() + away) + bend.abs() * away * away
     slack = 64 * UNIT * size
     return least - slack, most + slack

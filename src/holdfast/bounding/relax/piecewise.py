@@ -1,12 +1,14 @@
 """Functions in pieces: ReLU and its kin, absolute values, clipping, ELU, hard swish. Where pieces meet is always a candidate."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, Sides, chord, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
+from holdfast.bounding.relax.parabola import Joined, Pieces, Smooth
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,19 @@ class LeakyRelu(Relaxation):
 
     def unresolved(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] < 0) & (upper[0] > 0)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Exact: 1 where the box has no negative number, the slope where it has no positive one, else both."""
+        one, flat = torch.ones_like(lower[0]), torch.full_like(lower[0], self.negative_slope)
+        ends = torch.minimum(one, flat), torch.maximum(one, flat)
+        low, high = (torch.where(lower[0] >= 0, one, torch.where(upper[0] <= 0, flat, end)) for end in ends)
+        return [(low, high)]
+
+    def curves(self) -> tuple[Pieces]:
+        return (Pieces(self, (0.0,), ((1.0, 0.0), (self.negative_slope, 0.0)), steepest=max(1.0, abs(self.negative_slope))),)
+
+    def sides(self) -> Sides:
+        return Sides(0.0, 0.0, self.negative_slope, 1.0)
 
 
 class Relu(LeakyRelu):
@@ -70,6 +85,21 @@ class Clip(Relaxation):
         (low,), (high,) = lower, upper
         return ((low < self.low) & (self.low < high)) | ((low < self.high) & (self.high < high))
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """1 between the ends, 0 outside."""
+        (low,), (high,) = lower, upper
+        inside, outside = (low >= self.low) & (high <= self.high), (high <= self.low) | (low >= self.high)
+        return [(torch.where(inside, 1.0, 0.0).to(low), torch.where(outside & ~inside, 0.0, 1.0).to(low))]
+
+    def curves(self) -> tuple[Pieces]:
+        ends = tuple(end for end in (self.low, self.high) if math.isfinite(end))
+        return (Pieces(self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)),)
+
+    def sides(self) -> Sides | None:
+        if self.high == math.inf and self.low > -math.inf:
+            return Sides(self.low, self.low, 0.0, 1.0)
+        return Sides(self.high, self.high, 1.0, 0.0) if self.low == -math.inf and self.high < math.inf else None
+
 
 @dataclass(frozen=True)
 class Elu(Relaxation):
@@ -97,6 +127,23 @@ class Elu(Relaxation):
     def _derivative(self, v: Tensor) -> Tensor:
         return torch.where(v > 0, 1.0, self.alpha * torch.exp(v.clamp_max(0)))
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """alpha exp(v) rises up to alpha at zero; behind it, 1."""
+        (low,), (high,) = lower, upper
+        least, most = hull(*(self.alpha * torch.exp(v.clamp_max(0)) for v in (low, high)))
+        least = torch.where(low >= 0, 1.0, torch.where(high > 0, least.clamp_max(1), least))
+        return [(least, torch.where(low >= 0, 1.0, torch.where(high > 0, most.clamp_min(1), most)))]
+
+    def curves(self) -> tuple[Joined]:
+        bent = Smooth(
+            self,
+            lambda v: self.alpha * torch.exp(v.clamp_max(0)),
+            lambda lower, upper: self.alpha,
+            steepest=max(1.0, self.alpha),
+            value=1 + self.alpha,
+        )
+        return (Joined(bent, Pieces(self, (), ((1.0, 0.0),), steepest=1.0)),)
+
 
 class Hardswish(Relaxation):
     """v (v + 3) / 6 between -3 and 3, 0 before, v after."""
@@ -120,3 +167,16 @@ class Hardswish(Relaxation):
 
     def _derivative(self, v: Tensor) -> Tensor:
         return torch.where(v < -3, 0.0, torch.where(v > 3, 1.0, (2 * v + 3) / 6))
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Both sides of each kink in the box count; a box that is one of the kinks may be taken for either side."""
+        (low,), (high,) = lower, upper
+        between = (low < 3) & (high > -3)
+        parts = [(between, (2 * v.clamp(-3, 3) + 3) / 6) for v in (low, high)]
+        parts += [(low < -3, torch.zeros_like(low)), (high > 3, torch.ones_like(low))]
+        least, most = (torch.stack([torch.where(here, slope, none) for here, slope in parts]) for none in (torch.inf, -torch.inf))
+        known = least.amin(0) <= most.amax(0)
+        return [(torch.where(known, least.amin(0), -0.5) - 64 * UNIT, torch.where(known, most.amax(0), 1.5) + 64 * UNIT)]
+
+    def curves(self) -> tuple[Pieces]:
+        return (Pieces(self, (-3.0, 3.0), ((0.0, 0.0), (0.5, 1 / 6), (1.0, 0.0)), steepest=1.5),)

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, clamp
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, clamp, hull, near_and_far
 from holdfast.bounding.relax.hull import hull_slopes
+from holdfast.bounding.relax.parabola import Smooth
 
 
 @dataclass(frozen=True)
@@ -26,3 +28,19 @@ class Power(Relaxation):
             return (low + high,), (low + high,)
         below, above = hull_slopes(self.function, lambda v: self.exponent * v ** (self.exponent - 1), low, high)
         return (below,), (above,)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """n v^(n - 1): rises for even n; for odd n it is even and rises with |v|."""
+        ends = (lower[0], upper[0]) if self.exponent % 2 == 0 else near_and_far(lower[0], upper[0])
+        return [hull(*(self.exponent * v ** (self.exponent - 1) for v in ends), units=64 + 4 * self.exponent)]
+
+    def curves(self) -> tuple[Smooth]:
+        n = self.exponent
+        most = n * (n - 1) * (n - 2)
+        return (
+            Smooth(
+                self,
+                lambda v: n * (n - 1) * v ** (n - 2),
+                lambda lower, upper: most * torch.maximum(lower.abs(), upper.abs()) ** max(n - 3, 0) * (1 + 1e-9),
+            ),
+        )

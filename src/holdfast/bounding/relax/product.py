@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation
+from holdfast.bounding.relax.base import Interval, Point, Relaxation
 
 
 class Product(Relaxation):
@@ -22,6 +22,12 @@ class Product(Relaxation):
         """The mean of McCormick's two planes on either side, which is exact at the centre's mean."""
         middle = (lower[1] / 2 + upper[1] / 2, lower[0] / 2 + upper[0] / 2)
         return middle, middle
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        return [(lower[1], upper[1]), (lower[0], upper[0])]
+
+    def curves(self) -> tuple[None, None]:
+        return None, None
 
 
 def corners(lower: Point, upper: Point) -> list[Point]:

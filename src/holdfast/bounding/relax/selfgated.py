@@ -22,8 +22,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, clamp
+from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
+from holdfast.bounding.relax.parabola import Smooth
 
 HALVINGS = 34  # of at most 800: what is left, squared, is below one unit of v
 
@@ -33,6 +34,7 @@ class SelfGated(Relaxation):
 
     bends: ClassVar[tuple[float, float]]
     far: ClassVar[float]
+    third: ClassVar[float]  # no third derivative is larger in size
 
     @abstractmethod
     def gate(self, v: Tensor) -> Tensor: ...
@@ -40,6 +42,10 @@ class SelfGated(Relaxation):
     @abstractmethod
     def derivative(self, v: Tensor) -> Tensor:
         """Of the whole function, right to a few units of one."""
+
+    @abstractmethod
+    def second(self, v: Tensor) -> Tensor:
+        """The derivative of that, likewise, for |v| <= far; zero but for 1e-300 beyond."""
 
     def function(self, *v: Tensor) -> Tensor:
         near = v[0].clamp_min(-self.far)
@@ -64,12 +70,21 @@ class SelfGated(Relaxation):
         below, above = hull_slopes(self.function, self.derivative, lower[0], upper[0])
         return (below,), (above,)
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Monotone before, between and behind the bends. Its sums may cancel near its zeros, so units of one are charged."""
+        places = (*lower, *upper, *(clamp(torch.full_like(lower[0], bend), lower[0], upper[0]) for bend in self.bends))
+        return [hull(*(self.derivative(v.clamp(-self.far, self.far)) for v in places), more=256 * UNIT)]
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, lambda v: self.second(v.clamp(-self.far, self.far)), lambda lower, upper: self.third, steepest=1.13),)
+
 
 class Silu(SelfGated):
     """v sigmoid(v)."""
 
     bends = (-2.3993572805154677, 2.3993572805154677)
     far = 800.0
+    third = 0.52
 
     def gate(self, v: Tensor) -> Tensor:
         return torch.sigmoid(v)
@@ -78,12 +93,17 @@ class Silu(SelfGated):
         s = torch.sigmoid(v)
         return s + v * s * torch.sigmoid(-v)
 
+    def second(self, v: Tensor) -> Tensor:
+        s, t = torch.sigmoid(v), torch.sigmoid(-v)
+        return s * t * (2 + v * (t - s))
+
 
 class Gelu(SelfGated):
     """v Phi(v), Phi the normal distribution function."""
 
     bends = (-math.sqrt(2), math.sqrt(2))
     far = 40.0
+    third = 0.78
 
     def gate(self, v: Tensor) -> Tensor:
         tail: Tensor = torch.special.erfc(v * -math.sqrt(0.5))
@@ -92,12 +112,16 @@ class Gelu(SelfGated):
     def derivative(self, v: Tensor) -> Tensor:
         return self.gate(v) + v * torch.exp(-v * v / 2) / math.sqrt(2 * math.pi)
 
+    def second(self, v: Tensor) -> Tensor:
+        return (2 - v * v) * torch.exp(-v * v / 2) / math.sqrt(2 * math.pi)
+
 
 class GeluTanh(SelfGated):
     """v (1 + tanh(w / 2)) / 2 = v sigmoid(w) with w = 2 sqrt(2 / pi) (v + 0.044715 v^3)."""
 
     bends = (-1.4185040087908284, 1.4185040087908284)
     far = 25.0
+    third = 0.9
     factor: ClassVar[float] = 2 * math.sqrt(2 / math.pi)
 
     def gate(self, v: Tensor) -> Tensor:
@@ -108,12 +132,18 @@ class GeluTanh(SelfGated):
         s = torch.sigmoid(w)
         return s + v * s * torch.sigmoid(-w) * self.factor * (1 + 3 * 0.044715 * v * v)
 
+    def second(self, v: Tensor) -> Tensor:
+        w, rise = self.factor * (v + 0.044715 * v**3), self.factor * (1 + 3 * 0.044715 * v * v)
+        s, t = torch.sigmoid(w), torch.sigmoid(-w)
+        return s * t * (2 * rise + v * ((t - s) * rise * rise + self.factor * 6 * 0.044715 * v))
+
 
 class Mish(SelfGated):
     """v tanh(softplus(v)); with s = sigmoid(-v) the gate is (1 - s^2) / (1 + s^2)."""
 
     bends = (-2.2563763963607931, 1.4905711794854285)
     far = 800.0
+    third = 0.7
 
     def gate(self, v: Tensor) -> Tensor:
         s = torch.sigmoid(-v)
@@ -122,3 +152,7 @@ class Mish(SelfGated):
     def derivative(self, v: Tensor) -> Tensor:
         s = torch.sigmoid(-v)
         return self.gate(v) + v * torch.sigmoid(v) * (2 * s / (1 + s * s)) ** 2
+
+    def second(self, v: Tensor) -> Tensor:
+        s, t = torch.sigmoid(-v), torch.sigmoid(v)
+        return t * (2 * s / (1 + s * s)) ** 2 * (2 + v * (s - 2 * t * self.gate(v)))

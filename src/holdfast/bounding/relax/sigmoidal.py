@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull, near_and_far
+from holdfast.bounding.relax.parabola import Smooth
 
 LAST_BELOW_ONE = 1 - 2.0**-53
 
@@ -26,6 +27,13 @@ class Tanh(Relaxation):
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         return (_supporting_slope(lower[0], upper[0]),), (_supporting_slope(-upper[0], -lower[0]),)
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """1 / cosh(v)^2, even, falling with |v|; cosh overflows where it is zero but for 1e-300."""
+        return [hull(*(torch.cosh(v).square().reciprocal() for v in near_and_far(lower[0], upper[0])))]
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, _tanh_second, lambda lower, upper: 2.0, steepest=1.0),)
+
 
 class Sigmoid(Relaxation):
     """sigmoid(v) = (1 + tanh(v / 2)) / 2."""
@@ -44,6 +52,13 @@ class Sigmoid(Relaxation):
         low, high = lower[0] / 2, upper[0] / 2
         return (_supporting_slope(low, high) / 4,), (_supporting_slope(-high, -low) / 4,)
 
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """sigmoid(v) sigmoid(-v), even, falling with |v|."""
+        return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
+
+    def curves(self) -> tuple[Smooth]:
+        return (Smooth(self, _sigmoid_second, lambda lower, upper: 0.125, steepest=0.25),)
+
 
 class Erf(Relaxation):
     """erf'(v) = 2 exp(-v^2) / sqrt(pi)."""
@@ -60,6 +75,15 @@ class Erf(Relaxation):
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         return (_supporting_slope(lower[0], upper[0], _erf),), (_supporting_slope(-upper[0], -lower[0], _erf),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Even, falling with |v|; the square in the exponent, at most 750 where it counts, is rounded too."""
+        return [hull(*(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])), units=4096)]
+
+    def curves(self) -> tuple[Smooth]:
+        """The third derivative, 4 (2 v^2 - 1) exp(-v^2) / sqrt(pi), is largest in size at zero."""
+        steep = 2 / math.sqrt(math.pi)
+        return (Smooth(self, lambda v: -2 * steep * v * torch.exp(-v * v), lambda lower, upper: 2.26, steepest=1.13),)
 
 
 def tanh_slope_root(slope: Tensor) -> Tensor:
@@ -95,3 +119,13 @@ def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tu
     to_end = chord(f_d, f_upper, d, upper, steep_d)
     centre = lower / 2 + upper / 2
     return torch.where(centre < d, curve(centre)[1], to_end)
+
+
+def _tanh_second(v: Tensor) -> Tensor:
+    t = torch.tanh(v)
+    return -2 * t * (1 - t * t)
+
+
+def _sigmoid_second(v: Tensor) -> Tensor:
+    s = torch.sigmoid(v)
+    return s * (1 - s) * (1 - 2 * s)

@@ -1,11 +1,13 @@
 """Softplus, log(1 + exp(beta v)) / beta: convex, with derivative sigmoid(beta v)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation, chord, clamp
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.parabola import Smooth
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,18 @@ class Softplus(Relaxation):
     def _smooth(self, v: Tensor) -> Tensor:
         return (torch.relu(v * self.beta) + torch.log1p(torch.exp(-(v * self.beta).abs()))) / self.beta
 
+    def _drop(self) -> tuple[float, float]:
+        """Where it is, and how far from there rounding may decide on which side a number is."""
+        drop = min(self.threshold / self.beta, 1e300)
+        return drop, abs(drop) * 2.0**-50 + 1e-300
+
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
         return self._smooth(upper[0]) + max(-self.threshold / self.beta, 0.0)
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
         """Ends, where sigmoid(beta v) = slope, and both sides of the drop wherever the box comes within rounding of it."""
         (low,), (high,) = lower, upper
-        drop = min(self.threshold / self.beta, 1e300)
-        aside = abs(drop) * 2.0**-50 + 1e-300
+        drop, aside = self._drop()
         level = (torch.logit(slope[0].clamp(1e-300, 1 - 2.0**-53)) / self.beta).clamp_max(drop - aside)
         near = (low - 2 * aside <= drop) & (drop <= high + 2 * aside)
         sides = [(torch.where(near, side, low),) for side in (drop - aside, drop + aside)]
@@ -39,3 +45,28 @@ class Softplus(Relaxation):
         (low,), (high,) = lower, upper
         tangent = torch.sigmoid(self.beta * (low / 2 + high / 2))
         return (tangent,), (chord(self.function(low), self.function(high), low, high, tangent),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """sigmoid(beta v) rises. At the drop the slope has no lower end, behind it it is one."""
+        least, most = hull(*(torch.sigmoid(self.beta * v) for v in (*lower, *upper)), units=4096)
+        drop, aside = self._drop()
+        before, behind = upper[0] < drop - aside, lower[0] > drop + aside
+        one = torch.ones_like(least)
+        low = torch.where(before, least, torch.where(behind, one, -torch.inf))
+        return [(low, torch.where(behind, one, torch.maximum(most, one * ~before)))]
+
+    def curves(self) -> tuple[Smooth]:
+        """The third derivative, beta^2 s (1 - s) (1 - 2 s), is at most beta^2 / (6 sqrt(3)); behind the drop f is less by its height."""
+        drop, aside = self._drop()
+        height = math.log1p(math.exp(min(-self.threshold, 700.0))) / self.beta * (1 + 1e-9)
+        return (
+            Smooth(
+                self,
+                lambda v: self.beta * torch.sigmoid(self.beta * v) * torch.sigmoid(-self.beta * v),
+                lambda lower, upper: 0.0963 * self.beta**2,
+                steepest=1.0,
+                value=1 + 1 / self.beta,
+                given=self._smooth,
+                below=lambda lower, upper: torch.where(upper < drop - aside, torch.zeros_like(upper), height),
+            ),
+        )

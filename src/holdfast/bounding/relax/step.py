@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Point, Relaxation
+from holdfast.bounding.relax.base import Interval, Point, Relaxation
+from holdfast.bounding.relax.parabola import Pieces
 
 
 class Step(Relaxation):
@@ -31,3 +32,11 @@ class Step(Relaxation):
 
     def unresolved(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] <= 0) & (upper[0] >= 0)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Level, but for the jump."""
+        jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
+        return [(torch.zeros_like(jump), jump)]
+
+    def curves(self) -> tuple[Pieces]:
+        return (Pieces(self, (-1e-300, 1e-300), ((0.0, 0.0),), steepest=0.0),)
