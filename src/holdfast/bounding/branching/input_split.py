@@ -12,7 +12,7 @@ The halves cover the box, so once none is left no failure exists. Every bound ho
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from holdfast.rounding import TINY, gamma
 
 ROUNDS = 3  # of cutting a box down; later ones find next to nothing
 Q = TypeVar("Q", bound=Asked)
+P = TypeVar("P", bound="BoxParts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +40,14 @@ class BoxParts(Frontier):
     upper: Tensor = field(kw_only=True)
 
 
-class Halving(BranchAndBound[Q, BoxParts]):
+class Halving(BranchAndBound[Q, P], Generic[Q, P]):
     """Each box in two along the input that promises most, whatever bounds it."""
 
     @abstractmethod
-    def bound(self, question: Q, parts: BoxParts) -> Seen[BoxParts]:
+    def bound(self, question: Q, parts: P) -> Seen[P]:
         """gain (n, inputs): what halving each of them may win."""
 
-    def cut(self, question: Q, parts: BoxParts, gain: Tensor) -> tuple[BoxParts, Tensor]:
+    def cut(self, question: Q, parts: P, gain: Tensor) -> tuple[P, Tensor]:
         lower, upper = parts.lower.flatten(1), parts.upper.flatten(1)
         middle = lower / 2 + upper / 2
         divisible = (lower < middle) & (middle < upper)
@@ -59,7 +60,7 @@ class Halving(BranchAndBound[Q, BoxParts]):
 
 
 @dataclass(frozen=True)
-class InputSplit(Halving[Question], Branching[BoxParts]):
+class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     """Halves of boxes: for networks with few inputs."""
 
     batch: int = 512
