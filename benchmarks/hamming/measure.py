@@ -123,7 +123,7 @@ class Counted(Branch):
         began = clock(problem.network)
         after, claims = super().step(problem, state)
         self.spent.seconds += clock(problem.network) - began
-        self.spent.nodes += after.asked - state.asked if after else min(len(state.nodes), self.nodes_at_once)
+        self.spent.nodes += after.frontier.looked - state.frontier.looked if after else min(len(state.frontier), self.nodes_at_once)
         return after, claims
 
 

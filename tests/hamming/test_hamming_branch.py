@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast import batch
+from holdfast import batch, clock
 from holdfast.bounding.graph.graph import build
 from holdfast.errors import BadInput
-from holdfast.hamming import branch
-from holdfast.hamming.branch import Branch, Nodes, Question, _children, _question, _region
+from holdfast.hamming import budget_split
+from holdfast.hamming.branch import Branch, Tree
+from holdfast.hamming.budget_split import BudgetSplit, Domains, Question, region_of
 from holdfast.hamming.chain import chain_of
 from holdfast.hamming.greedy import Greedy
 from holdfast.network import Network
@@ -229,10 +230,10 @@ def question_of(seed: int, axes: tuple[int, ...], shape: tuple[int, ...], levels
     free = torch.rand((2, *(1 if a in axes else n for a, n in enumerate(shape))), generator=torch.Generator().manual_seed(seed)) < 0.9
     free.flatten(1)[:, :3] = True
     problem = asked(random_network(seed, shape), pixels(x, axes=axes, free=free, levels=levels))
-    return problem, _question(problem)
+    return problem, budget_split.question_of(problem)
 
 
-def random_nodes(question: Question, seed: int, count: int) -> Nodes:
+def random_domains(question: Question, seed: int, count: int) -> Domains:
     """Domains with any groups and budgets, none of which has more groups than budget."""
     generator = torch.Generator().manual_seed(seed)
     row = torch.randint(0, 2, (6,), generator=generator)
@@ -244,9 +245,9 @@ def random_nodes(question: Question, seed: int, count: int) -> Nodes:
     budgets = torch.where(used > 0, 1, 0)
     budgets[:, 0] += torch.randint(0, 9, (6,), generator=generator) % (count + 1 - budgets.sum(1))
     ends = torch.full((6, count, question.elements.shape[1]), math.inf, dtype=torch.float64)
-    return Nodes(
-        row, label.to(torch.int16), budgets, -ends, ends, torch.ones(6, question.rows.shape[1], dtype=torch.bool),
-        torch.randn(6, generator=generator, dtype=torch.float64) * 3, torch.zeros(6, 2, question.inner),
+    return Domains(
+        row, torch.ones(6, question.rows.shape[1], dtype=torch.bool), torch.randn(6, generator=generator, dtype=torch.float64) * 3,
+        group=label.to(torch.int16), budgets=budgets, low=-ends, high=ends, inner=torch.zeros(6, 2, question.inner),
     )  # fmt: skip
 
 
@@ -256,16 +257,16 @@ def test_every_point_of_a_domain_lies_in_one_of_its_children(seed: int, which: i
     shape, axes = [((7,), ()), ((1, 3, 3), (0,)), ((2, 2, 2), (0,)), ((3, 2), (1,))][which]
     _, question = question_of(seed % 7, axes, shape)
     generator = torch.Generator().manual_seed(seed)
-    nodes = random_nodes(question, seed, count)
+    nodes = random_domains(question, seed, count)
     for _ in range(6):  # children of children too, down to halves of values
-        region = _region(question, nodes)
+        region = region_of(question, nodes)
         slopes = torch.randn(region.centre.shape, generator=generator, dtype=torch.float64)
         points = torch.cat([region.sample(25, generator), region.vertex(slopes)[None]])
-        children, stuck = _children(question, nodes, region, slopes, 2.0**-10)
+        children, stuck = BudgetSplit(1, 1, 2.0**-10).cut(question, nodes, slopes)
         assert not stuck.any()
-        inside = _region(question, children)
+        inside = region_of(question, children)
         for k in range(len(nodes)):
-            mine = (children.row == nodes.row[k]).nonzero().flatten()
+            mine = (children.task == nodes.task[k]).nonzero().flatten()
             assert inside_any(batch.take(inside, mine), points[:, k])
         assert (children.budgets.sum(1) <= nodes.budgets.sum(1).max()).all()
         nodes = batch.take(children, torch.randperm(len(children), generator=generator)[:6])
@@ -281,20 +282,21 @@ def test_every_level_lies_in_one_of_the_halves(seed: int) -> None:
     levels = torch.tensor([0.0, 0.3, 0.35, 1.0])
     _, question = question_of(seed, (), (3,), levels)
     ends = torch.full((1, 2, 1), math.inf, dtype=torch.float64)
-    nodes = Nodes(
-        torch.tensor([0]), torch.tensor([[0, 1, -1]], dtype=torch.int16), torch.tensor([[1, 1]]), -ends, ends,
-        torch.ones(1, 2, dtype=torch.bool), torch.tensor([-1.0], dtype=torch.float64), torch.zeros(1, 2, 0),
+    nodes = Domains(
+        torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool), torch.tensor([-1.0], dtype=torch.float64),
+        group=torch.tensor([[0, 1, -1]], dtype=torch.int16), budgets=torch.tensor([[1, 1]]), low=-ends, high=ends,
+        inner=torch.zeros(1, 2, 0),
     )  # fmt: skip
     options = [torch.cat([question.x[0, k], levels.float().double()]) for k in range(2)]
     points = torch.cartesian_prod(*options, question.x[0, 2])
     for _ in range(12):
-        region = _region(question, nodes)
+        region = region_of(question, nodes)
         slopes = torch.randn(region.centre.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        children, stuck = _children(question, nodes, region, slopes, 2.0**-30)
+        children, stuck = BudgetSplit(1, 1, 2.0**-30).cut(question, nodes, slopes)
         nodes = batch.concatenate([children, batch.take(nodes, stuck)])
-        covered = [((p >= r.lower[0]) & (p <= r.upper[0])).all() for p in points for r in split(_region(question, nodes))]
+        covered = [((p >= r.lower[0]) & (p <= r.upper[0])).all() for p in points for r in split(region_of(question, nodes))]
         assert torch.stack(covered).reshape(len(points), -1).any(1).all()
-    left = _region(question, nodes)
+    left = region_of(question, nodes)
     assert (left.upper == left.lower)[:, :2].all()  # nothing but levels is left
 
 
@@ -324,8 +326,8 @@ def test_an_interrupted_proof_claims_nothing_that_is_not_finished() -> None:
     method, state = Branch(nodes_at_once=1), Branch(nodes_at_once=1).start(problem, 0)
     before = torch.zeros(3, dtype=torch.float64)
     while state is not None:
-        open_rows = set(state.nodes.row.tolist())
-        count = len(state.nodes)
+        open_rows = set(state.frontier.task.tolist())
+        count = len(state.frontier)
         state, claims = method.step(problem, state)
         assert claims.proved is not None
         assert (claims.proved <= torch.nan_to_num(truth, posinf=16)).all()
@@ -349,7 +351,7 @@ def test_little_memory_changes_nothing_but_the_order(monkeypatch: pytest.MonkeyP
     usual = [(b.lower.value, b.upper.value) for b in brackets(problem)]
     assert any(0 < lower < math.inf for lower, _ in usual)
     for name in ("REMEMBERED", "WAITING", "LEVELS"):
-        monkeypatch.setattr(branch, name, 1)
+        monkeypatch.setattr(budget_split, name, 1)
         assert [(b.lower.value, b.upper.value) for b in brackets(problem)] == usual
 
 
@@ -370,13 +372,47 @@ def test_rows_do_not_disturb_each_other() -> None:
 def test_what_others_found_ends_the_search() -> None:
     problem = asked(small_cnn(0), pixels(inputs(0, 2, (1, 4, 4)), axes=(0,)))
     method = Branch()
-    state = method.told(problem, method.start(problem, 0), torch.tensor([0.0, math.inf]))
-    assert set(state.nodes.row.tolist()) == {1}
-    state = method.told(problem, state, torch.tensor([0.0, 0.0]))
+    state = method.told(problem, method.start(problem, 0), torch.zeros(2), torch.tensor([0.0, math.inf]))
+    assert set(state.frontier.task.tolist()) == {1}
+    state = method.told(problem, state, torch.zeros(2), torch.tensor([0.0, 0.0]))
     over, claims = method.step(problem, state)
     assert over is None
     assert claims.proved is not None
     assert claims.proved.tolist() == [0, 0]
+
+
+def test_what_others_proved_is_not_proved_again() -> None:
+    """Whatever count below the truth is known from elsewhere, the answers are the same; and where all is known, nothing is asked."""
+    problem = asked(deep_cnn(3), pixels(inputs(3, 3, (1, 4, 4)), axes=(0,)))
+    truth = torch.tensor([b.lower.value for b in brackets(problem)], dtype=torch.float64)
+    most, method = torch.full_like(truth, math.inf), Branch()
+    for known in (torch.zeros_like(truth), truth - 1, truth):
+        state: Tree | None = method.told(problem, method.start(problem, 0), known, most)
+        while state is not None:
+            assert (state.safe >= torch.nan_to_num(known, posinf=16)).all()
+            state, claims = method.step(problem, state)
+        assert claims.proved is not None
+        assert torch.equal(claims.proved, torch.nan_to_num(truth, posinf=16))
+    state = method.told(problem, method.start(problem, 0), truth, truth)
+    assert len(state.frontier) == 0
+
+
+def test_a_look_that_the_clock_ends_proves_nothing_and_loses_nothing() -> None:
+    problem = asked(deep_cnn(3), pixels(inputs(3, 3, (1, 4, 4)), axes=(0,)))
+    truth = torch.nan_to_num(torch.tensor([b.lower.value for b in brackets(problem)]), posinf=16)
+    method = Branch(nodes_at_once=8)
+    state, claims = method.start(problem, 0), None
+    for turn in itertools.count():
+        before = state
+        with clock.within(0.0 if turn % 2 else math.inf):
+            state, claims = method.step(problem, before)
+        if state is None:
+            break
+        if turn % 2:  # nothing was looked at, so all of it still waits
+            assert torch.equal(state.safe, before.safe)
+            assert sorted(state.frontier.task.tolist()) == sorted(before.frontier.task.tolist())
+    assert claims.proved is not None
+    assert torch.equal(claims.proved, truth.double())
 
 
 def test_what_it_cannot_do_it_says() -> None:

@@ -11,14 +11,14 @@ float64 with its roundings paid for, so the best one is the proof.
 Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
 """
 
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from holdfast import clock
+from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
@@ -82,30 +82,24 @@ class Rows:
         lower, upper = (together(self.graph, side) for side in (self.known.lower, self.known.upper))
         return (lower < 0) & (upper > 0)
 
-    def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float, deadline: float = math.inf) -> Found:
-        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met.
-
-        deadline  of the monotonic clock, behind which no further step is begun.
-        """
+    def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Found:
+        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met until the
+        clock ends it."""
         undecided = self.undecided
         own = together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
         slope = torch.where(undecided & ~slope.isnan(), slope, own)
         weight = torch.zeros_like(self.offset).requires_grad_()  # of the rows, before the softmax
         best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight], torch.ones_like(slope))
         unit = self._unit(best.entering)
-        free = [slope, (multiplier.detach() / unit).requires_grad_(), weight]
-        climb = torch.optim.Adam(free, lr=pace, betas=(0.9, 0.99))
+        ascent = Ascent([slope, multiplier.detach() / unit, weight], betas=(0.9, 0.99))
         for step in range(steps):
-            if bool((best.least > 0).all()) or time.monotonic() >= deadline:
+            if bool((best.least > 0).all()) or clock.passed():
                 break
-            climb.param_groups[0]["lr"] = pace * (1 - step / steps)
-            now, gradients = self._bound(free, unit)
+            now, gradients = self._bound(ascent.values, unit)
             best = best.or_better(now)
-            for value, gradient in zip(free, gradients, strict=True):
-                value.grad = -gradient
-            climb.step()
-            free[0].copy_(torch.where(undecided, free[0].clamp(0, 1), own))
-            free[1].clamp_min_(0)
+            ascent.step(gradients, pace * (1 - step / steps))
+            ascent.values[0].copy_(torch.where(undecided, ascent.values[0].clamp(0, 1), own))
+            ascent.values[1].clamp_min_(0)
         return best
 
     def take(self, which: Tensor) -> "Rows":
@@ -169,14 +163,12 @@ class Rows:
         return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
 
 
-def tightened(
-    graph: Graph, region: Region, steps: int, pace: float, at_once: int, deadline: float = math.inf
-) -> dict[Node, tuple[Tensor, Tensor]]:
-    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won; at the
-    deadline, those that were found so far."""
+def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: int) -> dict[Node, tuple[Tensor, Tensor]]:
+    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won; those that
+    were found until the clock ends it."""
     held: dict[Node, tuple[Tensor, Tensor]] = {}
     for node in arguments(graph):
-        if time.monotonic() >= deadline:
+        if clock.passed():
             break
         if not any(function.place < node.place for function in bent(graph)):
             continue  # nothing to choose before the first of them
@@ -184,7 +176,7 @@ def tightened(
         lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
         undecided = ((lower < 0) & (upper > 0)).nonzero()
         for chosen in undecided.split(at_once) if len(undecided) else ():
-            if time.monotonic() >= deadline:
+            if clock.passed():
                 break
             row, element = chosen.repeat(2, 1).unbind(1)
             sign = torch.ones(len(row), dtype=torch.float64, device=row.device)
@@ -193,7 +185,7 @@ def tightened(
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
             asked = Rows(graph, taken(known, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
-            least = asked.trained(none * torch.nan, none, steps, pace, deadline).least
+            least = asked.trained(none * torch.nan, none, steps, pace).least
             below, above = least[: len(chosen)], -least[len(chosen) :]
             at = chosen.unbind(1)
             lower[at], upper[at] = torch.maximum(lower[at], below), torch.minimum(upper[at], above)

@@ -4,14 +4,19 @@ The halves of a box cover it, so a radius holds once every box that its region w
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from holdfast import batch, clock
+from holdfast.bounding.branching.frontier import NUMBERS, Points, Seen
+from holdfast.bounding.branching.input_split import BoxParts, Halving
 from holdfast.bounding.crown import linear_bound, propagate
+from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.second_order import Bends
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -21,30 +26,29 @@ from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
-
-@dataclass(frozen=True)
-class Attempt:
-    """One row at one radius: the boxes that are not proved yet."""
-
-    radius: float
-    lower: Tensor  # (open, *shape)
-    upper: Tensor
-    asked: int  # boxes looked at so far, in this attempt
-    ahead: float  # boxes that are still to come, if halving goes on to help as it promises
-    push: float  # how much further than what is proved
+AT_ONCE = 256  # boxes that are looked at together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Halves(BoxParts):
+    """Boxes of inputs. Their bounds are those of float32, by which they are ordered and nothing is proved."""
+
+    ahead: Tensor = field(kw_only=True)  # (n,): boxes that are still to come of it, if halving goes on to help as it promises
+
+
+@dataclass(frozen=True, eq=False)
 class Splitting:
     training: Training
-    trained: bool
     low: Tensor  # (batch,)
-    attempts: tuple[Attempt | None, ...]  # None: that row is done
+    frontier: Halves | None = None  # None: as long as the training is not done
+    radius: Tensor = field(kw_only=True)  # (batch,): what is tried, where boxes wait
+    push: Tensor = field(kw_only=True)  # (batch,): how much further than what is proved
+    cuts: Tensor = field(kw_only=True)  # (batch,): boxes that were halved, in this attempt
 
 
 @dataclass(frozen=True)
 class Split(Method[Splitting]):
-    """First what Tighten does, then larger radii by halving boxes, each along the input that promises most, wave after wave.
+    """First what Tighten does, then larger radii by halving boxes, each along the input that promises most.
 
     An attempt that would take more than `boxes` of them is given up, and a smaller radius is tried, until it is less than `finest` beyond.
     """
@@ -66,39 +70,51 @@ class Split(Method[Splitting]):
 
     def start(self, problem: Problem, seed: int) -> Splitting:
         training = self._tighten.start(problem, seed)
-        return Splitting(training, False, training.low, tuple(None for _ in problem.keys))
+        none = training.low
+        return Splitting(training, none, radius=none, push=torch.full_like(none, 0.04), cuts=none)
+
+    def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
+        """An attempt at a radius that is proved already gives way to a larger one."""
+        training, better = self._tighten.told(problem, state.training, lower, upper), lower.isfinite() & (lower > state.low)
+        state = replace(state, training=training, low=torch.where(better, lower, state.low))
+        if state.frontier is None or not bool(better.any()):
+            return state
+        return self._attempting(problem, state, better & (lower >= state.radius))
 
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
-        if not state.trained:
+        if state.frontier is None:
             training, claims = self._tighten.advance(problem, state.training)
             state = replace(state, training=training, low=training.low)
             if not self._tighten.done(problem, training):
                 return state, claims
-            attempts = tuple(self._attempt(problem, row, float(low), 0.04) for row, low in enumerate(state.low))
-            state = replace(state, trained=True, attempts=attempts)
-            return state if any(attempts) else None, claims
-        low, next_ = state.low.clone(), list(state.attempts)
-        for row, before in enumerate(state.attempts):
-            if before is None:
-                continue
-            attempt = _wave(problem, state.training, row, before)
-            if not len(attempt.lower):
-                low[row] = attempt.radius
-                next_[row] = self._attempt(problem, row, attempt.radius, attempt.push)
-            elif attempt.asked + max(len(attempt.lower), attempt.ahead) > self.boxes:
-                next_[row] = self._attempt(problem, row, float(low[row]), attempt.push / 2)
-            else:
-                next_[row] = attempt
-        state = replace(state, low=low, attempts=tuple(next_))
-        return state if any(next_) else None, Claims(proved=low, assumptions=ASSUMPTIONS, checks=CHECKS)
+            state = self._attempting(problem, state, torch.ones_like(state.low, dtype=torch.bool))
+            return state if state.frontier else None, claims
+        question = _Question(problem, graph_of(problem), state.training.best)
+        frontier, points = _SecondOrder().advance(question, state.frontier)
+        before, waiting, left = (task.bincount(minlength=len(problem)) for task in (state.frontier.task, frontier.task, points.task))
+        cuts = state.cuts if clock.passed() else state.cuts + left
+        ahead = torch.zeros_like(state.low).index_add(0, frontier.task, frontier.ahead)
+        stuck = torch.zeros_like(before, dtype=torch.bool)
+        stuck[list(frontier.given_up)] = True
+        proved = (before > 0) & (waiting == 0) & ~stuck
+        lost = stuck | (waiting > 0) & (2 * cuts + 1 + (ahead - waiting).clamp_min(0) > self.boxes)  # 2 cuts + 1 boxes there are by now
+        low, push = torch.where(proved, state.radius, state.low), torch.where(lost, state.push / 2, state.push)
+        state = self._attempting(problem, replace(state, low=low, push=push, cuts=cuts, frontier=frontier), proved | lost)
+        return state if state.frontier else None, Claims(proved=low, assumptions=ASSUMPTIONS, checks=CHECKS)
 
-    def _attempt(self, problem: Problem, row: int, low: float, push: float) -> Attempt | None:
-        region = problem.region
-        if problem.goal != "radius" or not _boxed(region) or push < self.finest or not 0 < low < float(problem.family.limit()[row]):
-            return None
-        family = problem.take(torch.tensor([row], device=region.centre.device)).family
-        larger = family.at(min(low * (1 + push), float(family.limit())))
-        return Attempt(float(larger.radius), *larger.enclosing_box(), 0, 0.0, push)
+    def _attempting(self, problem: Problem, state: Splitting, again: Tensor) -> Splitting:
+        """These rows, (batch,) bool, with nothing but the next radius that is worth an attempt, if any is."""
+        if problem.goal != "radius" or not _boxed(problem.region):
+            return state
+        family, low = problem.family, state.low
+        larger = family.at(torch.minimum(low * (1 + state.push), family.limit()))
+        lower, upper = larger.enclosing_box()
+        row, none = torch.arange(len(low), device=low.device), torch.zeros_like(low)
+        new = Halves(row, torch.ones_like(low, dtype=torch.bool)[:, None], none - torch.inf, lower=lower, upper=upper, ahead=none)
+        new = batch.take(new, again & (state.push >= self.finest) & (low > 0) & (low < family.limit()))
+        rest = [] if state.frontier is None else [batch.take(state.frontier, ~again[state.frontier.task])]
+        radius, cuts = torch.where(again, larger.radius.double(), state.radius), torch.where(again, 0, state.cuts)
+        return replace(state, frontier=replace(batch.concatenate([*rest, new]), given_up=frozenset()), radius=radius, cuts=cuts)
 
 
 def _boxed(region: object) -> bool:
@@ -106,54 +122,70 @@ def _boxed(region: object) -> bool:
     return isinstance(region, Patch) or (isinstance(region, NormFamily) and math.isinf(region.p))
 
 
-def _wave(problem: Problem, training: Training, row: int, attempt: Attempt) -> Attempt:
-    """Every open box is proved, or cut in two along the input where that helps most."""
-    lower, upper, ahead = [], [], 0.0
-    view = quadratic_of(problem)
-    for low, high in zip(attempt.lower.split(n := boxes_at_once(problem, view)), attempt.upper.split(n), strict=True):
-        proved, least, gain = _look(problem, training, row, low, high)
-        low, high, least, gain = low[~proved], high[~proved], least[~proved], gain[~proved].flatten(1)
-        axis = gain.argmax(1, keepdim=True)
-        levels = -1.5 * least / gain.gather(1, axis).squeeze(1).clamp_min(1e-300)
-        ahead += float((2 ** levels.clamp(0, 60)).sum())
-        middle = low / 2 + high / 2
-        chosen = torch.zeros_like(low.flatten(1), dtype=torch.bool).scatter(1, axis, True).reshape(low.shape)
-        lower += [low, torch.where(chosen, middle, low)]
-        upper += [torch.where(chosen, middle, high), high]
-    return replace(attempt, lower=torch.cat(lower), upper=torch.cat(upper), asked=attempt.asked + len(attempt.lower), ahead=ahead)
+@dataclass(frozen=True, eq=False)
+class _Question:
+    problem: Problem
+    graph: Graph
+    bends: Bends  # of the second-order models, none where there are no such models
+
+    def rows(self, task: Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.problem.property, LinearProperty)
+        matrix, offset = self.problem.property.rows(self.graph.output.size)
+        return matrix[task], offset[task]
 
 
-def _look(problem: Problem, training: Training, row: int, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """boxes (n, *shape) -> proved (n,), the bound (n,), and what halving along each input may add to it, (n, *shape)."""
-    view = quadratic_of(problem)
-    assert isinstance(problem.property, LinearProperty)
-    matrix, offset = (t[row].expand(len(lower), *t.shape[1:]) for t in problem.property.rows(view.graph.output.size))
-    if not training.bends:
-        return _look_at_planes(problem, matrix, offset, lower, upper)
-    bends = {key: value[:, row : row + 1].expand(-1, len(lower), -1) for key, value in training.best.items()}
-    low, high = lower.clone().requires_grad_(), upper.clone().requires_grad_()
+class _SecondOrder(Halving[_Question, Halves]):
+    """Boxes by trained second-order models, or by planes where there are none."""
+
+    def at_once(self, question: _Question) -> int:
+        return min(AT_ONCE, boxes_at_once(question.problem, quadratic_of(question.problem)))
+
+    def most(self, graph: Graph) -> int:
+        return NUMBERS // graph.entry.size
+
+    def bound(self, question: _Question, parts: Halves) -> Seen[Halves]:
+        proved, least, gain = torch.zeros_like(parts.open[:, 0]), parts.bound.clone(), torch.zeros_like(parts.lower)
+        ahead = parts.ahead.clone()
+        kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]  # models hold only what moves
+        look = _by_models if question.bends else _by_planes
+        for kind in kinds.unique():
+            if not clock.passed():
+                some = (kinds == kind).nonzero().flatten()
+                proved[some], found, slopes = look(question, batch.take(parts, some))
+                least[some], gain[some] = torch.nan_to_num(found, -torch.inf), torch.nan_to_num(slopes, 0.0, 0.0, 0.0)
+                levels = -1.5 * least[some] / gain[some].flatten(1).amax(1).clamp_min(1e-300)
+                ahead[some] = 2 ** levels.clamp(0, 60) / 2  # half of them for each half
+        lower, upper = parts.lower[~proved], parts.upper[~proved]
+        points = Points(lower / 2 + upper / 2, lower, upper, parts.task[~proved])
+        return Seen(replace(parts, open=~proved[:, None], bound=least, ahead=ahead), gain.flatten(1), points)
+
+
+def _by_models(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+    """-> proved (n,), the bound (n,), and what halving along each input may add to it, (n, *shape)."""
+    view, (matrix, offset) = quadratic_of(question.problem), question.rows(parts.task)
+    bends = {key: value[:, parts.task] for key, value in question.bends.items()}
+    low, high = parts.lower.clone().requires_grad_(), parts.upper.clone().requires_grad_()
     with torch.enable_grad():
         first = view.least(Box.between(low, high), matrix, offset, bends).amin(1)
         falls, rises = torch.autograd.grad(first.sum(), [low, high])
     # To the first order, the worse half gains half the width times the smaller of the two slopes.
-    gain = torch.minimum(falls, -rises) * (upper - lower) / 2
-    proved = first > 0
+    gain = torch.minimum(falls, -rises) * (parts.upper - parts.lower) / 2
+    proved = first.detach() > 0
     if bool(proved.any()):
         sure = {key: value[:, proved].double() for key, value in bends.items()}
-        region = Box.between(lower[proved], upper[proved])
-        proved = proved.clone().masked_scatter(proved, _positive(view.least(region, matrix[proved], offset[proved], sure).amin(1)))
-    return proved, first.detach().double(), torch.nan_to_num(gain, 0.0, 0.0, 0.0)
+        region = Box.between(parts.lower[proved], parts.upper[proved])
+        proved = proved.masked_scatter(proved, _positive(view.least(region, matrix[proved], offset[proved], sure).amin(1)))
+    return proved, first.detach().double(), gain
 
 
-def _look_at_planes(problem: Problem, matrix: Tensor, offset: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _by_planes(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
     """Where there are no second-order models: planes, and the inputs over which the worst of them falls most."""
-    graph = graph_of(problem)
-    region = Box.between(lower, upper)
-    linear = linear_bound(graph, propagate(graph, region), matrix)
+    (matrix, offset), region = question.rows(parts.task), Box.between(parts.lower, parts.upper)
+    linear = linear_bound(question.graph, propagate(question.graph, region), matrix)
     found = linear.minimum(region)
     least, worst = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).min(1)
-    slope = linear.coefficients[torch.arange(len(lower), device=lower.device), worst]
-    return _positive(least), least, slope.abs() * (upper - lower) / 4
+    slope = linear.coefficients[torch.arange(len(worst), device=worst.device), worst]
+    return _positive(least), least, slope.abs() * (parts.upper - parts.lower) / 4
 
 
 def _positive(score: Tensor) -> Tensor:

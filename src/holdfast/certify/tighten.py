@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from holdfast import clock
+from holdfast.bounding.ascent import Ascent, Memory
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
@@ -20,8 +22,10 @@ from holdfast.memory import free_bytes
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.region import Sparse, Words
+from holdfast.region import Region, Sparse, Words
 from holdfast.result import Traits
+
+FURTHER = 1.03  # times what is proved, where training begins
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ class Training:
     reached: Tensor  # (batch,)
     bends: Bends
     best: Bends  # those with which `reached` was passed
-    moments: tuple[Bends, Bends]
     step: int
+    memory: Memory | None = None  # of Adam
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,16 @@ class Tighten(Method[Training]):
 
     def start(self, problem: Problem, seed: int) -> Training:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
-        return Training(Certify().start(problem, seed), none, none, none, {}, {}, ({}, {}), 0)
+        return Training(Certify().start(problem, seed), none, none, none, {}, {}, 0)
+
+    def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
+        """Training goes on beyond what is proved."""
+        better = lower.isfinite() & (lower > state.low)
+        if not bool(better.any()):
+            return state
+        search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
+        trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
+        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying)
 
     def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
         state, claims = self.advance(problem, state)
@@ -71,7 +84,7 @@ class Tighten(Method[Training]):
         if state.search is not None:
             search, claims = Certify().step(problem, state.search)
             assert claims.proved is not None
-            return self._opened(problem, replace(state, search=search, low=claims.proved)), claims
+            return self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved))), claims
         state = self._train(problem, state)
         state = replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
         return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -82,43 +95,37 @@ class Tighten(Method[Training]):
         if state.search is not None or view.obstacle is not None or isinstance(problem.region, Sparse | Words):
             return state
         bends = view.bends(len(problem), torch.float32)
-        still = {key: torch.zeros_like(value) for key, value in bends.items()}
-        return replace(state, trying=state.low * 1.03, reached=state.low, bends=bends, best=bends, moments=(still, still))
+        return replace(state, trying=FURTHER * state.low, reached=state.low, bends=bends, best=bends)
 
     def _train(self, problem: Problem, state: Training) -> Training:
-        """`block` steps of Adam, every row at its own radius."""
+        """`block` steps of Adam, every row at its own radius; fewer where the clock says so."""
         view = quadratic_of(problem)
-        bends = {k: v.clone() for k, v in state.bends.items()}
+        ascent = Ascent(list(state.bends.values()), memory=state.memory)
+        bends = dict(zip(state.bends, ascent.values, strict=True))
         best = {k: v.clone() for k, v in state.best.items()}
-        first, second = ({k: v.clone() for k, v in m.items()} for m in state.moments)
         trying, reached = state.trying.clone(), state.reached.clone()
-        last = min(self.steps, state.step + self.block)
-        for rows in _chunks(problem, view):
-            part = problem.take(rows)
-            assert isinstance(part.property, LinearProperty)
-            matrix, offset = part.property.rows(view.graph.output.size)
-            for step in range(state.step, last):
+        parts = [(rows, problem.take(rows)) for rows in _chunks(problem, view)]
+        step, last = state.step, min(self.steps, state.step + self.block)
+        while step < last:
+            slopes = [torch.zeros_like(value) for value in ascent.values]
+            for rows, part in parts:
+                if clock.passed():
+                    last = step
+                    break
                 region = part.family.at(trying[rows]) if part.goal == "radius" else part.region
-                mine = {k: v[:, rows].requires_grad_() for k, v in bends.items()}
-                with torch.enable_grad():
-                    margins = view.least(region, matrix, offset, mine)
-                    # The worst row, and all that are not proved yet.
-                    gain = margins.amin(1).sum() + margins.clamp_max(0).sum()
-                gradients = torch.autograd.grad(gain, list(mine.values()))
-                score = margins.detach().amin(1).double()
+                mine = {k: v.detach()[:, rows].requires_grad_() for k, v in bends.items()}
+                score, gradients = _climb(view, part, region, mine)
                 better = score > 0 if part.goal == "radius" else score > reached[rows]
                 reached[rows] = torch.where(better, trying[rows] if part.goal == "radius" else score, reached[rows])
                 trying[rows] = torch.where(better, trying[rows] * (1 + self.push), trying[rows])
-                rate = self.rate * 0.1 ** (step / self.steps)
-                for (key, value), gradient in zip(mine.items(), gradients, strict=True):
+                for slope, gradient, (key, value) in zip(slopes, gradients, mine.items(), strict=True):
+                    slope[:, rows] = gradient
                     best[key][:, rows] = torch.where(better[:, None], value.detach(), best[key][:, rows])
-                    slope = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
-                    a, b = first[key], second[key]
-                    a[:, rows] = 0.9 * a[:, rows] + 0.1 * slope
-                    b[:, rows] = 0.999 * b[:, rows] + 0.001 * slope * slope
-                    grown = a[:, rows] / (1 - 0.9 ** (step + 1)) / ((b[:, rows] / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
-                    bends[key][:, rows] = value.detach() + rate * grown
-        return replace(state, trying=trying, reached=reached, bends=bends, best=best, moments=(first, second), step=last)
+            else:
+                ascent.step(slopes, self.rate * 0.1 ** (step / self.steps))
+                step += 1
+        trained = {k: v.detach() for k, v in bends.items()}
+        return replace(state, trying=trying, reached=reached, bends=trained, best=best, memory=ascent.memory, step=step)
 
     def _prove(self, problem: Problem, state: Training) -> Tensor:
         """-> (batch,): the largest of a few radii around the one reached that holds in float64, or the score."""
@@ -130,6 +137,8 @@ class Tighten(Method[Training]):
             assert isinstance(part.property, LinearProperty)
             matrix, offset = part.property.rows(view.graph.output.size)
             for share in shares:
+                if share != shares[0] and clock.passed():
+                    break
                 if part.goal == "radius":
                     radius = state.reached[rows] * (1 + self.push * (share - 0.05))
                     part = replace(part, region=part.family.at(radius))
@@ -140,6 +149,16 @@ class Tighten(Method[Training]):
                 found = torch.where(score > 0, radius, -torch.inf) if part.goal == "radius" else score
                 proved[rows] = torch.fmax(proved[rows], found)
         return proved
+
+
+def _climb(view: Quadratic, part: Problem, region: Region, bends: Bends) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """-> (rows,): the scores with these coefficients, in their arithmetic; and the way up for each of them."""
+    assert isinstance(part.property, LinearProperty)
+    matrix, offset = part.property.rows(view.graph.output.size)
+    with torch.enable_grad():
+        margins = view.least(region, matrix, offset, bends)
+        gain = margins.amin(1).sum() + margins.clamp_max(0).sum()  # the worst row, and all that are not proved yet
+    return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
 
 
 def _chunks(problem: Problem, view: Quadratic) -> Iterator[Tensor]:

@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from holdfast import batch
+from holdfast import batch, clock
 from holdfast.bounding.relax import Relaxation, planes, value_range
 from holdfast.hamming.chain import Centre, Chain, Patch
 from holdfast.memory import free_bytes
@@ -42,12 +42,14 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
             centre of the region is this one.
     inner   (batch, 2, inner values) float32: how far they may change, as known from a region around this one.
     """
-    least, slopes, known = torch.empty_like(offset), torch.empty_like(centre.x), inner.clone()
+    least, slopes, known = torch.full_like(offset, -torch.inf), torch.zeros_like(centre.x), inner.clone()
     for part in _parts(chain, region, rows.shape[1]):
+        if clock.passed():  # nothing is known of the rest
+            break
         one = _Pass(chain, batch.take(region, part), centre.take(part), inner[part])
         least[part], slopes[part] = one.bound(rows[part], offset[part])
         left = (~(least[part] > 0).all(1)).nonzero().flatten()
-        if chain.inner and len(left):  # intervals of the deeper layers were not enough
+        if chain.inner and len(left) and not clock.passed():  # intervals of the deeper layers were not enough
             part, one = part[left], one.closer(left)
             least[part], slopes[part] = one.bound(rows[part], offset[part])
             known[part] = one.inner

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.branching.input_split import Branching, Frontier, InputSplit
+from holdfast.bounding.branching.frontier import Branching, Frontier
+from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS
 from holdfast.bounding.graph.prepare import prepared

@@ -9,7 +9,8 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.attacks.descent import descend
 from holdfast.bounding.alpha_beta_crown import arguments
-from holdfast.bounding.branching.input_split import Branching, InputSplit, Points
+from holdfast.bounding.branching.frontier import Branching, Points
+from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.network import Network

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.branching.input_split import Branching, Frontier, Points
+from holdfast.bounding.branching.frontier import Branching, Frontier, Points
 from holdfast.bounding.crown_within import propagate
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS

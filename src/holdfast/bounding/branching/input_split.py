@@ -10,8 +10,7 @@ linear function of the input below it, so
 The halves cover the box, so once none is left no failure exists. Every bound holds in float64 with its roundings paid for.
 """
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.bounding.branching.frontier import NUMBERS, Asked, BranchAndBound, Branching, Frontier, Points, Question, Seen, all_open
 from holdfast.bounding.crown import Boxes, linear_bound
 from holdfast.bounding.crown_within import propagate
 from holdfast.bounding.graph.graph import Graph, Relaxed
@@ -27,72 +27,9 @@ from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.rounding import TINY, gamma
 
-NUMBERS = 2**26  # in all parts that wait
 ROUNDS = 3  # of cutting a box down; later ones find next to nothing
-
-
-@dataclass(frozen=True, eq=False)
-class Frontier:
-    """The parts of the region that are not settled, however they were cut."""
-
-    task: Tensor  # (n,) the row of the property that speaks of this part
-    open: Tensor  # (n, polytopes) bool: those that are not ruled out here
-    bound: Tensor  # (n,): the score is at least this here
-    lost: float = torch.inf  # the least bound of parts that were given up, since nothing is left to cut
-    looked: int = 0  # parts that were bounded so far
-
-    def __len__(self) -> int:
-        return len(self.bound)
-
-    @property
-    def least(self) -> float:
-        """No score on what is not settled is below this."""
-        return min(float(self.bound.min()), self.lost) if len(self) else self.lost
-
-
-@dataclass(frozen=True, eq=False)
-class Points:
-    """Places where a failure is most likely, each with the box around it that is left to search."""
-
-    x: Tensor  # (n, *shape)
-    lower: Tensor  # (n, *shape)
-    upper: Tensor
-    task: Tensor  # (n,)
-
-
-F = TypeVar("F", bound=Frontier)
-
-
-class Branching(ABC, Generic[F]):
-    """A way to cut: worst parts first; while too many wait, those nearest to being settled, which keeps the memory bounded."""
-
-    @abstractmethod
-    def start(self, graph: Graph, region: Box, rules: Avoid) -> F:
-        """The whole region of every row of the batch, uncut."""
-
-    @abstractmethod
-    def look(self, graph: Graph, region: Box, rules: Avoid, parts: F, deadline: float = math.inf) -> tuple[F, Points]:
-        """Bound every part: what is left of them, cut further, and the points to try. What takes long ends at the deadline (of the
-        monotonic clock) with what it has."""
-
-    @abstractmethod
-    def at_once(self, graph: Graph, frontier: F) -> int:
-        """How many parts are looked at together."""
-
-    @abstractmethod
-    def most(self, graph: Graph) -> int:
-        """How many may wait."""
-
-    @torch.no_grad()
-    def step(self, graph: Graph, region: Box, rules: Avoid, frontier: F, deadline: float = math.inf) -> tuple[F, Points]:
-        """Look at some of the parts."""
-        count = min(len(frontier), self.at_once(graph, frontier))
-        chosen = frontier.bound.topk(count, largest=len(frontier) > self.most(graph)).indices
-        rest = torch.ones_like(frontier.bound, dtype=torch.bool)
-        rest[chosen] = False
-        left, points = self.look(graph, region, rules, batch.take(frontier, chosen), deadline)
-        both = batch.concatenate([batch.take(frontier, rest), left])
-        return replace(both, lost=left.lost, looked=frontier.looked + count), points
+Q = TypeVar("Q", bound=Asked)
+P = TypeVar("P", bound="BoxParts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +40,27 @@ class BoxParts(Frontier):
     upper: Tensor = field(kw_only=True)
 
 
+class Halving(BranchAndBound[Q, P], Generic[Q, P]):
+    """Each box in two along the input that promises most, whatever bounds it."""
+
+    @abstractmethod
+    def bound(self, question: Q, parts: P) -> Seen[P]:
+        """gain (n, inputs): what halving each of them may win."""
+
+    def cut(self, question: Q, parts: P, gain: Tensor) -> tuple[P, Tensor]:
+        lower, upper = parts.lower.flatten(1), parts.upper.flatten(1)
+        middle = lower / 2 + upper / 2
+        divisible = (lower < middle) & (middle < upper)
+        axis = torch.where(divisible, gain, -1.0).argmax(1, keepdim=True)
+        chosen = torch.zeros_like(divisible).scatter(1, axis, True)
+        first = replace(parts, upper=torch.where(chosen, middle, upper).reshape(parts.upper.shape))
+        second = replace(parts, lower=torch.where(chosen, middle, lower).reshape(parts.lower.shape))
+        cut = divisible.any(1)
+        return batch.concatenate([batch.take(half, cut) for half in (first, second)]), ~cut
+
+
 @dataclass(frozen=True)
-class InputSplit(Branching[BoxParts]):
+class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     """Halves of boxes: for networks with few inputs."""
 
     batch: int = 512
@@ -117,33 +73,27 @@ class InputSplit(Branching[BoxParts]):
         task = torch.arange(len(lower), device=lower.device)
         return BoxParts(task, all_open(rules), torch.full_like(rules.offset[:, 0, 0], -torch.inf), lower=lower, upper=upper)
 
-    def at_once(self, graph: Graph, frontier: BoxParts) -> int:
+    def at_once(self, question: Question) -> int:
         """Forms hold a number for each node and each noise."""
+        graph = question.graph
         noises = graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
         return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises)))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // graph.entry.size)
 
-    def look(self, graph: Graph, region: Box, rules: Avoid, parts: BoxParts, deadline: float = math.inf) -> tuple[BoxParts, Points]:
-        box = Box.between(parts.lower, parts.upper)
+    def bound(self, question: Question, parts: BoxParts) -> Seen[BoxParts]:
+        graph, rules = question.graph, question.rules
         forms = Forms.over(graph.entry, parts.lower, parts.upper)
-        known, _ = propagate(graph, box, forms, walks=self.walks)
+        known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=self.walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
         cut = _cut(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
         share = (cut.upper - cut.lower) / (parts.upper - parts.lower).flatten(1)
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
-        left = cut.open.any(1)
-        lower, upper = (end[left].reshape(-1, *parts.lower.shape[1:]) for end in (cut.lower, cut.upper))
-        bound = torch.maximum(cut.bound, parts.bound)[left]
-        smaller = BoxParts(parts.task[left], cut.open[left], bound, parts.lost, lower=lower, upper=upper)
-        return _halves(smaller, gain[left]), _points(smaller, planes.slope[left, :, : offset.shape[2]])
-
-
-def all_open(rules: Avoid) -> Tensor:
-    """-> (batch, polytopes): nothing is ruled out yet."""
-    return torch.ones(rules.offset.shape[:2], dtype=torch.bool, device=rules.offset.device)
+        lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
+        smaller, left = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper), cut.open.any(1)
+        return Seen(smaller, gain, _points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
 
 
 @dataclass(frozen=True)
@@ -222,22 +172,6 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: _Cut) -> Tensor:
     weight = torch.where(cut.open[..., None], 1 / (-least).clamp_min(1e-12), 0)
     effect = (generators @ matrix.flatten(1, 2).transpose(1, 2)).abs() @ weight.flatten(1).unsqueeze(-1)  # (boxes, noises, 1)
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
-
-
-def _halves(boxes: BoxParts, gain: Tensor) -> BoxParts:
-    lower, upper = boxes.lower.flatten(1), boxes.upper.flatten(1)
-    middle = lower / 2 + upper / 2
-    divisible = (lower < middle) & (middle < upper)
-    axis = torch.where(divisible, gain, -1.0).argmax(1, keepdim=True)
-    chosen = torch.zeros_like(divisible).scatter(1, axis, True)
-    ends = torch.where(chosen, middle, upper), torch.where(chosen, middle, lower)
-    first, second = (
-        replace(boxes, upper=ends[0].reshape(boxes.upper.shape)),
-        replace(boxes, lower=ends[1].reshape(boxes.lower.shape)),
-    )
-    stuck = ~divisible.any(1)
-    lost = min(boxes.lost, float(boxes.bound[stuck].min())) if bool(stuck.any()) else boxes.lost
-    return replace(batch.concatenate([batch.take(half, ~stuck) for half in (first, second)]), lost=lost)
 
 
 def _points(boxes: BoxParts, slope: Tensor) -> Points:

@@ -4,7 +4,6 @@ For networks with many inputs, whose boxes cannot be halved often enough. A part
 bounds are found anew, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
 """
 
-import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.bounding.alpha_beta_crown import Found, Rows, apart, arguments, tightened, together
-from holdfast.bounding.branching.input_split import NUMBERS, Branching, Frontier, Points, all_open
+from holdfast.bounding.branching.frontier import NUMBERS, Branching, Frontier, Points, Question, Seen, all_open, upto
 from holdfast.bounding.branching.leaf_program import solve
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_within import propagate, taken
@@ -32,6 +31,7 @@ class Decisions(Frontier):
     upper: Tensor = field(kw_only=True)
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
+    tight: Tensor = field(kw_only=True)  # (n,) bool: its ends were trained; before a region is cut, they are worth that
 
 
 @dataclass(frozen=True)
@@ -48,79 +48,88 @@ class ActivationSplit(Branching[Decisions]):
         task, nothing = torch.arange(len(region), device=graph.device), torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         end = torch.full_like(blank, torch.inf, dtype=torch.float64)
         return Decisions(
-            task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=-end, upper=end, slope=blank * torch.nan, multiplier=blank
+            task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=-end, upper=end, slope=blank * torch.nan, multiplier=blank,
+            tight=torch.zeros_like(task, dtype=torch.bool),
         )  # fmt: skip
 
-    def pairs(self, graph: Graph) -> int:
-        """How many pairs of a part and a polytope are looked at together."""
-        return self.batch or (MANY if graph.device.type == "cuda" else USUAL)
+    def at_once(self, question: Question) -> int:
+        """Pairs of a part and a polytope."""
+        return self.batch or (MANY if question.graph.device.type == "cuda" else USUAL)
 
-    def at_once(self, graph: Graph, frontier: Decisions) -> int:
-        return max(1, int(self.pairs(graph) * len(frontier) // frontier.open.sum()))
+    def fits(self, question: Question, parts: Decisions) -> int:
+        return upto(parts.open.sum(1), self.at_once(question))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
 
-    def look(self, graph: Graph, region: Box, rules: Avoid, parts: Decisions, deadline: float = math.inf) -> tuple[Decisions, Points]:
+    def bound(self, question: Question, parts: Decisions) -> Seen[Decisions]:
+        graph, region, rules = question.graph, question.region, question.rules
         if not arguments(graph):
-            return _at_once(graph, region, rules, parts)
+            return _at_once(question, parts)
         ends = apart(graph, parts.lower), apart(graph, parts.upper)
-        known, empty = propagate(graph, batch.take(region, parts.task), within={node: (ends[0][node], ends[1][node]) for node in ends[0]})
-        part, polytope = (parts.open & ~empty[:, None]).nonzero().unbind(1)  # pairs: a part, and a polytope not ruled out there
+        within = {node: (ends[0][node], ends[1][node]) for node in ends[0]}
+        known, empty = propagate(graph, batch.take(region, parts.task), within=within)
+        parts = replace(parts, open=parts.open & ~empty[:, None])  # no point of what is empty meets all its decisions
+        part, polytope = parts.open.nonzero().unbind(1)  # pairs: a part, and a polytope not ruled out there
         task = parts.task[part]
-        if not len(part):  # no point of any of the parts meets all its decisions
-            return batch.take(parts, part), Points(region.lower[part], region.lower[part], region.upper[part], part)
+        if not len(part):
+            return Seen(parts, parts.lower, Points(region.lower[part], region.lower[part], region.upper[part], part))
         asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
-        found = asked.trained(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace, deadline)
+        found = asked.trained(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace)
         found, ends_met = _finished(asked, found)
         settled = found.least > 0
         share = torch.where(settled, 0, -found.least)  # polytopes count by what is missing
         cost = costs(graph, known, torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None]))
         lower, upper = together(graph, known.lower), together(graph, known.upper)
-        after = _after(replace(parts, lower=lower, upper=upper), part, polytope, found)
-        left = after.open.any(1)
-        points = _points(region, found.planes[~settled], ends_met[~settled], task[~settled])
-        first = left & parts.lower.isinf().all(1)  # the whole region: before it is cut, its bounds are worth some training
-        whole, others = self._tightened(graph, region, batch.take(after, first), deadline), left & ~first
-        cut = _both_signs(batch.take(after, others), cost[others])
-        return replace(batch.concatenate([whole, cut]), lost=cut.lost), points
+        slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
+        slope[part], multiplier[part] = found.slope.float(), found.multiplier.float()  # of any of its polytopes
+        after = replace(_noted(parts, part, polytope, found.least), lower=lower, upper=upper, slope=slope, multiplier=multiplier)
+        return Seen(after, cost, _points(region, found.planes[~settled], ends_met[~settled], task[~settled]))
 
-    def _tightened(self, graph: Graph, region: Box, parts: Decisions, deadline: float) -> Decisions:
+    def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
+        """Each with its costliest argument taken as positive and as negative; the whole region, before that, with trained ends."""
+        if not gain.shape[1]:
+            return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight)
+        most, place = gain.max(1, keepdim=True)
+        stuck = parts.tight & (most.squeeze(1) <= 0)
+        positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
+        negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
+        halves = (batch.take(half, parts.tight & ~stuck) for half in (positive, negative))
+        return batch.concatenate([self._tightened(question, batch.take(parts, ~parts.tight)), *halves]), stuck
+
+    def _tightened(self, question: Question, parts: Decisions) -> Decisions:
         if not len(parts):
             return parts
-        held = tightened(graph, batch.take(region, parts.task), self.steps, self.pace, self.pairs(graph), deadline)
+        graph, region = question.graph, batch.take(question.region, parts.task)
+        held = tightened(graph, region, self.steps, self.pace, self.at_once(question))
         lower, upper = (
             {**apart(graph, end), **{node: ends[side] for node, ends in held.items()}}
             for side, end in enumerate((parts.lower, parts.upper))
         )
-        return replace(parts, lower=together(graph, lower), upper=together(graph, upper))
+        return replace(parts, lower=together(graph, lower), upper=together(graph, upper), tight=torch.ones_like(parts.tight))
 
 
-def _at_once(graph: Graph, region: Box, rules: Avoid, parts: Decisions) -> tuple[Decisions, Points]:
-    """Without a function that bends at zero there is nothing to decide. The planes of an affine network are the network itself, so what
-    they and a linear programme do not settle is given up."""
+def _at_once(question: Question, parts: Decisions) -> Seen[Decisions]:
+    """Without a function that bends at zero there is nothing to decide. The planes of an affine network are the network itself, so a
+    linear programme has the first and the last word."""
+    graph, region, rules = question.graph, question.region, question.rules
     known, _ = propagate(graph, batch.take(region, parts.task))
     part, polytope = parts.open.nonzero().unbind(1)
     task = parts.task[part]
     asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
     solution = solve(asked)
     least = asked.proved(solution.multiplier, solution.weight)
-    settled = least > 0
-    lost = min(parts.lost, float(torch.maximum(least, parts.bound[part])[~settled].min())) if bool((~settled).any()) else parts.lost
-    where = task[~settled]
-    points = Points(solution.point[~settled], region.lower[where], region.upper[where], where)
-    return replace(batch.take(parts, part[:0]), lost=lost), points
+    where = task[~(least > 0)]
+    points = Points(solution.point[~(least > 0)], region.lower[where], region.upper[where], where)
+    return Seen(_noted(parts, part, polytope, least), parts.lower, points)
 
 
-def _after(parts: Decisions, part: Tensor, polytope: Tensor, found: Found) -> Decisions:
-    """The parts with what was found for their pairs."""
-    settled = found.least > 0
+def _noted(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> Decisions:
+    """The parts with the bounds of their pairs."""
     unsettled, bound = torch.zeros_like(parts.open), torch.full_like(parts.open, torch.inf, dtype=torch.float64)
-    unsettled[part, polytope] = ~settled
-    bound[part, polytope] = torch.where(settled, torch.inf, found.least)
-    slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
-    slope[part], multiplier[part] = found.slope.float(), found.multiplier.float()  # of any of its polytopes
-    return replace(parts, open=unsettled, bound=torch.maximum(bound.amin(1), parts.bound), slope=slope, multiplier=multiplier)
+    unsettled[part, polytope] = ~(least > 0)
+    bound[part, polytope] = torch.where(least > 0, torch.inf, least)
+    return replace(parts, open=unsettled, bound=bound.amin(1))
 
 
 def _finished(asked: Rows, found: Found) -> tuple[Found, Tensor]:
@@ -134,16 +143,6 @@ def _finished(asked: Rows, found: Found) -> tuple[Found, Tensor]:
     point[which] = solution.point
     least = found.least.index_copy(0, which, torch.maximum(found.least[which], last.proved(solution.multiplier, solution.weight)))
     return replace(found, least=least), point
-
-
-def _both_signs(parts: Decisions, cost: Tensor) -> Decisions:
-    """Each part with its costliest argument taken as positive and as negative; what has none left to decide is given up."""
-    most, place = cost.max(1, keepdim=True)
-    stuck = most.squeeze(1) <= 0
-    lost = min(parts.lost, float(parts.bound[stuck].min())) if bool(stuck.any()) else parts.lost
-    positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
-    negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
-    return replace(batch.concatenate([batch.take(half, ~stuck) for half in (positive, negative)]), lost=lost)
 
 
 def _points(region: Box, planes: Tensor, others: Tensor, task: Tensor) -> Points:

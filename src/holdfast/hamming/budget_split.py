@@ -1,0 +1,325 @@
+"""Branch and bound over budgets of changes (L0): a group of units is cut in two, and its budget is shared out in every way.
+
+A domain says how many units may change in each of a few groups. Whatever changes at most k units of a group changes at most i in one half
+and k - i in the other, for some i. Where only single units are left, the values they may take are halved.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from holdfast import batch, clock
+from holdfast.bounding.branching.frontier import BranchAndBound, Frontier, Points, Seen, upto
+from holdfast.bounding.crown import linear_bound, propagate
+from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.hamming.bound import bound
+from holdfast.hamming.chain import Centre, Chain, chain_of
+from holdfast.problem import Problem
+from holdfast.property import LinearProperty
+from holdfast.region import Sparse
+from holdfast.region.budget import Budget
+from holdfast.rounding import gamma
+
+UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had so many
+ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the engine is asked about in one step
+SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of its groups has been halved
+LEVELS = 8  # cuts at once, at most
+REMEMBERED = 1024  # values of inner layers at most that are remembered with every domain
+WAITING = 2**29  # labels of units in all domains that wait, at most, before the search goes deep first
+
+
+@dataclass(frozen=True, eq=False)
+class Domains(Frontier):
+    """What may change. Groups are numbered from 0; a unit of group -1 stays as it is. A way to fail is a row of the property."""
+
+    group: Tensor = field(kw_only=True)  # (n, units) int16
+    budgets: Tensor = field(kw_only=True)  # (n, groups)
+    low: Tensor = field(kw_only=True)  # (n, groups, elements of a unit): where the values of a group of one unit are cut off, below
+    high: Tensor = field(kw_only=True)  # and above
+    inner: Tensor = field(kw_only=True)  # (n, 2, values) float32: what was proved of inner layers around this one
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What does not change during the search."""
+
+    graph: Graph
+    chain: Chain | None  # where the network is one: much faster than the engine
+    centre: Centre | None
+    axes: tuple[int, ...]
+    unit_shape: tuple[int, ...]
+    elements: Tensor  # (units, elements of one): their places in an input
+    position: Tensor  # (units, axes): where each unit lies
+    x: Tensor  # (batch, units, elements) float64: the inputs
+    lower: Tensor  # what a changed unit may be
+    upper: Tensor
+    levels: Tensor | None  # the only values a changed number may take
+    free: Tensor  # (batch, units) bool
+    rows: Tensor  # (batch, rows, outputs)
+    offset: Tensor  # (batch, rows)
+    margin: Tensor  # (batch,): the score of the input itself
+
+    @property
+    def inner(self) -> int:
+        """How many values of inner layers are remembered with every domain."""
+        values = sum(self.chain.inner) if self.chain is not None else 0
+        return values if values <= REMEMBERED else 0
+
+
+@dataclass(frozen=True)
+class BudgetSplit(BranchAndBound[Question, Domains]):
+    """Every group in two until the domain may be worth another look; then halves of values."""
+
+    nodes_at_once: int
+    queue: int
+    finest: float
+
+    def at_once(self, question: Question) -> int:
+        if question.chain is not None:
+            return self.nodes_at_once
+        return max(1, min(self.nodes_at_once, ENGINE_AT_ONCE // sum(node.size for node in question.graph.nodes)))
+
+    def fits(self, question: Question, parts: Domains) -> int:
+        return upto((parts.group >= 0).sum(1), UNITS_PER_NODE * self.nodes_at_once)
+
+    def most(self, graph: Graph) -> int:
+        return min(self.queue, WAITING // graph.entry.size)
+
+    def bound(self, question: Question, parts: Domains) -> Seen[Domains]:
+        """gain (n, *shape): the slopes of the linear function behind the smallest bound of each."""
+        region = region_of(question, parts)
+        open_, worst, inner, slopes = parts.open.clone(), parts.bound.clone(), parts.inner.clone(), torch.zeros_like(region.centre)
+        counts = parts.open.sum(1)
+        for fewest, most in ((1, 1), (2, 3), (4, math.inf)):  # those with like many open rows together
+            part = ((counts >= fewest) & (counts <= most)).nonzero().flatten()
+            if not len(part) or clock.passed():
+                continue
+            some = batch.take(parts, part)
+            asked = some.open.to(torch.uint8).topk(int(counts[part].max()), dim=1).indices
+            matrix = question.rows[some.task].gather(1, asked[..., None].expand(-1, -1, question.rows.shape[2]))
+            offset = question.offset[some.task].gather(1, asked)
+            least, slopes[part], inner[part] = _bounds(question, some, batch.take(region, part), matrix, offset)
+            proved = least.isfinite() & (least > 0)
+            open_[part] = some.open & ~torch.zeros_like(some.open).scatter(1, asked, proved)
+            worst[part] = torch.nan_to_num(torch.where(open_[part].gather(1, asked), least, torch.inf), nan=-torch.inf).amin(1)
+        left = open_.any(1)
+        points = Points(region.vertex(slopes)[left], region.lower[left], region.upper[left], parts.task[left])
+        return Seen(replace(parts, open=open_, bound=worst, inner=inner), slopes, points)
+
+    def cut(self, question: Question, parts: Domains, gain: Tensor) -> tuple[Domains, Tensor]:
+        groups = _divisible(parts).any(1)
+        found, stuck = [batch.take(parts, parts.task[:0])], torch.zeros_like(groups)
+        centre, lower, upper = _ends(question, parts)
+        slope = gain.flatten(1)[:, question.elements]
+        if bool(groups.any()):
+            some = batch.take(parts, groups)
+            most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(-1)  # how far each unit may lower the function
+            found.append(shared(question, some, most[groups], levels(loss(question, some.task, some.bound), some)))
+        if not bool(groups.all()):
+            rest = ~groups
+            halves, stuck[rest] = _halved(question, batch.take(parts, rest), lower[rest], upper[rest], slope[rest], self.finest)
+            found.append(halves)
+        return batch.concatenate(found), stuck
+
+
+def question_of(problem: Problem) -> Question:
+    region, device = problem.region, problem.region.centre.device
+    assert isinstance(region, Sparse)
+    assert isinstance(problem.property, LinearProperty)
+    graph = graph_of(problem)
+    apart = [axis for axis in range(len(region.shape)) if axis not in region.axes]
+    places = torch.arange(region.centre[0].numel(), device=device).reshape(region.shape).permute(*apart, *region.axes)
+    elements = places.reshape(region.units, -1)
+    chain = chain_of(graph, elements)
+    lower, upper = (end.flatten(1)[:, elements] for end in region.at(1).enclosing_box())
+    rows, offset = problem.property.rows(graph.output.size)
+    levels = region.values()
+    return Question(
+        graph=graph,
+        chain=chain,
+        centre=None if chain is None else chain.centre(region.centre),
+        axes=region.axes,
+        unit_shape=region.unit_shape,
+        elements=elements,
+        position=torch.stack(torch.unravel_index(torch.arange(region.units, device=device), region.unit_shape), dim=1),
+        x=region.centre.double().flatten(1)[:, elements],
+        lower=lower,
+        upper=upper,
+        levels=None if levels is None else levels.to(device),
+        free=region.flatten_units(region.free_units()),
+        rows=rows,
+        offset=offset,
+        margin=problem.score(region.centre).double(),
+    )
+
+
+def region_of(question: Question, parts: Domains) -> Budget:
+    """The domains as regions; where the values of a unit are cut, its centre is moved to what is left of them."""
+    shape, places = (len(parts), *question.graph.entry.shape[1:]), question.elements.flatten()
+    centre, lower, upper = (v.flatten(1)[:, places.argsort()].reshape(shape) for v in _ends(question, parts))
+    return Budget(centre, lower, upper, parts.group.reshape(len(parts), *question.unit_shape), parts.budgets, axes=question.axes)
+
+
+def _ends(question: Question, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
+    """-> (n, units, elements of one) three times: the centre, and what a changed unit may be."""
+    lower, upper = question.lower[parts.task], question.upper[parts.task]
+    if bool((parts.low > -torch.inf).any() or (parts.high < torch.inf).any()):
+        group = parts.group.long()[..., None].expand(lower.shape)
+        low, high = (end.gather(1, group.clamp_min(0)) for end in (parts.low, parts.high))
+        lower = torch.where(group >= 0, torch.maximum(lower, low), lower)
+        upper = torch.where(group >= 0, torch.minimum(upper, high), upper)
+    return torch.minimum(torch.maximum(question.x[parts.task], lower), upper), lower, upper
+
+
+def _bounds(question: Question, parts: Domains, region: Budget, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """-> (n, rows) <= row . output + offset over the regions; the slopes of the linear function behind the smallest; inner bounds."""
+    if question.chain is not None and question.centre is not None:
+        nothing = _unknown(len(parts), sum(question.chain.inner), parts.task.device)
+        inner = parts.inner if question.inner else nothing
+        least, slopes, inner = bound(question.chain, region, question.centre.take(parts.task), inner, rows, offset)
+        return least, slopes, inner if question.inner else parts.inner
+    linear = linear_bound(question.graph, propagate(question.graph, region), rows)
+    least = linear.minimum(region)
+    least = least + offset - 4 * gamma(1) * (least.abs() + offset.abs())
+    worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)
+    return least, linear.coefficients[torch.arange(len(worst), device=worst.device), worst], parts.inner
+
+
+def _members(parts: Domains) -> Tensor:
+    """-> (n, groups, units) bool."""
+    return parts.group[:, None] == torch.arange(parts.budgets.shape[1], device=parts.task.device)[:, None]
+
+
+def _divisible(parts: Domains) -> Tensor:
+    """-> (n, groups) bool: the groups to cut; those that may change as a whole only if there are no others."""
+    size = _members(parts).sum(-1)
+    divisible = (size > 1) & (parts.budgets > 0)
+    partial = divisible & (size > parts.budgets)
+    return torch.where(partial.any(1, keepdim=True), partial, divisible)
+
+
+def loss(question: Question, task: Tensor, bound: Tensor) -> Tensor:
+    """-> (n,): how many times its margin the input loses, by the bound; where it is one or less, the domain is proved."""
+    margin = question.margin[task].clamp_min(1e-300)
+    return (margin - bound) / margin
+
+
+def levels(loss: Tensor, parts: Domains) -> Tensor:
+    """-> (n,): how often to cut before it is worth to look again."""
+    halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(SHRINKS)
+    room = max(1, WAITING // max(1, 4 * parts.group.numel())).bit_length()
+    return (parts.budgets.sum(1) * halvings).clamp(1, min(LEVELS, room)).long()
+
+
+def shared(question: Question, parts: Domains, gain: Tensor, levels: Tensor) -> Domains:
+    """Each domain cut so often, always in the group with the largest gain; gain (n, units)."""
+    done = [batch.take(parts, parts.task[:0])]
+    while len(parts):
+        choice = _divisible(parts)
+        more = (levels > 0) & choice.any(1)
+        done.append(batch.take(parts, ~more))
+        parts, gain, levels, choice = batch.take(parts, more), gain[more], levels[more], choice[more]
+        if len(parts):
+            member = _members(parts)
+            group = torch.where(choice, torch.where(member, gain[:, None], 0).sum(-1), -1).argmax(1)
+            half = _half(question, member[torch.arange(len(parts), device=group.device), group])
+            parts, parent = _shared_out(parts, group, half)
+            gain, levels = gain[parent], levels[parent] - 1
+    return batch.concatenate(done)
+
+
+def _half(question: Question, member: Tensor) -> Tensor:
+    """member (n, units) bool -> a half of each: a straight cut across the axis along which it is longest. Equal groups are cut alike, so
+    the same groups come up again and again, and `Chain` remembers their patches."""
+    position = question.position
+    last = torch.where(member[..., None], position, -1).amax(1)
+    first = torch.where(member[..., None], position, int(position.max())).amin(1)
+    axis = (last - first).argmax(1)
+    along = position.t()[axis]  # (n, units)
+    places = torch.arange(int(position.max()) + 1, device=member.device)
+    so_far = torch.zeros((len(member), len(places)), device=member.device).scatter_add(1, along, member.float()).cumsum(1)
+    uneven = (2 * so_far - so_far[:, -1:]).abs()
+    first, last = first.gather(1, axis[:, None]), last.gather(1, axis[:, None])
+    end = torch.where((places >= first) & (places < last), uneven, torch.inf).argmin(1)
+    return member & (along <= end[:, None])
+
+
+def _shared_out(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, Tensor]:
+    """Each domain once for every way to share the budget of its group between the half and the rest; and which each one came from."""
+    rest = (parts.group == group[:, None]) & ~half
+    sizes, others = half.sum(1), rest.sum(1)
+    budget = torch.minimum(parts.budgets.gather(1, group[:, None]).squeeze(1), sizes + others)
+    spare = (parts.budgets == 0).to(torch.uint8).argmax(1)  # a number for the rest: groups with a budget are fewer than the whole budget
+    found, parents = [], []
+    for some in range(int(budget.max()) + 1):
+        more = budget - some
+        kept = ((some <= sizes) & (more <= others) & (more >= 0)).nonzero().flatten()
+        taken, own, more = batch.take(parts, kept), group[kept], more[kept]
+        other = torch.where(more > 0, spare[kept] if some else own, -1)
+        labels = torch.where(rest[kept], other[:, None], taken.group.long())
+        labels = torch.where(half[kept], own[:, None] if some else -1, labels)
+        budgets = taken.budgets.scatter(1, own[:, None], some)
+        budgets = torch.where(more[:, None] > 0, budgets.scatter(1, other.clamp_min(0)[:, None], more[:, None]), budgets)
+        found.append(replace(taken, group=labels.to(torch.int16), budgets=budgets))
+        parents.append(kept)
+    return batch.concatenate(found), torch.cat(parents)
+
+
+def _halved(question: Question, parts: Domains, lower: Tensor, upper: Tensor, slopes: Tensor, finest: float) -> tuple[Domains, Tensor]:
+    """Each domain of single units twice, with the lower and the upper half of the values of the number that matters most; ends and slopes
+    (n, units, elements of one). And which have none left."""
+    unit = _members(parts).to(torch.uint8).argmax(-1)  # (n, groups)
+    low, high, slope = (v.gather(1, unit[..., None].expand(parts.low.shape)) for v in (lower, upper, slopes))
+    reach = (question.upper - question.lower)[parts.task[:, None], unit].clamp_min(1e-300)
+    width = torch.where((parts.budgets > 0)[..., None] & (high - low > finest * reach), high - low, 0)
+    worth = (slope.abs() * width + 1e-12 * width / reach).flatten(1)
+    chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(1, worth.argmax(1, keepdim=True), True).reshape(low.shape)
+    below, above = _around(question, parts, unit, low / 2 + high / 2)
+    first = replace(parts, high=torch.where(chosen, below, parts.high))
+    second = replace(parts, low=torch.where(chosen, above, parts.low))
+    stuck = ~(worth.amax(1) > 0)
+    # Between two levels there may be nothing.
+    some, others = (~stuck & ~(chosen & nothing).flatten(1).any(1) for nothing in (below < low, above > high))
+    return batch.concatenate([batch.take(first, some), batch.take(second, others)]), stuck
+
+
+def _around(question: Question, parts: Domains, unit: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest value that a number may take up to the middle, and the smallest from there on."""
+    if question.levels is None:
+        return middle, middle
+    own = question.x[parts.task[:, None], unit]  # in a unit that changes, a number may also stay
+    ends = middle.new_tensor([torch.inf])
+    levels = torch.cat([-ends, question.levels, ends])
+    place = torch.bucketize(middle, question.levels, right=True)
+    below, above = levels[place], levels[place + 1]
+    return torch.where(own <= middle, torch.maximum(below, own), below), torch.where(own > middle, torch.minimum(above, own), above)
+
+
+def whole(question: Question, rows: Tensor, count: Tensor, groups: int) -> Domains:
+    """One domain for each of these rows: all its units in one group, with this count as its budget."""
+    ends = question.lower.new_full((len(rows), groups, question.elements.shape[1]), torch.inf)
+    return Domains(
+        rows,
+        torch.ones((len(rows), question.rows.shape[1]), dtype=torch.bool, device=rows.device),
+        torch.full_like(rows, -torch.inf, dtype=torch.float64),
+        group=torch.where(question.free[rows], 0, -1).to(torch.int16),
+        budgets=torch.nn.functional.pad(count[:, None], (0, groups - 1)),
+        low=-ends,
+        high=ends,
+        inner=_unknown(len(rows), question.inner, rows.device),
+    )
+
+
+def _unknown(parts: int, values: int, device: torch.device) -> Tensor:
+    """Bounds of inner values that say nothing."""
+    return torch.tensor([[-torch.inf], [torch.inf]], device=device).expand(parts, 2, values)
+
+
+def widened(parts: Domains, groups: int) -> Domains:
+    """Room for more groups."""
+    pad, more = torch.nn.functional.pad, groups - parts.budgets.shape[1]
+    low, high = pad(parts.low, (0, 0, 0, more), value=-torch.inf), pad(parts.high, (0, 0, 0, more), value=torch.inf)
+    return replace(parts, budgets=pad(parts.budgets, (0, more)), low=low, high=high)
