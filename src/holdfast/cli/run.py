@@ -107,7 +107,7 @@ def _build(q: RadiusQuestion, begun: Mapping[str, Any] | None = None) -> Built:
     about["substitutes"] = sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets
     _same(about, begun, "substitutes")
     problems = radius_problems(
-        net, data.x, data.y, norm=q.norm, frames=frames, scale=scale, targets=targets_option(q.targets, len(data.x)),
+        net, data.x, data.y, norm=q.norm, frames=frames, shares=scale, targets=targets_option(q.targets, len(data.x)),
         substitutes=sets[: q.limit] if isinstance(sets, list) else sets, unit=q.unit,
         free=None if q.free is None else load_mask(q.free, data.x), values=values, lengths=data.lengths,
     )  # fmt: skip
