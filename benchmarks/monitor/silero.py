@@ -132,7 +132,7 @@ class Track:
 def track(net: Network, sound: Tensor, rms: float, samples: int, seed: int) -> Track:
     """Noise of this root mean square at most: a draw from a ball in 512 dimensions lies close to its surface."""
     mutation = Noise(radius=rms * FRAME**0.5, p=2.0)
-    monitor = Monitor.fit(net, [sound], mutation, outputs=Bins((SPEECH,)), mode="sampled", samples=samples, seed=seed)
+    monitor = Monitor.fit(net, [sound], mutation, answer=Bins((SPEECH,)), mode="sampled", samples=samples, seed=seed)
     stream, rows, spent = monitor.stream(), [], []
     for frame in sound:
         began = time.process_time()

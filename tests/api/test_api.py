@@ -188,16 +188,16 @@ def test_each_frame_alone() -> None:
 def test_frames_move_by_their_scale(scale: Any, shares: list[list[float]], p: float) -> None:
     mask = torch.tensor(shares)
     answers = KNOWN.radius_of_frames(p, mask).tolist()
-    for bracket, answer in zip(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames="all", scale=scale), answers, strict=True):
+    for bracket, answer in zip(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames="all", shares=scale), answers, strict=True):
         assert answer * 0.97 <= bracket.lower.value <= answer <= bracket.upper.value * (1 + 1e-9) <= answer * 1.03
-    some = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], scale=scale, methods=[hf.Certify()])
+    some = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], shares=scale, methods=[hf.Certify()])
     assert [b.lower.value for b in some] == pytest.approx(KNOWN.radius_of_frames(p, mask * only(1, 2)).tolist(), rel=0.05)
 
 
 def test_each_frame_alone_by_its_scale() -> None:
     net, scale = KNOWN.network(), [1.0, 0.0, 4.0]
     plain = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", methods=[hf.Certify(rounds=6)])
-    found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", scale=scale, methods=[hf.Certify(rounds=6)])
+    found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", shares=scale, methods=[hf.Certify(rounds=6)])
     for before, after in zip(plain, found, strict=True):
         assert after[2].lower.value == pytest.approx(before[2].lower.value / 4, rel=0.01)
         assert after[1].lower.value == after[1].upper.value == math.inf
@@ -265,11 +265,11 @@ def test_inputs_of_different_lengths_keep_their_order() -> None:
     each = hf.radius(net, rows, labels, norm=2, frames="each", methods=FAST)
     assert [len(row) for row in each] == lengths
     shares = [[float(k % 2) for k in range(n)] for n in lengths]
-    odd = hf.radius(net, rows, labels, norm=2, frames="all", scale=shares, methods=FAST)
+    odd = hf.radius(net, rows, labels, norm=2, frames="all", shares=shares, methods=FAST)
     flags = [[bool(share) for share in row] for row in shares]
     assert uppers(hf.radius(net, rows, labels, norm=2, frames=flags, methods=FAST)) == uppers(odd)
     together = torch.tensor([[0, 1, 0, 1]] * 5)
-    assert uppers(hf.radius(net, padded, labels, norm=2, frames="all", scale=together, methods=FAST, lengths=lengths)) == uppers(odd)
+    assert uppers(hf.radius(net, padded, labels, norm=2, frames="all", shares=together, methods=FAST, lengths=lengths)) == uppers(odd)
     assert [u == math.inf for u in uppers(odd)] == [n == 1 for n in lengths]  # the only frame of the short ones stays
 
 
@@ -388,16 +388,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("half a frame", {"frames": 1.5}, "by whole numbers"),
     ("substitutes and frames", {"substitutes": {0: [1]}, "frames": "all"}, "leave frames out"),
     ("several lists of frames", {"frames": [[0, 1, 1]] * 4}, "several lists are bool masks"),
-    ("scale without frames", {"scale": [1, 1, 1]}, "the scale .* needs a norm p >= 1 and frames"),
-    ("scale under norm zero", {"scale": [1, 1, 1], "norm": 0, "frames": "all"}, "the scale .* needs a norm p >= 1"),
-    ("negative scale", {"scale": [1, -1, 1], "frames": "all"}, "must be 0 or between .*; got -1 to 1"),
-    ("scale of NaN", {"scale": [1, math.nan, 1], "frames": "all"}, "must be 0 or between"),
-    ("infinite scale", {"scale": [1, math.inf, 1], "frames": "each"}, "must be 0 or between"),
-    ("scale too short", {"scale": [1, 1], "frames": "all"}, "the scale covers 2 frames, input 0 has 3"),
-    ("scale too long", {"scale": [1, 1, 1, 1], "frames": "all"}, "the scale covers 4 frames, input 0 has 3"),
-    ("scale for other inputs", {"scale": torch.ones(3, 3), "frames": "all"}, "the scale is given for 3 inputs, but there are 4"),
-    ("scale of words", {"scale": ["a", "b", "c"], "frames": "all"}, "the scale needs a number for each frame"),
-    ("one number for a scale", {"scale": 0.5, "frames": "all"}, "the scale needs a number for each frame"),
+    ("scale without frames", {"shares": [1, 1, 1]}, "the shares .* need a norm p >= 1 and frames"),
+    ("scale under norm zero", {"shares": [1, 1, 1], "norm": 0, "frames": "all"}, "the shares .* need a norm p >= 1"),
+    ("negative scale", {"shares": [1, -1, 1], "frames": "all"}, "must be 0 or between .*; got -1 to 1"),
+    ("scale of NaN", {"shares": [1, math.nan, 1], "frames": "all"}, "must be 0 or between"),
+    ("infinite scale", {"shares": [1, math.inf, 1], "frames": "each"}, "must be 0 or between"),
+    ("scale too short", {"shares": [1, 1], "frames": "all"}, "the list of shares covers 2 frames, input 0 has 3"),
+    ("scale too long", {"shares": [1, 1, 1, 1], "frames": "all"}, "the list of shares covers 4 frames, input 0 has 3"),
+    ("scale for other inputs", {"shares": torch.ones(3, 3), "frames": "all"}, "the list of shares is given for 3 inputs, but there are 4"),
+    ("scale of words", {"shares": ["a", "b", "c"], "frames": "all"}, "the list of shares needs a number for each frame"),
+    ("one number for a scale", {"shares": 0.5, "frames": "all"}, "the list of shares needs a number for each frame"),
     ("norm by name", {"norm": "inf"}, "norm 'inf'"),
     ("targets by another word", {"targets": "second"}, "targets='second'"),
     ("runner-up of a label that is not there", {"targets": "runner-up", "y": [0, 1, 2, 9]}, "label 9 of input 3"),

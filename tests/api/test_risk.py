@@ -54,16 +54,16 @@ def test_everything_is_known_of_a_linear_network(norm: float, steep: float) -> N
 
 
 QUESTIONS = [
-    ("robustness", {}), ("confidence", {"epsilon": 0.05}), ("runner-up", {}), ("targeted", {"target": 0}), ("least", {}),
+    ("robustness", {}), ("confidence", {"epsilon": 0.05}), ("runner-up", {}), ("targeted", {"targets": 0}), ("least", {}),
     ("uncertainty", {"epsilon": 0.01}), ("uncertainty", {"toward": torch.tensor([[0.2, 0.3, 0.5]])}), ("tie", {"epsilon": 0.01}),
-    ("reach", {"target": 1, "epsilon": 0.1}),
+    ("reach", {"targets": 1, "epsilon": 0.1}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("question", "options"), QUESTIONS)
 def test_no_point_of_the_ball_is_beyond_a_proved_end(net: hf.Network, x: Tensor, question: str, options: dict[str, object]) -> None:
     if question == "targeted":
-        options = {"target": [0 if c else 1 for c in net(x).argmax(1).tolist()]}
+        options = {"targets": [0 if c else 1 for c in net(x).argmax(1).tolist()]}
     radius = 0.15
     found = hf.risk(net, x, question, radius=radius, queries=FEW, **options)  # type: ignore[arg-type]
     twin = net.double(x)
@@ -107,7 +107,7 @@ def score_of(question: str, options: dict[str, object], outputs: Tensor):  # typ
         return lambda z: probability(z)[rows, top] - others(probability(z)) - epsilon
     if question in ("runner-up", "targeted", "least"):
         order = outputs.argsort(1, descending=True)
-        rival = torch.as_tensor(options["target"]) if question == "targeted" else order[:, 1 if question == "runner-up" else 2]
+        rival = torch.as_tensor(options["targets"]) if question == "targeted" else order[:, 1 if question == "runner-up" else 2]
         return lambda z: probability(z)[rows, top] - probability(z)[rows, rival]
     if question == "uncertainty":
         q = torch.as_tensor(options.get("toward", torch.full((1, 3), 1 / 3))).double()
@@ -132,12 +132,12 @@ def margins(net: hf.Network, x: Tensor) -> list[float]:
     return (first - second).double().tolist()
 
 
-def test_units_say_how_far_each_feature_moves(net: hf.Network, x: Tensor) -> None:
-    units = [1.0, 0.0, 0.5, 0.1]
-    boxed = hf.Box(x, *(net.domain.clamp(x + side * 0.1 * torch.tensor(units)) for side in (-1, 1)))
-    with_units = hf.risk(net, x, "robustness", radius=0.1, units=units, queries=FEW)
+def test_shares_say_how_far_each_feature_moves(net: hf.Network, x: Tensor) -> None:
+    shares = [1.0, 0.0, 0.5, 0.1]
+    boxed = hf.Box(x, *(net.domain.clamp(x + side * 0.1 * torch.tensor(shares)) for side in (-1, 1)))
+    with_shares = hf.risk(net, x, "robustness", radius=0.1, shares=shares, queries=FEW)
     with_box = hf.risk(net, x, "robustness", region=boxed, queries=FEW)
-    for a, b in zip(with_units, with_box, strict=True):
+    for a, b in zip(with_shares, with_box, strict=True):
         assert a.worst.lower.value == pytest.approx(b.worst.lower.value, abs=1e-5)
         assert a.metric is not None
         assert b.metric is None
@@ -232,14 +232,14 @@ ERRORS = [
     ("robustness", {"radius": -1.0}, "empty"),
     ("robustness", {"radius": 0.1, "y": [0, 1, 7]}, "label 7 of input 2 is out of range"),
     ("targeted", {"radius": 0.1}, "name it"),
-    ("targeted", {"radius": 0.1, "target": 9}, "target 9 of input 0 is out of range"),
-    ("tie", {"radius": 0.1, "target": 1, "epsilon": 0.1}, "no meaning"),
+    ("targeted", {"radius": 0.1, "targets": 9}, "target 9 of input 0 is out of range"),
+    ("tie", {"radius": 0.1, "targets": 1, "epsilon": 0.1}, "no meaning"),
     ("robustness", {"radius": 0.1, "queries": 3}, "at least"),
-    ("robustness", {"radius": 0.1, "units": [1.0]}, "one number for each feature"),
-    ("robustness", {"radius": 0.1, "units": [1.0] * 4, "norm": 2}, "leave the norm out"),
+    ("robustness", {"radius": 0.1, "shares": [1.0]}, "one number for each feature"),
+    ("robustness", {"radius": 0.1, "shares": [1.0] * 4, "norm": 2}, "leave the norm out"),
     ("robustness", {"patch": torch.zeros(4, dtype=torch.bool)}, "no feature"),
     ("robustness", {"patch": torch.ones(3, dtype=torch.bool)}, "a flag for each feature"),
-    ("robustness", {"patch": torch.ones(4, dtype=torch.bool), "units": [1.0] * 4}, "both say"),
+    ("robustness", {"patch": torch.ones(4, dtype=torch.bool), "shares": [1.0] * 4}, "both say"),
     ("uncertainty", {"radius": 0.1, "toward": torch.tensor([[0.5, 0.1, 0.1]])}, "add up to one"),
 ]
 

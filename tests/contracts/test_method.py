@@ -1,8 +1,13 @@
 """What every method promises: its bracket holds the exact answer, its witnesses fail in the user's own model, and the
-same seed gives the same answer. A new method is one line in METHODS."""
+same seed gives the same answer. A new method is one line in METHODS; one without a line fails the tests."""
 
+import dataclasses
+import importlib
+import inspect
+import json
 import math
-from collections.abc import Callable
+import pkgutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +18,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
-from holdfast.method import Method
+from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
 from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Words
@@ -22,7 +27,7 @@ from holdfast.solver import solve
 
 METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate(), hf.Greedy(), hf.Grid(), hf.Branch(),
-    hf.Mesh(),
+    hf.Mesh(), hf.Tighten(steps=20, block=10), hf.Split(boxes=64, steps=10), hf.Smoothing(samples=500),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
@@ -127,6 +132,21 @@ KNOWN = [
 every_truth = pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN])
 
 
+def kinds(base: type[Any]) -> Iterator[type[Any]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def test_every_method_of_the_package_is_held_to_the_contract() -> None:
+    for module in pkgutil.walk_packages(hf.__path__, "holdfast."):
+        importlib.import_module(module.name)
+    found = {kind for kind in kinds(Method) if kind.__module__.startswith("holdfast.") and not inspect.isabstract(kind)}
+    assert len(found) >= 13
+    missing = found - {type(method) for method in METHODS}
+    assert not missing, f"{', '.join(kind.__name__ for kind in missing)}: add a line to METHODS"
+
+
 def brackets(problem: Problem, *methods: Method[Any], seed: int = 0) -> list[Bracket]:
     return [r.bracket for r in solve([problem], methods, seed=seed)]
 
@@ -183,6 +203,96 @@ def test_bracket_holds_the_truth_and_witnesses_are_real(method: Method[Any], bui
             assert bracket.upper.value == pytest.approx(stated_distance(known, row, witness), rel=1e-9, abs=1e-12)
             assert bracket.upper.evidence.method == method.name
             assert dict(bracket.upper.evidence.settings) == method.settings()
+
+
+def claims(method: Method[Any], problem: Problem, seed: int = 0, steps: int = 4) -> list[Claims]:
+    """Of its first steps, as the method itself makes them."""
+    state, found = method.start(problem, seed), []
+    for _ in range(steps):
+        state, said = method.step(problem, state)
+        found.append(said)
+        if state is None:
+            break
+    return found
+
+
+def for_method(method: Method[Any]) -> Problem:
+    """The first of the problems that the method takes."""
+    for _, build in KNOWN:
+        problem = build().problem
+        if method.obstacle(problem) is None:
+            return problem
+    raise AssertionError(f"{method.name} takes none of the problems: add one to KNOWN")
+
+
+@every_method
+def test_claims_have_one_row_for_each_input(method: Method[Any]) -> None:
+    problem = for_method(method)
+    batch, shape = (len(problem),), problem.region.centre.shape
+    for said in claims(method, problem):
+        for number in (said.proved, said.estimate):
+            assert number is None or (number.shape == batch and number.dtype == torch.float64)
+        assert (said.witness is None) == (said.found is None)
+        if said.witness is not None and said.found is not None:
+            assert said.witness.shape == shape
+            assert said.found.shape == batch
+            assert said.found.dtype == torch.bool
+        assert said.estimate is None or said.estimate_kind not in GUARANTEED
+        assert (said.confidence is not None) == (said.estimate is not None and said.estimate_kind == "sampled")
+
+
+@every_method
+def test_every_method_says_something_of_some_problem(method: Method[Any]) -> None:
+    """An end that moved, a candidate or an estimate; else the other tests would hold for a method that does nothing."""
+    said = claims(method, for_method(method), steps=20)
+    proved = any(bool((c.proved > 0).any()) for c in said if c.proved is not None)
+    assert proved or any(bool(c.found.any()) for c in said if c.found is not None) or any(c.estimate is not None for c in said)
+
+
+@every_method
+def test_the_same_seed_makes_the_same_claims(method: Method[Any]) -> None:
+    once, again = (claims(method, for_method(method), seed=7) for _ in range(2))
+    assert len(once) == len(again)
+    for one, other in zip(once, again, strict=True):
+        for field in dataclasses.fields(Claims):
+            a, b = getattr(one, field.name), getattr(other, field.name)
+            if isinstance(a, Tensor):
+                torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+            else:
+                assert a == b
+
+
+@every_method
+def test_settings_are_frozen_and_written_down_whole(method: Method[Any]) -> None:
+    names = [field.name for field in dataclasses.fields(method)]
+    settings = method.settings()
+    assert sorted(settings) == sorted(names)
+    assert type(method)(**json.loads(json.dumps(settings))) == method
+    for name in [*names, "something"]:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(method, name, 1)
+
+
+@every_method
+def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[Any]) -> None:
+    """Over a black box, a box without a radius, words, counts: a reason or none. Proofs first compare their graph with the network, at
+    a few points and only once; the others ask nothing."""
+    box = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
+    worst = Problem(truth.linear(0).network(), box, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
+    problems = [black_box(), worst, *(build().problem for name, build in KNOWN if name in ("ball2", "words", "pixels", "patch"))]
+    few = 100 if isinstance(method, hf.Certify | hf.Tighten | hf.Split | hf.Branch) else 0
+    reasons = []
+    for problem in problems:
+        before = problem.network.queries
+        reasons.append(method.obstacle(problem))
+        first = problem.network.queries - before
+        assert first <= few
+        assert method.obstacle(problem) == reasons[-1]
+        assert problem.network.queries == before + first, f"{method.name} asks the network each time whether it may"
+    assert any(reason is None for reason in reasons)
+    told = [reason for reason in reasons if reason is not None]
+    assert bool(told) != isinstance(method, Corners | hf.Mesh)  # they take anything that answers
+    assert all(len(reason.split()) >= 5 for reason in told)
 
 
 @pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name])

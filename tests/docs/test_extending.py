@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_softplus_is_shown_as_it_is() -> None:
     assert BLOCKS[0] == (BOUNDS / "relax" / "softplus.py").read_text()
     [entry] = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
-    assert entry in (BOUNDS / "functions.py").read_text()
+    assert entry in (BOUNDS / "graph" / "functions.py").read_text()
 
 
 @pytest.mark.parametrize("block", [0, 1], ids=["softplus", "atan"])

@@ -114,7 +114,7 @@ def test_a_stream_scores_as_the_whole_sequence_does(cell: str, options: dict[str
 
 @pytest.mark.parametrize("outputs", [Bins((0.0,), output=1), Tolerance(0.2)])
 def test_numbers_stream_too(outputs: Any) -> None:
-    monitor = Monitor.fit(Reader("gru").network(), [], some_groups(), outputs=outputs)
+    monitor = Monitor.fit(Reader("gru").network(), [], some_groups(), answer=outputs)
     (sequence,) = some_sequences([12])
     found = [monitor.step(token) for token in sequence.tolist()]
     assert [score.value for score in found if score] == pytest.approx(monitor.score(sequence).values.tolist(), abs=1e-12)
@@ -338,7 +338,7 @@ def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mutation", [some_groups(), Typos(NAMES, unknown=WORDS - 1)])
 def test_a_monitor_comes_back(mutation: Any, tmp_path: Path) -> None:
     net = hf.Network.from_torch(Reader("lstm"), vocabulary=NAMES)
-    monitor = Monitor.fit(net, [], mutation, outputs=Bins((0.0, 1.0)), unknown="unk")
+    monitor = Monitor.fit(net, [], mutation, answer=Bins((0.0, 1.0)), unknown="unk")
     monitor.save(tmp_path / "deep" / "monitor")
     monitor.save(tmp_path / "deep" / "monitor")
     assert sorted(p.name for p in (tmp_path / "deep" / "monitor").iterdir()) == ["monitor.json", "monitor.safetensors"]

@@ -171,7 +171,7 @@ def test_silero_is_sure_within_speech_and_silence_and_shaky_between(tmp_path: Pa
     path = Path(found.submodule_search_locations[0]) / "data" / "silero_vad.onnx"
     net, sound = Network.from_torch(Silero(path).eval(), shape=(1, FRAME)), generated(tmp_path / "voice.wav")
     noise = Noise(radius=0.01 * FRAME**0.5)
-    monitor = Monitor.fit(net, [sound], noise, outputs=Bins((0.5,)), samples=40)
+    monitor = Monitor.fit(net, [sound], noise, answer=Bins((0.5,)), samples=40)
     scores = [score for score in map(monitor.step, sound) if score is not None]
     assert len(scores) == len(sound)
     assert {score.evidence.kind for score in scores} == {"sampled"}

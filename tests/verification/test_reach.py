@@ -105,7 +105,7 @@ def test_relu_networks_against_a_grid(method: Branching[Any], seed: int) -> None
     net = perceptron(seed, 2, 6, 6, 3)
     seen = dense(net, *SQUARE)
     rows, tolerance = torch.tensor([[1.0, 0.0, 0.0], [1.0, -1.0, 0.5]]), 5e-3
-    for found in reach(net, SQUARE, rows=rows, tolerance=tolerance, method=method, seed=seed):
+    for found in reach(net, SQUARE, rows=rows, tolerance=tolerance, branching=method, seed=seed):
         value = seen @ rows[found.output].double()
         assert found.minimum.lower.value <= float(value.min())
         assert found.maximum.upper.value >= float(value.max())
@@ -223,7 +223,7 @@ def test_neurons_that_are_off_change_nothing() -> None:
         for layer in net.module.model[:4:2]:  # type: ignore[index, union-attr]
             layer.bias[:16] = -50.0
     value = dense(net, *SQUARE)
-    (found,) = reach(net, SQUARE, tolerance=1e-3, method=InputSplit(batch=8, walks=False))
+    (found,) = reach(net, SQUARE, tolerance=1e-3, branching=InputSplit(batch=8, walks=False))
     assert found.closed
     assert found.minimum.lower.value <= float(value.min()) <= found.minimum.lower.value + 2e-3
     assert found.maximum.upper.value >= float(value.max()) >= found.maximum.upper.value - 2e-3
@@ -274,7 +274,7 @@ def test_more_time_never_loses(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(self.proved.clone())
 
     monkeypatch.setattr(_Search, "_conclude", watched)
-    reach(net, SQUARE, tolerance=1e-4, method=InputSplit(batch=4))
+    reach(net, SQUARE, tolerance=1e-4, branching=InputSplit(batch=4))
     assert len(seen) > 5
     assert all(bool((b >= a).all()) for a, b in pairwise(seen))
     assert all(float(s[0]) <= least and float(s[1]) <= -most for s in seen)
@@ -286,7 +286,7 @@ def test_a_bad_first_search_is_made_good(monkeypatch: pytest.MonkeyPatch) -> Non
     for method in (InputSplit(batch=4), ActivationSplit(batch=16)):
         net = perceptron(2, 2, 6, 6, 1)
         value = dense(net, *SQUARE)
-        (found,) = reach(net, SQUARE, tolerance=1e-2, method=method)
+        (found,) = reach(net, SQUARE, tolerance=1e-2, branching=method)
         assert found.closed
         assert found.minimum.lower.value <= float(value.min()) <= found.minimum.lower.value + 0.011
         assert found.maximum.upper.value >= float(value.max()) >= found.maximum.upper.value - 0.011
@@ -318,7 +318,7 @@ def test_ctrl_c_returns_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InputSplit, "look", interrupted)
     net = perceptron(7, 2, 16, 16, 1)
     value = dense(net, *SQUARE)
-    (found,) = reach(net, SQUARE, tolerance=1e-5, method=InputSplit(batch=2))
+    (found,) = reach(net, SQUARE, tolerance=1e-5, branching=InputSplit(batch=2))
     assert found.note == "interrupted"
     assert not found.closed
     assert -math.inf < found.minimum.lower.value <= float(value.min())
@@ -383,7 +383,7 @@ def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, c
     with pytest.raises(
         hf.Contradiction, match=r"reach \[.*\] says at least .* \(.*says at most .* at box 0, output 0, the witness \("
     ) as told:
-        reach(perceptron(2, 2, 6, 6, 1), SQUARE, tolerance=1e-2, method=cut())
+        reach(perceptron(2, 2, 6, 6, 1), SQUARE, tolerance=1e-2, branching=cut())
     first, second = ("proved", "witnessed") if end == "smallest" else ("witnessed", "proved")
     assert str(told.value).index(f"({first})") < str(told.value).index(f"({second})")
     assert f"method={cut.__name__}" in str(told.value)

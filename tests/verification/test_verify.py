@@ -70,11 +70,11 @@ def test_one_row_just_above_and_just_below_the_truth(seed: int, method: Branchin
     net, low, high = perceptron(seed, 2, 12, 12, 2), [-1.0, -0.5], [1.0, 1.5]
     least = float(dense(net, low, high)[:, 0].min())
     sat = spec(low, high, 2, f"(<= Y_0 {least + 1e-4!r})")
-    found = verify(net, sat, method=method)
+    found = verify(net, sat, branching=method)
     assert found.answer == "sat"
     assert stands(found, net, sat)
     assert found.gap == 0
-    unsat = verify(net, spec(low, high, 2, f"(<= Y_0 {least - 0.01!r})"), method=method)
+    unsat = verify(net, spec(low, high, 2, f"(<= Y_0 {least - 0.01!r})"), branching=method)
     assert unsat.answer == "unsat"
     assert unsat.evidence is not None
     assert (unsat.evidence.kind, unsat.evidence.dtype) == ("proved", "torch.float64")
@@ -92,7 +92,7 @@ def test_polytopes_and_choices_of_them(seed: int, method: Branching[object]) -> 
     lead = torch.maximum(y[:, 0] - a, y[:, 1] - b).min()  # negative: some point lies in the first polytope
     for shift, answer in ((float(lead) - 0.02, "unsat"), (float(lead) + 1e-3, "sat")):
         asked = spec(low, high, 3, f"(or (and (<= Y_0 {a + shift!r}) (<= Y_1 {b + shift!r})) (>= Y_2 {c + 0.02!r}))")
-        found = verify(net, asked, method=method)
+        found = verify(net, asked, branching=method)
         assert found.answer == answer
         assert answer == "unsat" or stands(found, net, asked)
 
@@ -116,7 +116,9 @@ def test_no_proof_past_a_failure(seed: int) -> None:
     y = dense(net, low, high, 401)
     row = y[:, 0] - y[:, 1]
     for method in METHODS:
-        found = verify(net, spec(low, high, 2, f"(<= (- Y_0 Y_1) {float(row.min()) + 1e-12!r})"), method=method, stop=hf.Stop(seconds=0.7))
+        found = verify(
+            net, spec(low, high, 2, f"(<= (- Y_0 Y_1) {float(row.min()) + 1e-12!r})"), branching=method, stop=hf.Stop(seconds=0.7)
+        )
         assert found.answer != "unsat"
         assert found.least <= 0
 
@@ -182,7 +184,7 @@ def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
             one = spec(low, high, 2, f"(<= Y_0 {alone + shift!r})")
             two = spec(low, high, 2, f"(<= Y_0 {both + shift!r})", f"(<= Y_1 {both + shift!r})")
             for asked in (one, two):
-                found = verify(net, asked, method=method)
+                found = verify(net, asked, branching=method)
                 assert found.answer == answer
                 assert found.nodes <= 1
                 assert answer == "unsat" or stands(found, net, asked)
@@ -224,10 +226,10 @@ def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, m
     centre = float(net(torch.zeros(1, 2))[0, 0])
     asked = spec(low, high, 2, f"(<= Y_0 {(float(value.min()) + centre) / 2!r})")
     monkeypatch.setattr(_Search, "_attack", _only_centres)
-    assert verify(net, asked, method=method).answer == "sat"
+    assert verify(net, asked, branching=method).answer == "sat"
     monkeypatch.setattr(type(method), "look", lying)
     with pytest.raises(hf.Contradiction, match=r"verify \[method=.*\] says at least .* \(proved\), verify \[replayed in=") as told:
-        verify(net, asked, method=method)
+        verify(net, asked, branching=method)
     assert "float32, float64" in str(told.value)
     assert "at property, the witness (" in str(told.value)
 
@@ -255,7 +257,7 @@ def test_an_interrupted_search_knows_nothing() -> None:
 
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
-    found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 0.1!r})"), method=Interrupted())
+    found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 0.1!r})"), branching=Interrupted())
     assert (found.answer, found.note, found.evidence) == ("unknown", "interrupted", None)
     assert found.gap == math.inf
 
@@ -272,7 +274,7 @@ def test_a_budget_that_runs_out_is_a_timeout_and_the_gap_is_told() -> None:
     asked = spec([-2.0] * 3, [2.0] * 3, 2, f"(<= Y_0 {least - 0.05!r})")
     none = verify(net, asked, stop=hf.Stop(seconds=0))
     assert (none.answer, none.least, none.nodes) == ("timeout", -math.inf, 0)
-    some = verify(net, asked, method=Slow(batch=1), stop=hf.Stop(seconds=1))
+    some = verify(net, asked, branching=Slow(batch=1), stop=hf.Stop(seconds=1))
     assert (some.answer, some.evidence) == ("timeout", None)
     assert 1 <= some.nodes <= 2
     assert -math.inf < some.least <= 0.05 <= some.lowest + 0.01
@@ -285,7 +287,7 @@ def test_memory_is_never_filled() -> None:
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].median())
     asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least!r})", "(>= Y_1 -100)")
-    found = verify(net, asked, judges=[_never(net)], method=InputSplit(batch=32, waiting=16), stop=hf.Stop(seconds=60))
+    found = verify(net, asked, judges=[_never(net)], branching=InputSplit(batch=32, waiting=16), stop=hf.Stop(seconds=60))
     assert found.answer == "unknown"
     assert "more than memory should hold" in found.note
 

@@ -25,7 +25,7 @@ from holdfast.result import Bracket, Key
 from holdfast.solver import Progress, Sink, Stop, solve
 
 FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
-ScaleOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
+SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
 Inputs = Tensor | Sequence[Tensor]
 MaskOption = Tensor | Sequence[Tensor] | None
@@ -40,7 +40,7 @@ def radius(
     *,
     norm: float = ...,
     frames: Literal["each"],
-    scale: ScaleOption = ...,
+    shares: SharesOption = ...,
     targets: TargetsOption = ...,
     substitutes: Substitutes | None = ...,
     unit: Unit | None = ...,
@@ -66,7 +66,7 @@ def radius(
     *,
     norm: float = ...,
     frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ...,
-    scale: ScaleOption = ...,
+    shares: SharesOption = ...,
     targets: TargetsOption = ...,
     substitutes: Substitutes | None = ...,
     unit: Unit | None = ...,
@@ -91,7 +91,7 @@ def radius(
     *,
     norm: float = math.inf,
     frames: FramesOption = None,
-    scale: ScaleOption = None,
+    shares: SharesOption = None,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
     unit: Unit | None = None,
@@ -114,7 +114,7 @@ def radius(
     norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
     frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
                  answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
-    scale        with frames: frame k moves by at most radius * scale_k; 0 holds it still. One number a frame, for all inputs or for each.
+    shares       with frames: frame k moves by at most radius * shares[k]; 0 holds it still. One number a frame, for all inputs or for each.
     targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
                  class that the network holds for the next likely.
     tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then second-order models with trained
@@ -132,7 +132,7 @@ def radius(
     The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
     """
     problems = radius_problems(
-        net, x, y, norm=norm, frames=frames, scale=scale, targets=targets, substitutes=substitutes, unit=unit, free=free, values=values,
+        net, x, y, norm=norm, frames=frames, shares=shares, targets=targets, substitutes=substitutes, unit=unit, free=free, values=values,
         lengths=lengths,
     )  # fmt: skip
     what = measured(norm, substitutes)
@@ -221,7 +221,7 @@ def radius_problems(
     *,
     norm: float = math.inf,
     frames: FramesOption = None,
-    scale: ScaleOption = None,
+    shares: SharesOption = None,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
     unit: Unit | None = None,
@@ -235,8 +235,10 @@ def radius_problems(
     aims = None if targets is None or isinstance(targets, str) else _classes(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
-    if scale is not None and (frames is None or substitutes is not None or norm == 0):
-        raise BadInput("the scale says how far each frame moves: it needs a norm p >= 1 and frames (frames=, --frames), all, each or some.")
+    if shares is not None and (frames is None or substitutes is not None or norm == 0):
+        raise BadInput(
+            "the shares say how far each frame moves: they need a norm p >= 1 and frames (frames=, --frames), all, each or some."
+        )
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
             raise BadInput(f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes.")
@@ -244,7 +246,7 @@ def radius_problems(
     if substitutes is not None and frames is not None and not each:
         raise BadInput("substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time.")
     sets = None if substitutes is None else _position_sets(net, rows, substitutes)
-    weights = None if frames is None or substitutes is not None else _frame_weights(rows, frames, scale, padded=lengths is not None)
+    weights = None if frames is None or substitutes is not None else _frame_weights(rows, frames, shares, padded=lengths is not None)
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(tuple(row.shape), []).append(index)
@@ -357,7 +359,7 @@ def _free_units(free: Tensor | Sequence[Tensor], members: list[int], count: int,
     return torch.stack([mask.reshape(shape) for mask in masks])
 
 
-def _frame_weights(rows: list[Tensor], frames: FramesOption, scale: ScaleOption, *, padded: bool) -> list[Tensor]:
+def _frame_weights(rows: list[Tensor], frames: FramesOption, shares: SharesOption, *, padded: bool) -> list[Tensor]:
     """For each input (frames,) float64: the share of the radius by which each frame may move."""
     counts = [len(row) if row.dim() else 0 for row in rows]
     if min(counts) == 0:
@@ -371,13 +373,13 @@ def _frame_weights(rows: list[Tensor], frames: FramesOption, scale: ScaleOption,
         if isinstance(given, list) and given and isinstance(given[0], list | bool):
             flags = given if isinstance(given[0], bool) else [flag for flags in given for flag in flags]
             if not all(isinstance(flag, bool) for flag in flags):
-                raise BadInput("frames: several lists are bool masks, one for each input; use scale= for numbers.")
+                raise BadInput("frames: several lists are bool masks, one for each input; use shares= for numbers.")
             chosen = _per_frame(given, counts, "the frame mask", padded)
         else:
             chosen = [_marked(given, count, place) for place, count in enumerate(counts)]
-    if scale is None:
+    if shares is None:
         return chosen
-    return [some * much for some, much in zip(chosen, _per_frame(_plain(scale), counts, "the scale", padded), strict=True)]
+    return [some * much for some, much in zip(chosen, _per_frame(_plain(shares), counts, "the list of shares", padded), strict=True)]
 
 
 def _plain(values: Any) -> Any:

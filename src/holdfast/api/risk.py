@@ -85,9 +85,9 @@ def risk(
     radius: float | Tensor | None = None,
     region: Region | None = None,
     patch: Tensor | None = None,
-    units: Sequence[float] | Tensor | None = None,
+    shares: Sequence[float] | Tensor | None = None,
     y: Tensor | Sequence[int] | None = None,
-    target: Tensor | Sequence[int] | int | None = None,
+    targets: Tensor | Sequence[int] | int | None = None,
     epsilon: float = 0.0,
     toward: Tensor | None = None,
     softmax: bool = True,
@@ -101,22 +101,22 @@ def risk(
     property  a Property; your own function of the outputs (n, outputs) -> (n,), positive where all is well, in torch; or one of
               "robustness"   the class's output above all others;
               "confidence"   its probability above all others by more than epsilon ("runner-up", "targeted", "least": above that of the
-                             next likely class at x, of `target`, of the least likely class: the paper's cases 1 to 3);
+                             next likely class at x, of `targets`, of the least likely class: the paper's cases 1 to 3);
               "uncertainty"  the distance KL(q || probabilities) above epsilon, q uniform or `toward`;
               "tie"          the two largest probabilities apart by more than epsilon;
-              "reach"        the probability of class `target` less than epsilon above what it is at x.
+              "reach"        the probability of class `targets` less than epsilon above what it is at x.
     y         the classes; if not said, those that the network says.
     norm, radius   the ball around each input, clipped to the domain; or instead of a norm
     patch     a bool mask: only these features move, by at most the radius; without one they take any value of the domain;
-    units     for inputs that are lists of features: feature k moves by at most radius * units[k], so that the radius is a share of what
-              is usual for each;
+    shares    for inputs that are lists of features: feature k moves by at most radius * shares[k], so that the radius is in units of
+              what is usual for each;
     region    any other region, for example a Box.
     softmax   False where the network's outputs are probabilities already, or where its plain outputs are meant.
     queries   for each input, spent on the search for Q.
     """
-    asked = _asked(net, x, norm, radius, region, patch, units)
+    asked = _asked(net, x, norm, radius, region, patch, shares)
     labels = _labels(net, asked, y)
-    net, prop = _property(net, asked, property, labels, target, epsilon, toward, softmax)
+    net, prop = _property(net, asked, property, labels, targets, epsilon, toward, softmax)
     if queries < FEWEST:
         raise BadInput(f"queries: the search for Q needs at least {FEWEST} for each input, got {queries}.")
     problem = Problem(net, asked, prop, "worst", tuple(Key(i) for i in range(len(asked))))
@@ -144,10 +144,10 @@ def risk(
 
 def _asked(
     net: Network, x: Tensor, norm: float, radius: float | Tensor | None, region: Region | None, patch: Tensor | None,
-    units: Sequence[float] | Tensor | None,
+    shares: Sequence[float] | Tensor | None,
 ) -> Region:  # fmt: skip
     """The region around each input."""
-    said = [name for name, value in (("region", region), ("patch", patch), ("units", units)) if value is not None]
+    said = [name for name, value in (("region", region), ("patch", patch), ("shares", shares)) if value is not None]
     if len(said) > 1:
         raise BadInput(f"{said[0]} and {said[1]} both say where the input may move; give one.")
     if region is not None:
@@ -174,16 +174,16 @@ def _asked(
         if bool(whole.isinf().any()):
             raise BadInput("patch: the domain has no end, so a patch without a radius could be anything; give a radius or a domain.")
         return free.at(whole)
-    if units is None:
+    if shares is None:
         return Ball(centre, size, norm, net.domain)
-    each = torch.as_tensor(units, dtype=torch.float64)
+    each = torch.as_tensor(shares, dtype=torch.float64)
     if centre.dim() != 2 or each.shape != centre.shape[1:]:
         raise BadInput(
-            f"units: one number for each feature of inputs that are lists of features; got {tuple(each.shape)} for inputs of shape "
+            f"shares: one number for each feature of inputs that are lists of features; got {tuple(each.shape)} for inputs of shape "
             f"{tuple(centre.shape[1:])}."
         )
     if not math.isinf(norm):
-        raise BadInput("with units every feature moves by its own: that is a box, measured in the maximum norm; leave the norm out.")
+        raise BadInput("with shares every feature moves by its own part: that is a box, measured in the maximum norm; leave the norm out.")
     return Frames(centre, size, norm, net.domain, mask=each.to(net.device).expand(centre.shape))
 
 
@@ -198,7 +198,7 @@ def _labels(net: Network, region: Region, y: Tensor | Sequence[int] | None) -> T
 
 def _property(
     net: Network, region: Region, given: Property | Question | Callable[[Tensor], Tensor], label: Tensor,
-    target: Tensor | Sequence[int] | int | None, epsilon: float, toward: Tensor | None, softmax: bool,
+    targets: Tensor | Sequence[int] | int | None, epsilon: float, toward: Tensor | None, softmax: bool,
 ) -> tuple[Network, Property]:  # fmt: skip
     """The property, and the network it speaks of: a function of the outputs becomes part of the network, so that it can be proved."""
     if isinstance(given, Property):
@@ -213,11 +213,11 @@ def _property(
     outputs = net(region.centre)
     if softmax and given != "robustness" and bool(are_probabilities(outputs).all()):
         raise BadInput("the network's outputs are probabilities already: say softmax=False (--outputs).")
-    aim = None if target is None else torch.as_tensor(target, device=net.device).expand(len(region)).long()
+    aim = None if targets is None else torch.as_tensor(targets, device=net.device).expand(len(region)).long()
     if aim is None and given in ("targeted", "reach"):
-        raise BadInput(f"property {given!r} speaks of a class: name it (target=, --target).")
+        raise BadInput(f"property {given!r} speaks of a class: name it (targets=, --target).")
     if aim is not None and given not in ("targeted", "reach"):
-        raise BadInput(f"a target has no meaning for property {given!r}; use targeted or reach.")
+        raise BadInput(f"targets have no meaning for property {given!r}; use targeted or reach.")
     if toward is not None and given != "uncertainty":
         raise BadInput(f"toward has no meaning for property {given!r}; it is a distribution for uncertainty.")
     made: dict[str, Callable[[], Property]] = {

@@ -83,7 +83,7 @@ def fit_monitor(q: FitQuestion, folder: Path, console: Console) -> None:
     if net.vectors is None or (unknown == "unk" and not _has_unknown(net)):
         unknown = "error"  # there is no token to stand for the others
     made = Monitor.fit(
-        net, rows.sequences, mutation, outputs=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence,  # type: ignore[arg-type]
+        net, rows.sequences, mutation, answer=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence,  # type: ignore[arg-type]
         seed=q.seed,
     )  # fmt: skip
     made.save(folder)

@@ -63,7 +63,7 @@ def quantify(q: RiskQuestion, folder: Path, console: Console) -> None:
     x = data.stacked(q.data)
     patch = None if corner is None else _square(x, corner)
     found = risk(
-        net, x, asked, norm=norm, radius=q.radius, patch=patch, units=units, y=data.y, target=_targets(q.target, len(x)),
+        net, x, asked, norm=norm, radius=q.radius, patch=patch, shares=units, y=data.y, targets=_targets(q.target, len(x)),
         epsilon=q.epsilon, softmax=not q.outputs, queries=q.queries, tier=tier, stop=Stop(seconds=q.seconds), seed=q.seed,
     )  # fmt: skip
     write_arrays(folder, FILE, _arrays(x, data, found))

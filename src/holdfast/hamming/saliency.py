@@ -1,5 +1,7 @@
 """Which units matter: how far the margin can fall when one of them changes (DeepTRE's sensitivity of single units, as a map)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,12 @@ from holdfast.result import Key
 def saliency(
     net: Network,
     x: Tensor,
-    y: Tensor | None = None,
+    y: Tensor | Sequence[int] | None = None,
     *,
     domain: tuple[float, float] | Domain | None = None,
     unit: Unit | None = None,
     free: Tensor | None = None,
-    values: Tensor | None = None,
+    values: Sequence[float] | Tensor | None = None,
     levels: int = 2,
 ) -> Tensor:
     """(batch, *shape) -> (batch, *unit shape): how far changing each unit alone can lower the margin of class y; NaN for locked units.
@@ -38,7 +40,8 @@ def saliency(
     label = net(centre).argmax(-1) if y is None else torch.as_tensor(y, device=net.device)
     bounds = net.domain if domain is None else Domain.of(domain)
     axes = unit_axes(tuple(x.shape[1:]), unit)
-    region = Sparse(centre, torch.ones(len(centre)), bounds, axes=axes, free=free, levels=values)
+    tried = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=net.device)
+    region = Sparse(centre, torch.ones(len(centre)), bounds, axes=axes, free=free, levels=tried)
     problem = Problem(net, region, Robustness(label), "radius", tuple(Key(i) for i in range(len(region))))
     problem.check()
     return sensitivity(problem, levels).reshape(len(region), *region.unit_shape)

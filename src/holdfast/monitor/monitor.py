@@ -69,7 +69,7 @@ class Monitor:
         sequences: Sequence[Any],
         mutation: Mutation,
         *,
-        outputs: Output | None = None,
+        answer: Output | None = None,
         mode: Literal["auto", "exact", "sampled", "abstract"] = "auto",
         unknown: Unknown = "error",
         unk: int | None = None,
@@ -82,7 +82,7 @@ class Monitor:
 
         sequences   of token ids, words or frames. The abstract model learns from them; the other modes only check the network on some.
         mutation    what may stand in an element's place: Groups, Typos, Noise, Own.
-        outputs     what of an answer must stay: Classes() (the default), Bins or Tolerance for numbers.
+        answer      what of it must stay: Classes() (the default), Bins or Tolerance for numbers.
         mode        auto: exact where the mutation is a finite set, else sampled.
         unknown     what happens to words the network does not know: error, skip (left out), unk (the token `unk` stands for them).
         """
@@ -95,7 +95,7 @@ class Monitor:
         settings = Settings(chosen, unknown, unk, confidence, samples, seed, max_length)
         reader = Reader(net, unknown, unk, max_length)
         view = find(net, [reader.read(sequence) for sequence in list(sequences)[:6]])
-        made = cls(net, mutation, outputs or Classes(), settings, view=view)
+        made = cls(net, mutation, answer or Classes(), settings, view=view)
         if view is not None:
             made.outputs.count(view.outputs(view.start(1)).shape[1])
         if chosen == "abstract":

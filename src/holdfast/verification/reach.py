@@ -60,7 +60,7 @@ def reach(
     tolerance: float = 1e-2,
     stop: Stop | None = None,
     seed: int = 0,
-    method: Branching[Any] | None = None,
+    branching: Branching[Any] | None = None,
 ) -> list[Range]:
     """The smallest and largest value of outputs over a box, to a tolerance; one range for each output of each box, in order.
 
@@ -68,7 +68,7 @@ def reach(
     outputs    which ones, by number; all if not said.
     rows       (questions, outputs): combinations row . outputs instead.
     stop       its seconds end the search with what is known by then. Without any it ends when all is known to the tolerance.
-    method     InputSplit or ActivationSplit; if not said, the first where few inputs move.
+    branching  InputSplit or ActivationSplit; if not said, the first where few inputs move.
 
     The proved ends speak of the network in real arithmetic; the others were met by its twin in float64, or by itself where there is none.
     Where the network itself gives a value beyond a proved end by its own rounding, the end is moved out to it; a value of the twin beyond
@@ -84,7 +84,7 @@ def reach(
     names, asked = rows_of(net.outputs_for(region.centre), outputs, rows)
     search = _Search(net, region, asked, tolerance, seed)
     try:
-        search.run(method, math.inf if limit.seconds is None else began + limit.seconds)
+        search.run(branching, math.inf if limit.seconds is None else began + limit.seconds)
     except KeyboardInterrupt:
         search.note = "interrupted"
     return search.ranges(names, time.monotonic() - began)

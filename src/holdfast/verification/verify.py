@@ -69,14 +69,14 @@ def verify(
     *,
     stop: Stop | None = None,
     seed: int = 0,
-    method: Branching[Any] | None = None,
+    branching: Branching[Any] | None = None,
     judges: Sequence[Network] = (),
 ) -> Verdict:
     """Can anything that the property describes happen?
 
     spec    a VNN-LIB file, or what `read_vnnlib` made of one.
     stop    its seconds end the search with `timeout`. Without any it ends when the question is settled, which may be never.
-    method  InputSplit or ActivationSplit; if not said, the first where few inputs move.
+    branching  InputSplit or ActivationSplit; if not said, the first where few inputs move.
     judges  the same network on other machinery: a counterexample counts only where they agree.
     """
     seconds = (stop or Stop()).seconds
@@ -89,7 +89,7 @@ def verify(
         return Verdict("unsat", None, None, math.inf, math.inf, 0, 0.0, nobody)
     search = _Search(net, asked, seed, judges)
     try:
-        search.run(method, math.inf if seconds is None else began + seconds)
+        search.run(branching, math.inf if seconds is None else began + seconds)
     except KeyboardInterrupt:
         search.answer, search.note = "sat" if search.witness else "unknown", "interrupted"
     return search.verdict(time.monotonic() - began)

@@ -80,7 +80,7 @@ class Radius(Command):
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
         problems = radius_problems(
-            net, data.x, data.y, norm=norm, frames=frames, scale=scale, targets=targets_option(self.targets, len(data.x)),
+            net, data.x, data.y, norm=norm, frames=frames, shares=scale, targets=targets_option(self.targets, len(data.x)),
             substitutes=sets[: self.limit] if isinstance(sets, list) else sets, unit=unit,
             free=None if self.free is None else load_mask(self.free, data.x), values=values, lengths=data.lengths,
         )  # fmt: skip

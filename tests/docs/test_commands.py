@@ -1,0 +1,181 @@
+"""Every command that a document shows is run as it stands; every one that it names in passing exists, with its options."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer.main
+
+from holdfast.cli import app, main
+from holdfast.datasets import digits
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+SERVES = ("monitor", "serve")
+
+
+def lines(block: str) -> Iterator[list[str]]:
+    """The words of every line of a shell block, without comments."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+def blocks(page: Path) -> list[list[str]]:
+    """All lines of all shell blocks of a page, in order."""
+    return [words for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.DOTALL) for words in lines(block)]
+
+
+def steps(page: Path) -> list[list[str]]:
+    """What a page's workflow for a CI runs."""
+    text = "\n".join(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
+    return [words for command in re.findall(r"run: (.+)", text) for part in command.split("&&") for words in lines(part)]
+
+
+def passing(page: Path) -> list[list[str]]:
+    """What is named in the middle of a sentence: `holdfast report RUN -o card.md`."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [shlex.split(inline) for inline in re.findall(r"`(holdfast [^`]+)`", text)]
+
+
+SHOWN = [page for page in PAGES if blocks(page)]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def run(words: list[str]) -> int:
+    """By the command line itself, in this process."""
+    try:
+        main(words[1:])
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    return 0
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_every_command_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the page, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    for words in blocks(page):
+        assert words[0] == "holdfast", f"{page.name}: only holdfast is run here, not {words[0]}"
+        if tuple(words[1:3]) == SERVES:
+            start_ask_and_stop(words)
+        else:
+            assert run(words) == 0, shlex.join(words)
+    if page.stem == "README":
+        assert (tmp_path / "runs/first/report.html").stat().st_size > 10_000
+        assert len((tmp_path / "runs/first/records.csv").read_text().splitlines()) == 6
+
+
+def start_ask_and_stop(words: list[str]) -> None:
+    """The service is started as the page says but for the port, asked once, and stopped by Ctrl-C."""
+    for extra in ("fastapi", "uvicorn"):
+        pytest.importorskip(extra, reason=f"{extra} is not installed: pip install 'holdfast[serve]'")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *words[1:], "--port", str(port)]
+    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment())
+    try:
+        body = json.dumps({"text": "where is my parcel", "k": "final"}).encode()
+        answer = json.load(asked(f"http://127.0.0.1:{port}/score", body, service))
+        assert "parcel" in json.dumps(answer)
+    finally:
+        service.send_signal(signal.SIGINT)
+        _, told = service.communicate(timeout=30)
+    assert b"Traceback" not in told
+
+
+def asked(address: str, body: bytes, service: subprocess.Popen[bytes]) -> Any:
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    for _ in range(600):
+        try:
+            return urllib.request.urlopen(request, timeout=30)
+        except ConnectionError:
+            pass
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionError):
+                raise
+        assert service.poll() is None, service.stderr.read() if service.stderr else ""
+        time.sleep(0.1)
+    raise AssertionError("the service did not begin to listen within a minute")
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def test_the_workflow_for_a_ci_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of docs/gate.md, with a small model and data of the names that it uses."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "models" / "mine.py").write_text("from holdfast.datasets.digits_networks import digits_cnn as load\n")
+    data = digits("test")
+    np.savez(tmp_path / "data" / "check.npz", x=data.x[:2].numpy(), y=data.y[:2].numpy())
+    found = [words for words in steps(ROOT / "docs" / "gate.md") if words[0] == "holdfast"]
+    [radius, gate, report] = found
+    accepted = [*radius[: radius.index("--out")], "--out", "runs/accepted"]
+    assert run(accepted) == 0
+    assert run(radius) == 0
+    assert run(gate) in (0, 1)  # both are decisions
+    assert run(report) == 0
+    assert {"gate.md", "gate.xml", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@every_page
+def test_what_is_named_in_passing_exists(page: Path) -> None:
+    for words in [*passing(page), *blocks(page), *(words for words in steps(page) if words[0] == "holdfast")]:
+        check(words, page.name)
+
+
+def check(words: list[str], where: str) -> None:
+    """Is there such a command, and does it have these options?"""
+    command: Any = typer.main.get_command(app)
+    rest = words[1:]
+    while hasattr(command, "commands") and rest:
+        name = rest.pop(0)
+        assert name in command.commands, f"{where}: `{shlex.join(words)}`: there is no command {name}"
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--debug", "--help"}
+    given = {word.split("=")[0] for word in rest if re.match(r"-{1,2}[a-z]", word)}
+    assert given <= known, f"{where}: `{shlex.join(words)}`: no option {', '.join(given - known)}"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["holdfast measure RUN", "holdfast radius --nrom 2", "holdfast monitor fit -m MODEL", "holdfast gate --at 1 -x"]
+)
+def test_a_wrong_command_is_seen(wrong: str) -> None:
+    with pytest.raises(AssertionError, match=r"there is no command|no option"):
+        check(shlex.split(wrong), "here")
+
+
+def test_most_commands_are_shown_somewhere() -> None:
+    """A command that no page shows could rot in silence."""
+    shown = {" ".join(words[1:3]) if words[1] == "monitor" else words[1] for page in PAGES for words in blocks(page)}
+    top: Any = typer.main.get_command(app)
+    below = top.commands["monitor"]
+    every = {name for name in top.commands if name != "monitor"} | {f"monitor {name}" for name in below.commands}
+    assert every - shown <= {"demo", "verify"}, "demo is `make demo`; verify needs a file of a question"
+
+
+def test_shell_blocks_are_all_that_shows_commands() -> None:
+    """A command on a line of its own stands in a block that is run, and not in an indented one."""
+    for page in PAGES:
+        assert not re.findall(r"^    (?:\$ )?holdfast .*", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE), (
+            page.name
+        )

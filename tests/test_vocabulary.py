@@ -1,0 +1,286 @@
+"""One vocabulary: a word means the same in every public function and in every command, and a meaning has one word.
+
+A new argument or option that uses a known word must take what that word takes. A new word is a new line here, and only if no line says
+the same already.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+import typer.main
+
+import holdfast as hf
+from holdfast.cli import app
+
+
+@dataclass(frozen=True)
+class Word:
+    """takes: what an argument of this name may be given in Python, empty where only commands have it. shown: how --help shows what
+    the option takes, `flag` for one that takes nothing, empty where only Python has it."""
+
+    meaning: str
+    takes: str = ""
+    shown: str = ""
+
+
+WORDS = {
+    # what is asked, of what
+    "net": Word("the network", "Network"),
+    "model": Word("a model on disk or in a module, as commands read it", shown="MODEL"),
+    "x": Word("the inputs", "Tensor Sequence"),
+    "y": Word("the class of each input", "Tensor Sequence None"),
+    "data": Word("inputs, with classes where they are needed, as commands read them", shown="DATA"),
+    "train": Word("training data, for what is usual", "Tensor None", "DATA"),
+    "lengths": Word("how long each padded input is", "Sequence None"),
+    "limit": Word("only the first so many inputs", shown="COUNT"),
+    "input": Word("one input, by its place in the data", shown="NUMBER"),
+    "scale": Word("the data are divided by this", shown="NUMBER"),
+    "spec": Word("a VNN-LIB question", "Spec str Path"),
+    "problems": Word("questions, already put", "Iterable"),
+    "brackets": Word("answers", "Iterable"),
+    # where inputs may move
+    "norm": Word("how distances are measured", "float", "P"),
+    "radius": Word("how far inputs may move", "float Tensor None", "NUMBER"),
+    "region": Word("where inputs may move, made by hand", "Region None"),
+    "box": Word("lower and upper ends of inputs", "Box tuple", "BOX"),
+    "patch": Word("the part of an input that moves", "Tensor None", "TOP,LEFT,SIZE"),
+    "frames": Word("which frames move", "name int Sequence Tensor None", "WHICH"),
+    "shares": Word("a frame or feature moves by the radius times its number", "Sequence Tensor None", "NUMBERS"),
+    "substitutes": Word("what words may become", "Mapping Sequence None", "FILE"),
+    "unit": Word("what counts as one change", "name None", "WHAT"),
+    "free": Word("the units that may change", "Tensor Sequence None", "FILE"),
+    "values": Word("what a changed number may be", "Sequence Tensor None", "NUMBERS"),
+    "levels": Word("how many values are tried where none are named", "int"),
+    "changes": Word("at most so many changed units", "int None", "COUNT"),
+    "domain": Word("lowest and highest value of an input", "tuple Domain None", "LOW,HIGH"),
+    # what must hold
+    "property": Word("the score that must stay positive", "Property name Callable", "WHAT"),
+    "targets": Word("the class that counts, or one for each input", "name Tensor Sequence int None", "CLASSES"),
+    "epsilon": Word("by how much a score must be above zero", "float", "NUMBER"),
+    "toward": Word("the distribution that uncertainty is measured from", "Tensor None"),
+    "softmax": Word("whether probabilities are meant, not plain outputs", "bool", "flag"),
+    "outputs": Word("which outputs, by number", "int Sequence None", "NUMBERS"),
+    "rows": Word("combinations of outputs", "Tensor None"),
+    "offset": Word("what is added to combinations of outputs", "Tensor None"),
+    "criterion": Word("what tests should cover", "name", "WHAT"),
+    "layers": Word("which layers, by name", "Sequence None", "NAMES"),
+    "per": Word("what is one neuron", "name", "WHAT"),
+    "threshold": Word("a neuron fires above this", "float", "NUMBER"),
+    "sections": Word("parts of a neuron's range", "int", "COUNT"),
+    # how it is answered
+    "tier": Word("how hard to prove", "name", "TIER"),
+    "mode": Word("which of several kinds of answer is wanted", "name", "MODE"),
+    "arithmetic": Word("which arithmetic proofs speak of", "name", "KIND"),
+    "methods": Word("the algorithms, instead of those chosen", "Sequence None", "NAMES"),
+    "branching": Word("how a region is cut into parts", "Branching None"),
+    "judges": Word("the same network on other machinery", "Sequence"),
+    "sigma": Word("the width of the noise that smooths", "float"),
+    "samples": Word("draws for one number", "int", "COUNT"),
+    "choosing": Word("draws that choose the class", "int"),
+    "confidence": Word("of an interval from draws", "float", "NUMBER SHARE"),
+    "tests": Word("at most so many tests", "int None", "COUNT"),
+    "tries": Word("inputs tried for one item", "int"),
+    "beam": Word("units tried alone in each step", "int"),
+    "batch": Word("how much is worked on at once", "int None", "COUNT"),
+    "seed": Word("decides every draw", "int", "NUMBER"),
+    # when to stop
+    "stop": Word("when to stop: seconds, queries, gap", "Stop None"),
+    "seconds": Word("stop after so many seconds", shown="NUMBER"),
+    "queries": Word("network evaluations for each input that may be spent", "int", "COUNT"),
+    "gap": Word("stop when the ends are so close", shown="NUMBER"),
+    "tolerance": Word("how exactly an end is asked for", "float", "NUMBER"),
+    # where it goes
+    "out": Word("where the answer goes", shown="FOLDER FILE"),
+    "store": Word("keeps records as they come", "Sink None"),
+    "progress": Word("is told how far it has come", "Callable None"),
+    "pictures": Word("at most so many pictures", shown="COUNT"),
+    "saliency": Word("keep a map of what matters too", shown="flag"),
+    "folder": Word("a folder on disk", "str Path"),
+    "question": Word("what a run remembers of what it was asked", "Mapping"),
+    # how a model is read
+    "module": Word("a torch module", "Module"),
+    "file": Word("a model's file", "str Path"),
+    "function": Word("any function of arrays", "Callable"),
+    "trust": Word("open a file that can run code", "bool", "flag"),
+    "mean": Word("taken off the inputs first", "float Sequence Tensor None", "NUMBERS"),
+    "std": Word("then they are divided by this", "float Sequence Tensor None", "NUMBERS"),
+    "shape": Word("of one input", "Sequence None", "SIZES"),
+    "time_first": Word("the model wants time before the batch", "bool", "flag"),
+    "pool": Word("how answers once a frame become one", "name None", "HOW"),
+    "tokens": Word("the model reads token ids", "bool"),
+    "vocabulary": Word("the words of a token model", "Sequence None", "FILE"),
+    "device": Word("where to compute", "str device", "WHERE"),
+    "name": Word("what the network is called", "str None"),
+    "black_box": Word("run an ONNX file as it is, without proofs", "bool", "flag"),
+    "batched": Word("whether an ONNX file has a batch axis", "bool"),
+    "unbatched": Word("the ONNX file has no batch axis", shown="flag"),
+    "constants": Word("other inputs of an ONNX file", "Mapping None"),
+    "constant": Word("one other input of an ONNX file; may be repeated", shown="NAME=NUMBER"),
+    # monitors
+    "sequences": Word("many sequences", "Sequence"),
+    "sequence": Word("one sequence", "Any"),
+    "mutation": Word("what may stand in an element's place", "Mutation", "WHAT"),
+    "answer": Word("what of an answer must stay", "Output None", "WHAT"),
+    "k": Word("which answer must stay, so many elements later", "int name", "STEPS"),
+    "unknown": Word("what happens to words the model does not know", "name", "POLICY"),
+    "unk": Word("the token for unknown words", "int None"),
+    "max_length": Word("the longest sequence that is taken", "int", "COUNT"),
+    "max_body": Word("the largest request that is taken", shown="BYTES"),
+    "host": Word("where a service listens", shown="ADDRESS"),
+    "port": Word("at which port", shown="NUMBER"),
+    "prism": Word("where PRISM's files go", shown="FOLDER"),
+    "theta": Word("the error left in an abstract state", shown="NUMBER"),
+    # runs that exist
+    "at": Word("the radius or radii looked at", shown="RADIUS RADII"),
+    "against": Word("a run to be no worse than", shown="BASELINE"),
+    "slack": Word("worse than the baseline by so much is let through", shown="SHARE"),
+    "min_certified": Word("at least this share is certified", shown="SHARE"),
+    "max_broken": Word("at most this share is broken", shown="SHARE"),
+    "min_accuracy": Word("at least this share is right", shown="SHARE"),
+    "key": Word("known answers, to compare with", shown="FILE"),
+    "junit": Word("a decision as JUnit XML", shown="FILE"),
+    "markdown": Word("a decision as Markdown", shown="FILE"),
+    "json": Word("a decision as JSON", shown="FILE"),
+}  # fmt: skip
+
+INSTEAD = {  # words that were used once, or suggest themselves, and what stands here for them
+    "target": "targets", "units": "shares (or unit)", "frame_scale": "shares", "method": "methods (or branching)", "network": "net",
+    "label": "y", "labels": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
+    "length": "max_length", "body": "max_body",
+}  # fmt: skip
+
+# Options of today's commands that are to be renamed: (command, option) -> the word that says it here. To be emptied.
+KNOWN = {
+    ("radius", "frame_scale"): "shares",
+    ("risk", "target"): "targets",
+    ("risk", "units"): "shares",
+    ("risk", "outputs"): "softmax",  # a flag that means softmax=False: --no-softmax
+    ("reach", "input"): "data",
+    ("monitor fit", "outputs"): "answer",
+    ("monitor serve", "length"): "max_length",
+    ("monitor serve", "body"): "max_body",
+    ("gate", "tolerance"): "slack",
+}
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """What people call: the functions of `holdfast`, and the ways to make networks, monitors and runs."""
+    for name in hf.__all__:
+        thing = getattr(hf, name)
+        if inspect.isfunction(thing):
+            yield name, thing
+    for kind in (hf.Network, hf.Monitor, hf.Store):
+        for name, member in vars(kind).items():
+            if isinstance(member, classmethod) and not name.startswith("_"):
+                yield f"{kind.__name__}.{name}", member.__func__
+    yield "Monitor.score", hf.Monitor.score
+    yield "Monitor.score_all", hf.Monitor.score_all
+    yield "Monitor.save", hf.Monitor.save
+
+
+def taken(annotation: Any) -> set[str]:
+    """The kinds of thing that an annotation lets in: `int | Sequence[int] | None` -> int, Sequence, None; a Literal is a name."""
+    if isinstance(annotation, str):
+        return {annotation.split("[")[0].strip()}
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return set().union(*(taken(part) for part in get_args(annotation)))
+    if origin is Literal:
+        return {"name"}
+    if annotation in (None, type(None)):
+        return {"None"}
+    return {getattr(origin or annotation, "__name__", str(origin or annotation))}
+
+
+def hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except NameError:  # an import for types only
+        return {name: p.annotation for name, p in inspect.signature(function).parameters.items()}
+
+
+def wrong_argument(word: str, annotation: Any) -> str | None:
+    known = WORDS.get(word)
+    if known is None or not known.takes:
+        return f"the word {word} is not in the table of arguments" + (f"; say {INSTEAD[word]}" if word in INSTEAD else "")
+    odd = taken(annotation) - set(known.takes.split())
+    return f"{word} means '{known.meaning}' and takes {known.takes}, not {', '.join(sorted(odd))}" if odd else None
+
+
+@pytest.mark.parametrize(("name", "function"), list(functions()), ids=[name for name, _ in functions()])
+def test_arguments_use_the_words_in_their_meaning(name: str, function: Callable[..., Any]) -> None:
+    annotated = hints(function)
+    for word in inspect.signature(function).parameters:
+        if word not in ("self", "cls"):
+            problem = wrong_argument(word, annotated[word])
+            assert problem is None, f"{name}: {problem}"
+
+
+def options() -> Iterator[tuple[str, str, str]]:
+    """(command, word, what it takes) for every option of every command."""
+
+    def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if hasattr(command, "commands"):
+            for below, one in command.commands.items():
+                yield from commands(one, f"{name} {below}".strip())
+        else:
+            yield name, command
+
+    for name, command in commands(typer.main.get_command(app), ""):
+        for parameter in command.params:
+            if parameter.opts[0].startswith("--") and parameter.opts[0] not in ("--help", "--debug"):
+                yield name, parameter.opts[0][2:].removeprefix("no-").replace("-", "_"), parameter.metavar or "flag"
+
+
+def wrong_option(word: str, shown: str) -> str | None:
+    known = WORDS.get(word)
+    if known is None or not known.shown:
+        return f"--{word.replace('_', '-')} is not in the table of options" + (f"; say {INSTEAD[word]}" if word in INSTEAD else "")
+    fits = shown in known.shown.split()
+    return None if fits else f"--{word.replace('_', '-')} means '{known.meaning}' and takes {known.shown}, not {shown}"
+
+
+@pytest.mark.parametrize(("command", "word", "shown"), list(options()))
+def test_options_use_the_words_in_their_meaning(command: str, word: str, shown: str) -> None:
+    problem = wrong_option(word, shown)
+    if (command, word) in KNOWN:
+        assert problem is not None, f"holdfast {command}: --{word} is right now; take it off KNOWN"
+        return
+    assert problem is None, f"holdfast {command}: {problem}"
+
+
+def test_what_is_known_to_be_wrong_still_exists() -> None:
+    gone = KNOWN.keys() - {(command, word) for command, word, _ in options()}
+    assert not gone, f"renamed or gone, take it off KNOWN: {gone}"
+    assert set(KNOWN.values()) <= WORDS.keys()
+
+
+def test_no_two_words_mean_the_same() -> None:
+    meanings = [word.meaning for word in WORDS.values()]
+    assert len(set(meanings)) == len(meanings)
+    assert not INSTEAD.keys() & WORDS.keys()
+
+
+def test_every_word_is_used() -> None:
+    """A word that nothing uses is no vocabulary."""
+    said = {word for _, function in functions() for word in inspect.signature(function).parameters}
+    said |= {word for _, word, _ in options()} | set(KNOWN.values())
+    assert not WORDS.keys() - said
+
+
+@pytest.mark.parametrize(
+    ("word", "annotation"),
+    [("target", int), ("units", list[float]), ("outputs", bool), ("scale", float), ("seed", float), ("seed", int | None), ("method", str)],
+)
+def test_a_word_outside_the_table_or_in_another_meaning_is_seen(word: str, annotation: Any) -> None:
+    assert wrong_argument(word, annotation) is not None
+
+
+@pytest.mark.parametrize(("word", "shown"), [("target", "CLASSES"), ("outputs", "flag"), ("input", "DATA"), ("timeout", "NUMBER")])
+def test_an_option_outside_the_table_or_in_another_meaning_is_seen(word: str, shown: str) -> None:
+    assert wrong_option(word, shown) is not None
