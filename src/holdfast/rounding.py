@@ -8,6 +8,7 @@ one smallest normal number per operation, which `TINY` covers with room to spare
 import torch
 
 TINY = 1e-290  # above any accumulation of float64 underflows met here, below any number that matters
+UNDERFLOW = 1e-30  # above any accumulation of float32 underflows, flushed to zero or not
 
 
 def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:

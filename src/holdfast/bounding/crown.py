@@ -27,9 +27,8 @@ from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax import Planes, planes, value_range
 from holdfast.memory import free_bytes
 from holdfast.region import Region
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, UNDERFLOW, gamma
 
-UNDERFLOW = 1e-30  # above any accumulation of float32 underflows, flushed to zero or not
 ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
 ALIVE = 16  # such tensors may be alive at once
 
@@ -478,8 +477,11 @@ def _relax(boxes: Boxes, node: Relaxed) -> None:
     found = planes(node.relaxation, lower, upper)
     boxes.planes[node] = found
     least, most = value_range(node.relaxation, lower, upper)
-    missed = boxes.computed(node, 0, node.relaxation.magnitude(lower, upper))
-    boxes.keep(node, least - missed, most + missed)
+    if boxes.executed is not None:
+        error = node.relaxation.executed_error(lower, upper, boxes.executed)
+        boxes.error[node] = error = torch.full_like(least, torch.inf) if error is None else error
+        least, most = least - error, most + error
+    boxes.keep(node, least, most)
     magnitude = torch.maximum(found.lower_offset.abs(), found.upper_offset.abs())
     for source, low, up in zip(node.inputs, found.lower, found.upper, strict=True):
         steep = torch.maximum(low.abs(), up.abs())

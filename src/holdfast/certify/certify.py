@@ -9,7 +9,6 @@ from torch import Tensor
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
-from holdfast.bounding.relax import LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -23,7 +22,6 @@ AS_EXECUTED = (
     "the network computes as its graph says, sums in any order, without TF32, NNPACK or transforms that trade rounding for speed",
     "its activations are within twenty units of rounding",
 )
-EXECUTED = (LeakyRelu, Product, Sigmoid, SigmoidTanh, SigmoidTimes, Tanh)  # functions whose rounding is that well known
 Arithmetic = Literal["real", "executed"]
 USUAL = 0.7  # of the distance at which a linear score would vanish: about what planes prove where one frame moves
 
@@ -117,9 +115,12 @@ def _obstacle_as_executed(problem: Problem, graph: Graph) -> str | None:
         return kernels
     if graph.folded:
         return f"{graph.folded[0]}: computes a constant from weights, whose rounding as executed is not bounded here"
-    unknown = [n for n in graph.nodes if isinstance(n, Relaxed) and not isinstance(n.relaxation, EXECUTED)]
-    if unknown:
-        return f"{unknown[0].name}: the rounding of {type(unknown[0].relaxation).__name__} as executed is not bounded here"
+    if graph.fused:
+        return f"{graph.fused[0]}: torch sums in a kernel of its own, whose rounding as executed is not bounded here"
+    for node in graph.nodes:
+        box = tuple(torch.ones(1, dtype=torch.float64) for _ in node.inputs)
+        if isinstance(node, Relaxed) and node.relaxation.executed_error(box, box, problem.network.dtype) is None:
+            return f"{node.name}: the rounding of {type(node.relaxation).__name__} as executed is not bounded here"
     return None
 
 

@@ -24,7 +24,7 @@ from holdfast.bounding.relax import (
     Tanh,
 )
 
-LOG_SUM = Softplus(threshold=math.inf)  # log(exp(a) + exp(b)) = b + softplus(a - b), without torch's shortcut
+LOG_SUM = Softplus(threshold=math.inf, stable=True)  # log(exp(a) + exp(b)) = b + softplus(a - b), without torch's shortcut
 
 
 def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
@@ -83,6 +83,8 @@ def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
 
 def along(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
     """The maximum (ReLU) or log-sum-exp (softplus) along an axis, which stays at size one: one half against the other, again and again."""
+    if relaxation is LOG_SUM:
+        graph.fused.append(name)
     while node.shape[axis] > 1:
         node = _halved(graph, name, node, axis, relaxation)
     return node
@@ -113,6 +115,7 @@ def softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
 
 def standardised(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, centred: bool = True) -> Node:
     """(v - mean) / sqrt(mean square of that + eps) along the axes. With n elements it is at most sqrt(n - 1), sqrt(n) if not centred."""
+    graph.fused.append(name)
     dims = list(axes)
     count = math.prod(node.shape[axis] for axis in dims)
     if centred:  # the matrix has 1 - 1 / n on its diagonal and -1 / n beside it

@@ -4,6 +4,7 @@ A relaxation offers its candidates: points of the box that, for given slopes, in
 f(v) - slope . v. The smallest and largest value over them are the two intercepts, with slopes chosen well for a small gap.
 """
 
+from holdfast.bounding.relax.abilities import abilities
 from holdfast.bounding.relax.base import Planes, Relaxation, planes, value_range
 from holdfast.bounding.relax.convex import Exp, Log, Reciprocal, Rsqrt, Sqrt
 from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
@@ -42,6 +43,7 @@ __all__ = [
     "Sqrt",
     "Step",
     "Tanh",
+    "abilities",
     "planes",
     "value_range",
 ]

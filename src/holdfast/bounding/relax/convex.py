@@ -4,16 +4,20 @@ For every slope there is one touching point, in closed form. Outside the domain 
 intercepts infinite there: the ends of the box are always candidates.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounded
 from holdfast.bounding.relax.parabola import Smooth
 
 
 class Exp(Relaxation):
+    measured = True
+    unknown = BENT
+
     def function(self, *v: Tensor) -> Tensor:
         return torch.exp(v[0])
 
@@ -35,6 +39,8 @@ class Exp(Relaxation):
 class Log(Relaxation):
     """For v > 0."""
 
+    unknown = BENT
+
     def function(self, *v: Tensor) -> Tensor:
         return torch.log(v[0])
 
@@ -52,9 +58,14 @@ class Log(Relaxation):
     def curves(self) -> tuple[Smooth]:
         return (Smooth(self, lambda v: -1 / (v * v), lambda lower, upper: _falling(2.0, -3.0, lower)),)
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        return _normal(lower[0], rounded(self.magnitude(lower, upper), dtype), dtype)
+
 
 class Sqrt(Relaxation):
     """For v >= 0."""
+
+    unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sqrt(v[0])
@@ -77,9 +88,15 @@ class Sqrt(Relaxation):
     def curves(self) -> tuple[Smooth]:
         return (Smooth(self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)),)
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        """Right to one unit; the root of what is flushed to zero is lost."""
+        return rounded(self.magnitude(lower, upper), dtype) + math.sqrt(torch.finfo(dtype).tiny)
+
 
 class Rsqrt(Relaxation):
     """1 / sqrt(v) for v > 0."""
+
+    unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return 1 / torch.sqrt(v[0])
@@ -98,9 +115,14 @@ class Rsqrt(Relaxation):
     def curves(self) -> tuple[Smooth]:
         return (Smooth(self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)),)
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        return _normal(lower[0], rounded(self.magnitude(lower, upper), dtype), dtype)
+
 
 class Reciprocal(Relaxation):
     """1 / v on boxes without zero: convex above it, concave below."""
+
+    unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return 1 / v[0]
@@ -124,6 +146,9 @@ class Reciprocal(Relaxation):
     def curves(self) -> tuple[Smooth]:
         return (Smooth(self, lambda v: 2 / (v * v * v), lambda lower, upper: _falling(6.0, -4.0, _mirrored(lower, upper)[0])),)
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        return _normal(_mirrored(lower[0], upper[0])[0], rounded(self.magnitude(lower, upper), dtype), dtype)
+
 
 def _monotone(derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> list[Interval]:
     """A derivative that only rises or only falls for v > 0; a box that reaches zero has none."""
@@ -139,3 +164,8 @@ def _falling(factor: float, power: float, lower: Tensor) -> Tensor:
 def _mirrored(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """A box below zero turned over to the positive side."""
     return torch.where(high < 0, -high, low), torch.where(high < 0, -low, high)
+
+
+def _normal(lower: Tensor, error: Tensor, dtype: torch.dtype) -> Tensor:
+    """A number below the smallest normal one may be flushed to zero, where there is a pole."""
+    return torch.where(lower >= torch.finfo(dtype).tiny, error, torch.inf)

@@ -3,13 +3,17 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Curve, Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.base import Curve, Interval, Point, Relaxation, chord, clamp, hull, unsplit
 from holdfast.bounding.relax.product import corners
 from holdfast.bounding.relax.sigmoidal import Sigmoid, Tanh, tanh_slope_root
 
 
 class SigmoidTimes(Relaxation):
     """sigmoid(v) z. Linear in z, so extremes lie on the edges z = l and z = u; there sigmoid'(v) = a / z."""
+
+    measured = True
+    arguments = 2
+    unknown = unsplit("of two arguments")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sigmoid(v[0]) * v[1]
@@ -43,6 +47,10 @@ class SigmoidTimes(Relaxation):
 
 class SigmoidTanh(Relaxation):
     """sigmoid(v) tanh(z). Extremes lie at corners, on the four edges, or inside, where both derivatives vanish."""
+
+    measured = True
+    arguments = 2
+    unknown = unsplit("of two arguments")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sigmoid(v[0]) * torch.tanh(v[1])

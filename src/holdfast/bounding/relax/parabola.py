@@ -57,7 +57,7 @@ class Pieces(Curve):
     """Pieces p v + q v^2 + constant that meet at kinks: extremes at ends, at kinks, and where a piece is as steep as the parabola."""
 
     relaxation: Relaxation
-    kinks: tuple[float, ...]  # with both sides of a jump
+    kinks: tuple[float, ...]
     pieces: tuple[tuple[float, float], ...]  # p, q
     steepest: float
     value: float = 1.0  # |f(x)| <= value + steepest |x|

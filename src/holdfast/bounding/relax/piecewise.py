@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, Sides, chord, clamp, hull
+from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, Sides, chord, clamp, hull, rounded, unsplit
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import Joined, Pieces, Smooth
+from holdfast.rounding import UNDERFLOW
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class LeakyRelu(Relaxation):
     def sides(self) -> Sides:
         return Sides(0.0, 0.0, self.negative_slope, 1.0)
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        """Below zero the product is rounded, and the slope itself unless it is 0, 1 or -1."""
+        inexact = abs(self.negative_slope) not in (0.0, 1.0)
+        return rounded(abs(self.negative_slope) * lower[0].clamp_max(0).abs() if inexact else torch.zeros_like(lower[0]), dtype)
+
 
 class Relu(LeakyRelu):
     def __init__(self) -> None:
@@ -64,6 +70,7 @@ class Clip(Relaxation):
 
     low: float = -torch.inf
     high: float = torch.inf
+    unknown = unsplit("between two ends it has three pieces; with one end it is known")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0].clamp(self.low, self.high)
@@ -100,12 +107,18 @@ class Clip(Relaxation):
             return Sides(self.low, self.low, 0.0, 1.0)
         return Sides(self.high, self.high, 1.0, 0.0) if self.low == -math.inf and self.high < math.inf else None
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        """Nothing is computed; only the two numbers themselves are rounded."""
+        ends = torch.tensor([end for end in (self.low, self.high) if math.isfinite(end)] or [0.0], dtype=torch.float64)
+        return torch.full_like(lower[0], float((ends.to(dtype).double() - ends).abs().max()) + UNDERFLOW)
+
 
 @dataclass(frozen=True)
 class Elu(Relaxation):
     """v for v > 0, alpha (exp(v) - 1) below, for alpha > 0; convex for alpha <= 1, else bent back at zero."""
 
     alpha: float = 1.0
+    unknown = unsplit("bends below zero")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] > 0, v[0], self.alpha * torch.expm1(v[0].clamp_max(0)))
@@ -144,9 +157,16 @@ class Elu(Relaxation):
         )
         return (Joined(bent, Pieces(self, (), ((1.0, 0.0),), steepest=1.0)),)
 
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        """Of exp(v) - 1 the units are those of one."""
+        return rounded(self.alpha + upper[0].clamp_min(0), dtype)
+
 
 class Hardswish(Relaxation):
     """v (v + 3) / 6 between -3 and 3, 0 before, v after."""
+
+    measured = True
+    unknown = unsplit("bends between its kinks")
 
     def function(self, *v: Tensor) -> Tensor:
         inside = v[0].clamp(-3, 3)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation, clamp, hull, near_and_far
+from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, clamp, hull, near_and_far
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import Smooth
 
@@ -13,6 +13,8 @@ from holdfast.bounding.relax.parabola import Smooth
 @dataclass(frozen=True)
 class Power(Relaxation):
     exponent: int = 2
+    measured = True
+    unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0] ** self.exponent

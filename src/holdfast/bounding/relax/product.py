@@ -3,11 +3,15 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, unsplit
 
 
 class Product(Relaxation):
     """v * z. Bilinear, so every extreme value of v z - a v - b z over a box lies at a corner."""
+
+    measured = True
+    arguments = 2
+    unknown = unsplit("of two arguments")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0] * v[1]

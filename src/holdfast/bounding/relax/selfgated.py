@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, clamp, hull
+from holdfast.bounding.relax.base import BENT, UNIT, Interval, Point, Relaxation, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import Smooth
 
@@ -32,9 +32,11 @@ HALVINGS = 34  # of at most 800: what is left, squared, is below one unit of v
 class SelfGated(Relaxation):
     """v gate(v), for a gate that rises from 0 to 1."""
 
+    measured = True
     bends: ClassVar[tuple[float, float]]
     far: ClassVar[float]
     third: ClassVar[float]  # no third derivative is larger in size
+    unknown = BENT
 
     @abstractmethod
     def gate(self, v: Tensor) -> Tensor: ...

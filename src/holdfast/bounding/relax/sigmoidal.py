@@ -6,13 +6,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull, near_and_far
+from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, near_and_far
 from holdfast.bounding.relax.parabola import Smooth
 
 LAST_BELOW_ONE = 1 - 2.0**-53
 
 
 class Tanh(Relaxation):
+    measured = True
+    unknown = BENT
+
     def function(self, *v: Tensor) -> Tensor:
         return torch.tanh(v[0])
 
@@ -38,6 +41,9 @@ class Tanh(Relaxation):
 class Sigmoid(Relaxation):
     """sigmoid(v) = (1 + tanh(v / 2)) / 2."""
 
+    measured = True
+    unknown = BENT
+
     def function(self, *v: Tensor) -> Tensor:
         return torch.sigmoid(v[0])
 
@@ -62,6 +68,9 @@ class Sigmoid(Relaxation):
 
 class Erf(Relaxation):
     """erf'(v) = 2 exp(-v^2) / sqrt(pi)."""
+
+    measured = True
+    unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.erf(v[0])

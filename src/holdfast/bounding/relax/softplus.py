@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation, chord, clamp, hull
+from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounded
 from holdfast.bounding.relax.parabola import Smooth
+from holdfast.rounding import UNDERFLOW
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class Softplus(Relaxation):
 
     beta: float = 1.0
     threshold: float = 20.0
+    stable: bool = False  # as the kernels of log-sigmoid and logaddexp compute it: exp is taken of negative numbers only
+    unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] * self.beta > self.threshold, v[0], self._smooth(v[0]))
@@ -58,7 +61,6 @@ class Softplus(Relaxation):
     def curves(self) -> tuple[Smooth]:
         """The third derivative, beta^2 s (1 - s) (1 - 2 s), is at most beta^2 / (6 sqrt(3)); behind the drop f is less by its height."""
         drop, aside = self._drop()
-        height = math.log1p(math.exp(min(-self.threshold, 700.0))) / self.beta * (1 + 1e-9)
         return (
             Smooth(
                 self,
@@ -67,6 +69,21 @@ class Softplus(Relaxation):
                 steepest=1.0,
                 value=1 + 1 / self.beta,
                 given=self._smooth,
-                below=lambda lower, upper: torch.where(upper < drop - aside, torch.zeros_like(upper), height),
+                below=lambda lower, upper: torch.where(upper < drop - aside, torch.zeros_like(upper), self._height()),
             ),
         )
+
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        """beta v is rounded, which counts where exp is steep for its size, and decides the side of the drop; exp must not overflow."""
+        (low,), (high,) = lower, upper
+        size = self._smooth(high)
+        further = torch.minimum((-self.beta * low).clamp(0, 750) * size, size.new_tensor(0.4 / self.beta)) / 5
+        drop, _ = self._drop()
+        unsure = 8 * torch.finfo(dtype).eps * abs(drop) + UNDERFLOW
+        near = (low - unsure <= drop) & (drop <= high + unsure)
+        error = rounded(self.magnitude(lower, upper) + further, dtype) + torch.where(near, self._height(), torch.zeros_like(low))
+        safe = self.stable or self.threshold < 80
+        return error if safe else torch.where(self.beta * high < 80, error, torch.inf)
+
+    def _height(self) -> float:
+        return (max(-self.threshold, 0.0) + math.log1p(math.exp(-abs(self.threshold)))) / self.beta * (1 + 1e-9)

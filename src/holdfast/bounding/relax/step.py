@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation
+from holdfast.bounding.relax.base import Deviation, Interval, Point, Relaxation, unsplit
 from holdfast.bounding.relax.parabola import Pieces
 
 
 class Step(Relaxation):
     """At zero itself, where rounding may have decided, it counts as both."""
+
+    unknown = unsplit("jumps, so that its two lines do not meet")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] >= 0, 1.0, v[0].clamp(0, 0))  # what is no number stays none
@@ -39,4 +41,16 @@ class Step(Relaxation):
         return [(torch.zeros_like(jump), jump)]
 
     def curves(self) -> tuple[Pieces]:
-        return (Pieces(self, (-1e-300, 1e-300), ((0.0, 0.0),), steepest=0.0),)
+        return (_Jump(self, (), ((0.0, 0.0),), steepest=0.0),)
+
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        """Comparisons are exact."""
+        return torch.zeros_like(lower[0])
+
+
+class _Jump(Pieces):
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+        """With both sides of zero wherever the box comes to it."""
+        least, most = super().extremes(deviation, slope, bend, lower, upper, at)
+        across, top = (lower <= 0) & (upper >= 0), deviation(torch.zeros_like(lower))
+        return torch.where(across, torch.minimum(least, top - 1), least), torch.where(across, torch.maximum(most, top), most)

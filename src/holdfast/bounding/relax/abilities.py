@@ -1,0 +1,64 @@
+"""The matrix of abilities: of every function, what its relaxation knows, and where it does not, why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.bounding.relax.base import Relaxation
+from holdfast.bounding.relax.convex import Exp, Log, Reciprocal, Rsqrt, Sqrt
+from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
+from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
+from holdfast.bounding.relax.power import Power
+from holdfast.bounding.relax.product import Product
+from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
+from holdfast.bounding.relax.sigmoidal import Erf, Sigmoid, Tanh
+from holdfast.bounding.relax.softplus import Softplus
+from holdfast.bounding.relax.step import Step
+
+ABILITIES = ("planes", "value range", "derivative", "parabola", "sign split", "as executed")
+EVERY: tuple[Relaxation, ...] = (
+    Relu(), LeakyRelu(), Abs(), Clip(0.0), Clip(-1.0, 1.0), Elu(), Hardswish(), Step(), Tanh(), Sigmoid(), Erf(), Softplus(), Silu(),
+    Gelu(), GeluTanh(), Mish(), Exp(), Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function: for each ability nothing if it has it, else why not; None: nobody said why."""
+
+    function: Relaxation
+    lacks: Mapping[str, str | None]
+
+
+def abilities(functions: Iterable[Relaxation] = EVERY) -> list[Row]:
+    """What is known of each."""
+    rows = []
+    for f in functions:
+        box = tuple(torch.ones(1, dtype=torch.float64) for _ in range(f.arguments))
+        known = {
+            "planes": True,
+            "value range": True,
+            "derivative": f.derivative_range(box, box) is not None,
+            "parabola": f.curves() is not None,
+            "sign split": f.sides() is not None,
+            "as executed": f.executed_error(box, box, torch.float32) is not None,
+        }
+        rows.append(Row(f, {ability: f.unknown.get(ability) for ability in ABILITIES if not known[ability]}))
+    return rows
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The matrix as text: a line for each function, a column for each ability."""
+    lines = [["function", *ABILITIES, "why not"]]
+    for row in rows:
+        marks = ["-" if ability in row.lacks else "yes" for ability in ABILITIES]
+        lines.append([name(row.function), *marks, "; ".join(f"{a}: {why or 'nobody said'}" for a, why in row.lacks.items())])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def name(function: Relaxation) -> str:
+    """Its class and, where it has some, its settings."""
+    settings = ", ".join(f"{value:g}" for value in vars(function).values() if not isinstance(value, bool))
+    return type(function).__name__ + (f"({settings})" if settings else "")
