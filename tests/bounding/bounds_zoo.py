@@ -19,7 +19,7 @@ def values(graph: Graph, x: Tensor) -> dict[Node, Tensor]:
         if isinstance(node, Entry):
             found[node] = x.double().unsqueeze(1)
         elif isinstance(node, Affine):
-            found[node] = torch.func.vmap(node.function)(*(found[s] for s in node.inputs))
+            found[node] = node.forward([found[s].flatten(1) for s in node.inputs]).reshape(len(x), *node.shape)
         else:
             assert isinstance(node, Relaxed)
             found[node] = node.relaxation.function(*(found[s] for s in node.inputs))

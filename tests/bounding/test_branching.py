@@ -92,7 +92,9 @@ def test_forms_pay_for_every_rounding(seed: int, width: float) -> None:
     graph = fused(build(net, torch.zeros(1, 3)))
     region = boxes(seed, 3, (3,), width)
     _, ends = with_forms(graph, region)
-    nodes = [node for node in graph.nodes if isinstance(node, Relaxed) or (isinstance(node, Affine) and node.matrices is not None)]
+    nodes = [
+        node for node in graph.nodes if isinstance(node, Relaxed) or (isinstance(node, Affine) and node.rows(torch.arange(1)) is not None)
+    ]
     points = [region.lower, region.upper, region.centre, *region.sample(4, torch.Generator().manual_seed(seed))]
     for x in points:
         for row in range(3):
@@ -163,14 +165,11 @@ def test_a_product_and_a_sum_become_one_node() -> None:
     shorter = fused(graph)
     assert len(shorter.nodes) == len(graph.nodes) - 1
     for node in shorter.nodes:
-        if isinstance(node, Affine) and node.matrices is not None:
-            (source,) = node.inputs
-            x = torch.randn(source.shape, dtype=torch.float64)
-            by_hand = (node.matrices[0] @ x.flatten()).reshape(node.shape) + node.offset
-            torch.testing.assert_close(node.function(x), by_hand)
-            torch.testing.assert_close(
-                node.magnitude(x.abs()), (node.matrices[0].abs() @ x.abs().flatten()).reshape(node.shape) + node.offset_size
-            )
+        if isinstance(node, Affine) and (rows := node.rows(torch.arange(node.size))) is not None:
+            x, matrix = torch.randn(node.inputs[0].size, dtype=torch.float64), rows[0]
+            shift = torch.zeros(node.size, dtype=torch.float64) if node.shift is None else node.shift
+            torch.testing.assert_close(node.forward([x]), matrix @ x + shift)
+            torch.testing.assert_close(node.forward_absolute([x.abs()]), matrix.abs() @ x.abs() + shift.abs())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -45,8 +45,14 @@ def test_only_moves_that_meet_nothing_go_free() -> None:
     graph = build(hf.Network.from_torch(Tangled().double().eval()), torch.zeros(1, 6, dtype=torch.float64))
     for node in graph.exact:
         assert isinstance(node, Affine)
-        assert node.adds or node.joins is not None or (node.picks is not None and len(node.picks.unique()) == len(node.picks))
+        if node.copies:
+            numbers = torch.arange(sum(source.size for source in node.inputs))
+            origin = node.forward(numbers.split([source.size for source in node.inputs]))
+            assert len(origin.unique()) == len(origin)
+        else:
+            assert node.sums
         for source in node.inputs:
             readers = [r for r in graph.nodes if source in r.inputs]
-            taken = [int(i) for r in readers if isinstance(r, Affine) and r.picks is not None for i in r.picks]
+            moves = [r for r in readers if isinstance(r, Affine) and r.moves]
+            taken = [int(i) for r in moves for i in r.forward([torch.arange(source.size)])]
             assert readers == [node] or len(taken) == len(set(taken)) == sum(r.size for r in readers)

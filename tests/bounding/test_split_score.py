@@ -59,7 +59,7 @@ def test_it_is_half_of_what_a_change_of_the_ends_can_do() -> None:
         known, _ = propagate(graph, region)
         entering = torch.cat([torch.zeros(2, 6), torch.rand(2, 5)], dim=1).double()
         found = apart(graph, costs(graph, known, entering))[first]
-    matrix = graph.nodes[second.place].matrices[0]  # type: ignore[attr-defined]
+    (matrix,) = graph.nodes[second.place].rows(torch.arange(second.size))  # type: ignore[attr-defined]
     low, up = known.lower[second].flatten(1), known.upper[second].flatten(1)
     share = torch.where((low < 0) & (up > 0), entering[:, 6:] / (up - low) / 2, 0)
     weight = (share * -low) @ matrix.clamp_min(0) + (share * up) @ (-matrix).clamp_min(0)

@@ -101,9 +101,9 @@ def test_elements_laid_side_by_side_and_taken_again_are_read_where_they_were() -
     """A network that reads its last output only must not carry all the others."""
     net, x = network("lstm"), torch.randn(1, FRAMES, FEATURES, dtype=torch.float64)
     graph = build(net, x)
-    assert not [node for node in graph.nodes if isinstance(node, Affine) and node.joins is not None]
+    assert not [node for node in graph.nodes if isinstance(node, Affine) and node.copies and not node.moves]
     every = build(hf.Network.from_torch(Sequence(LAYERS["lstm"](), read="all").double().eval()), x)
-    assert [node for node in every.nodes if isinstance(node, Affine) and node.joins is not None]
+    assert [node for node in every.nodes if isinstance(node, Affine) and node.copies and not node.moves]
 
 
 class Repeated(nn.Module):

@@ -3,7 +3,7 @@
 Everything here is put together from the crown's own steps, so every rounding is charged as it is there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.bounding import crown
 from holdfast.bounding.crown import Boxes, Linear, Walk
-from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes, intercept
+from holdfast.bounding.traversal import Forward, forward
 from holdfast.bounding.zonotope import Forms
 from holdfast.region import Region
 
@@ -29,25 +30,40 @@ def propagate(
     within  what the values of some nodes are held to: the bounds speak of the points of the region that do so.
     walks   False: no backward passes, for forms that know as much without them.
     """
+    boxes = Boxes(region)
     empty = torch.zeros(len(region), dtype=torch.bool, device=graph.device)
+    carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
+    if forms is not None:
+        carriers.append(_Carried(forms, boxes).visit)
 
-    def also(boxes: Boxes, node: Node) -> None:
-        if forms is not None:
-            _carry(forms, boxes, node)
+    def held(node: Node) -> None:
         if within is not None and node in within:
             empty.logical_or_(_apart(boxes, node, within[node]))
             boxes.keep(node, *within[node])
 
-    return crown.propagate(graph, region, also=also, walks=walks), empty
+    forward(graph.nodes, *carriers, held, *([crown.Refinement(graph, boxes)] if walks else []))
+    return boxes, empty
 
 
-def _carry(forms: Forms, boxes: Boxes, node: Node) -> None:
-    if isinstance(node, Affine):
-        forms.affine(node)
-    elif isinstance(node, Relaxed):
-        forms.relaxed(node, [boxes.lower[s] for s in node.inputs], [boxes.upper[s] for s in node.inputs])
-    if node in forms.of:
-        boxes.keep(node, *(end.reshape(-1, *node.shape) for end in forms.of[node].ends()))
+class _Carried(Forward):
+    """Forms beside intervals: functions are taken over the better of the two, and so is what follows."""
+
+    def __init__(self, forms: Forms, boxes: Boxes) -> None:
+        self.forms, self.boxes = forms, boxes
+
+    def visit(self, node: Node) -> None:
+        super().visit(node)
+        if node in self.forms.of:
+            self.boxes.keep(node, *(end.reshape(-1, *node.shape) for end in self.forms.of[node].ends()))
+
+    def enter(self, node: Entry) -> None:
+        assert node in self.forms.of
+
+    def through_map(self, node: Affine) -> None:
+        self.forms.affine(node)
+
+    def through_function(self, node: Relaxed) -> None:
+        self.forms.relaxed(node, [self.boxes.lower[s] for s in node.inputs], [self.boxes.upper[s] for s in node.inputs])
 
 
 def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:

@@ -3,23 +3,22 @@
 The gradient of a row is a product: the row, times the matrix of the last affine map, times the derivatives of the functions before it,
 times the next matrix, and so on. Walking back, every entry of the product so far is an interval. Between two layers of functions the
 product with the affine maps is taken at once and exactly: middles through the map, half widths through its absolute values. Only a function
-that is steeper here and flatter there over its box widens the intervals; where the boxes of `engine.propagate` fix every derivative (a ReLU
+that is steeper here and flatter there over its box widens the intervals; where the boxes of `crown.propagate` fix every derivative (a ReLU
 that does not change sides) nothing is lost but rounding.
 
 Soundness. Along a segment inside the region, which must be convex, every node is absolutely continuous, and almost everywhere its
 derivative along the segment is the sum over its arguments of a number of the `derivative_range` times theirs: where an argument stands on a
 kink of the function for more than a moment, its own derivative is zero and any number will do. So the row changes by the integral of
-g . (x' - x) with g between the bounds found here, kinks or not. Where the row is differentiable, g is its gradient.
-
-Rounding. A computed middle is taken as exact and the difference goes into the half width: gamma_N (|middle| + half) |J| with N the length
-of the sums, as in the engine.
+g . (x' - x) with g between the bounds found here, kinks or not. Where the row is differentiable, g is its gradient. Rounding:
+docs/rounding.md.
 """
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.crown import ELEMENTS, Boxes, transposed
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounding.crown import ELEMENTS, Boxes
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.traversal import Backward
 from holdfast.errors import UnsupportedLayer
 from holdfast.rounding import TINY, gamma
 
@@ -33,7 +32,7 @@ def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Ten
     """
     ranges: dict[Node, list[tuple[Tensor, Tensor]]] = {node: _ranges(boxes, node) for node in graph.nodes if isinstance(node, Relaxed)}
     at_once = max(1, ELEMENTS // (len(boxes.region) * max(node.size for node in graph.nodes)))
-    parts = [_walk(graph, ranges, *part) for part in zip(rows_low.split(at_once, 1), rows_high.split(at_once, 1), strict=True)]
+    parts = [_Gradients(graph, ranges).of(*part) for part in zip(rows_low.split(at_once, 1), rows_high.split(at_once, 1), strict=True)]
     middle, half = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     lower, upper = _ends(middle, half)
     lower, upper = lower.nan_to_num(-torch.inf, torch.inf, -torch.inf), upper.nan_to_num(torch.inf, torch.inf, -torch.inf)
@@ -53,20 +52,32 @@ def _ranges(boxes: Boxes, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
     return [(low[:, None], high[:, None]) for low, high in found]
 
 
-def _walk(graph: Graph, ranges: dict[Node, list[tuple[Tensor, Tensor]]], low: Tensor, high: Tensor) -> Interval:
-    shape = (*low.shape[:2], *graph.output.shape)
-    pending: dict[Node, Interval] = {graph.output: _interval(low.double().reshape(shape), high.double().reshape(shape))}
-    for node in reversed(graph.nodes):
-        if isinstance(node, Entry) or node not in pending:
-            continue
-        middle, half = pending.pop(node)
-        parts = _through_function(ranges[node], middle, half) if isinstance(node, Relaxed) else _through_map(node, middle, half)
+class _Gradients(Backward[Interval]):
+    """Intervals of derivatives on their way back to the input."""
+
+    def __init__(self, graph: Graph, ranges: dict[Node, list[tuple[Tensor, Tensor]]]) -> None:
+        super().__init__(graph)
+        self.ranges = ranges
+
+    def of(self, low: Tensor, high: Tensor) -> Interval:
+        """rows between these (batch, rows, outputs) -> middle and half width at the input."""
+        shape = (*low.shape[:2], *self.graph.output.shape)
+        self.pending = {self.graph.output: _interval(low.double().reshape(shape), high.double().reshape(shape))}
+        self.walk(self.graph.output.place)
+        if self.graph.entry in self.pending:
+            return self.pending[self.graph.entry]
+        none = low.new_zeros((*low.shape[:2], *self.graph.entry.shape), dtype=torch.float64)
+        return none, none  # the output does not depend on the input
+
+    def through_function(self, node: Relaxed, carried: Interval) -> None:
+        self._arrive(node, _through_function(self.ranges[node], *carried))
+
+    def through_map(self, node: Affine, carried: Interval) -> None:
+        self._arrive(node, _through_map(node, *carried))
+
+    def _arrive(self, node: Node, parts: list[Interval]) -> None:
         for source, part in zip(node.inputs, parts, strict=True):
-            pending[source] = _sum(pending[source], part) if source in pending else part
-    if graph.entry not in pending:  # the output does not depend on the input
-        none = low.new_zeros((*low.shape[:2], *graph.entry.shape), dtype=torch.float64)
-        return none, none
-    return pending[graph.entry]
+            self.pending[source] = _sum(self.pending[source], part) if source in self.pending else part
 
 
 def _through_function(ranges: list[tuple[Tensor, Tensor]], middle: Tensor, half: Tensor) -> list[Interval]:
@@ -83,32 +94,13 @@ def _through_function(ranges: list[tuple[Tensor, Tensor]], middle: Tensor, half:
     return found
 
 
-def _through_map(node: Node, middle: Tensor, half: Tensor) -> list[Interval]:
-    assert isinstance(node, Affine)
-    if node.adds:
-        return [(middle, half) for _ in node.inputs]
-    if node.joins is not None:
-        ends = zip(node.inputs, node.joins, strict=True)
-        return [tuple(_shaped(part.flatten(2)[..., places], source) for part in (middle, half)) for source, places in ends]  # type: ignore[misc]
-    error = gamma(2 * node.size + 16)
-    width = half * (1 + 4 * error) + 2 * error * middle.abs() + TINY
-    if node.picks is not None:
-        (source,) = node.inputs
-        none = middle.new_zeros((*middle.shape[:2], source.size))
-        return [tuple(_shaped(none.index_add(2, node.picks, part.flatten(2)), source) for part in (middle, width))]  # type: ignore[list-item]
-    if node.matrices is not None:
-        pairs = zip(node.inputs, node.matrices, strict=True)
-        return [(_shaped(middle.flatten(2) @ m, source), _shaped(width.flatten(2) @ m.abs(), source)) for source, m in pairs]
-    return list(zip(transposed(node, middle), _of_size(node, width), strict=True))
-
-
-def _of_size(node: Affine, rows: Tensor) -> list[Tensor]:
-    """rows >= 0 times the absolute values of the map's matrix, which its magnitude |J| m + |b| knows."""
-    ones = [torch.ones(source.shape, dtype=rows.dtype, device=rows.device) for source in node.inputs]
-    with torch.backends.cudnn.flags(enabled=False):
-        _, back = torch.func.vjp(node.magnitude, *ones)  # type: ignore[misc]
-        found = torch.func.vmap(back)(rows.flatten(0, 1))
-    return [_shaped(part.reshape(*rows.shape[:2], -1), source) for part, source in zip(found, node.inputs, strict=True)]
+def _through_map(node: Affine, middle: Tensor, half: Tensor) -> list[Interval]:
+    width = half
+    if not node.exact_back:
+        error = gamma(2 * node.size + 16)
+        width = half * (1 + 4 * error) + 2 * error * middle.abs() + TINY
+    ends = zip(node.inputs, node.back(middle.flatten(2)), node.back(width.flatten(2), absolute=True), strict=True)
+    return [(_shaped(m, source), _shaped(w, source)) for source, m, w in ends]
 
 
 def _shaped(part: Tensor, source: Node) -> Tensor:

@@ -8,11 +8,7 @@ remainder that has been given a name so far, with
 Affine maps carry models exactly. A function of one argument is replaced by a parabola with free coefficients and its exact largest
 deviation (`curves`), a product by its second-order part; what is left over is bounded and becomes the next remainder. Products of two
 remainders are bounded at once, which keeps Q as small as the input and costs little. The margin that arrives is bounded by fixing,
-round after round, every variable in which it is monotone at its worse end.
-
-Rounding. Coefficients as computed are taken as exact; what computing them may have missed is at most gamma_N times the sum of the
-sizes of all that enters, since no variable exceeds one, and joins `rest`. A variable that is fixed although rounding hides that it is
-not quite monotone costs no more than twice what was hidden.
+round after round, every variable in which it is monotone at its worse end. Rounding: docs/rounding.md.
 """
 
 import math
@@ -28,6 +24,7 @@ from holdfast.bounding.crown import Boxes
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
+from holdfast.bounding.traversal import Forward, forward
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
@@ -227,13 +224,11 @@ def _product(a: Model, z: Model, a_largest: Tensor, z_largest: Tensor) -> Model:
 
 @dataclass(frozen=True)
 class Step:
-    """A node with what it reads: for an affine one the matrix for each (None: the identity), the offset and its size."""
+    """A node with what it reads; for an affine one the map of that, which may be several nodes of the graph in one."""
 
     node: Node
     inputs: tuple[Node, ...]
-    matrices: tuple[Tensor | None, ...] = ()
-    offset: Tensor | None = None
-    offset_size: Tensor | None = None
+    map: Affine | None = None
     names: bool = False  # what it leaves over becomes a remainder
 
 
@@ -243,9 +238,8 @@ class Quadratic:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.steps = _steps(graph)
-        self.elements = _elements(self.steps)
+        self.elements = _elements(self.steps, graph.device)
         self.obstacle = _obstacle(self.steps, self.elements)
-        self._single: dict[tuple[Node, int], Tensor] = {}
 
     def bends(self, batch: int, dtype: torch.dtype) -> Bends:
         """Free coefficients, all zero: the parabolas through the Chebyshev points."""
@@ -260,50 +254,46 @@ class Quadratic:
     def least(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends, boxes: Boxes | None = None) -> Tensor:
         """rows (batch, rows, outputs) -> (batch, rows): row . output + offset is nowhere below. A proof in float64 only."""
         dtype = next(iter(bends.values())).dtype
-        models: dict[Node, Model] = {}
-        ranges: dict[Node, tuple[Tensor, Tensor]] = {}
-        last = {node: step.node for step in self.steps for node in step.inputs}
-        count = 0
-        for step in self.steps:
-            node = step.node
-            if isinstance(node, Entry):
-                models[node] = _entry(region, dtype)
-                continue
-            if isinstance(node, Relaxed):
-                for source in step.inputs:
-                    if source not in ranges:
-                        ranges[source] = _range(models[source], source, boxes)
-                found = _relaxed(node, [models[s] for s in step.inputs], [ranges[s] for s in step.inputs], bends)
-            else:
-                found = self._affine(step, [models[s] for s in step.inputs])
-            if step.names:
-                found = found.named(count)
-                count += node.size
-            models[node] = found
-            for source in step.inputs:
-                if last[source] is node:
-                    models.pop(source, None)
-        output = models[self.graph.output]
-        return _mapped([output], [rows.to(dtype)], offset.to(dtype), offset.abs().to(dtype)).least(rounds=8)
+        found = _Models(self.steps, region, bends, boxes)
+        forward((step.node for step in self.steps), found.visit)
+        return _asked(found.models[self.graph.output], rows.to(dtype), offset.to(dtype)).least(rounds=8)
 
-    def _affine(self, step: Step, sources: list[Model]) -> Model:
-        node = step.node
-        assert isinstance(node, Affine)
-        assert step.offset is not None
-        assert step.offset_size is not None
-        if node.picks is not None and step.matrices == (None,):
-            return _picked(sources[0], node.picks)
-        dtype = sources[0].c.dtype
-        matrices = [None if m is None else self._as(node, place, m, dtype) for place, m in enumerate(step.matrices)]
-        return _mapped(sources, matrices, step.offset.to(dtype), step.offset_size.to(dtype))
 
-    def _as(self, node: Node, place: int, matrix: Tensor, dtype: torch.dtype) -> Tensor:
-        if dtype == matrix.dtype:
-            return matrix
-        key = (node, place)
-        if key not in self._single:
-            self._single[key] = matrix.to(dtype)
-        return self._single[key]
+class _Models(Forward):
+    """Carries models forward; those that nobody reads any more are let go."""
+
+    def __init__(self, steps: list[Step], region: Region, bends: Bends, boxes: Boxes | None) -> None:
+        self.region, self.bends, self.boxes = region, bends, boxes
+        self.steps = {step.node: step for step in steps}
+        self.last = {node: step.node for step in steps for node in step.inputs}
+        self.models: dict[Node, Model] = {}
+        self.ranges: dict[Node, tuple[Tensor, Tensor]] = {}
+        self.count = 0  # of remainders
+
+    def enter(self, node: Entry) -> None:
+        self.models[node] = _entry(self.region, next(iter(self.bends.values())).dtype)
+
+    def through_map(self, node: Affine) -> None:
+        step = self.steps[node]
+        assert step.map is not None
+        self._keep(step, _affine(step.map, [self.models[s] for s in step.inputs]))
+
+    def through_function(self, node: Relaxed) -> None:
+        step = self.steps[node]
+        for source in step.inputs:
+            if source not in self.ranges:
+                self.ranges[source] = _range(self.models[source], source, self.boxes)
+        ranges = [self.ranges[s] for s in step.inputs]
+        self._keep(step, _relaxed(node, [self.models[s] for s in step.inputs], ranges, self.bends))
+
+    def _keep(self, step: Step, found: Model) -> None:
+        if step.names:
+            found = found.named(self.count)
+            self.count += step.node.size
+        self.models[step.node] = found
+        for source in step.inputs:
+            if self.last[source] is step.node:
+                self.models.pop(source, None)
 
 
 def _steps(graph: Graph) -> list[Step]:
@@ -312,20 +302,10 @@ def _steps(graph: Graph) -> list[Step]:
         if not isinstance(node, Affine):
             joined[node] = Step(node, node.inputs)
             continue
-        whole = joined[node.inputs[0]]
-        if node.picks is not None and isinstance(whole.node, Affine) and all(m is not None for m in whole.matrices):
-            # Rows of the matrices of what it moves; an input that no row reads any more is dropped.
-            matrices = [m[node.picks] for m in whole.matrices if m is not None]
-            read = [place for place, m in enumerate(matrices) if bool(m.any())]
-            assert whole.offset is not None
-            assert whole.offset_size is not None
-            joined[node] = Step(
-                node, tuple(whole.inputs[p] for p in read), tuple(matrices[p] for p in read),
-                whole.offset[node.picks], whole.offset_size[node.picks],
-            )  # fmt: skip
-        else:
-            matrices_ = tuple(None for _ in node.inputs) if node.matrices is None else node.matrices
-            joined[node] = Step(node, node.inputs, matrices_, node.offset.flatten(), node.offset_size.flatten())
+        # A move takes rows of what it moves; an input that no row reads any more is dropped.
+        before = joined[node.inputs[0]].map
+        one = (node.after(before) if before is not None else None) or node
+        joined[node] = Step(node, one.inputs, one)
     needed, kept = {graph.output}, []
     for node in reversed(graph.nodes):
         if node in needed:
@@ -340,21 +320,21 @@ def _steps(graph: Graph) -> list[Step]:
     def summed(node: Node) -> bool:
         """Its rest is added to others at once, so that one name serves them all."""
         reading = readers.get(node, [])
-        return isinstance(node, Relaxed) and len(reading) == 1 and isinstance(reading[0], Affine) and reading[0].adds
+        return isinstance(node, Relaxed) and len(reading) == 1 and isinstance(reading[0], Affine) and reading[0].sums
 
     return [
         replace(s, names=(isinstance(s.node, Relaxed) and not summed(s.node)) or any(summed(source) for source in s.inputs)) for s in steps
     ]
 
 
-def _elements(steps: list[Step]) -> int:
+def _elements(steps: list[Step], device: torch.device) -> int:
     """Numbers in the models of all nodes, for one input all of which may move."""
     reads: dict[Node, set[int]] = {}
     remainders = total = 0
     for step in steps:
         node = step.node
-        if isinstance(node, Affine) and node.picks is not None and isinstance(step.inputs[0], Entry):
-            reads[node] = set(node.picks.tolist())
+        if step.map is not None and step.map.moves and isinstance(step.inputs[0], Entry):
+            reads[node] = set(step.map.forward([torch.arange(step.inputs[0].size, device=device)]).tolist())
         elif isinstance(node, Entry):
             reads[node] = set(range(node.size))
         else:
@@ -371,7 +351,7 @@ def _obstacle(steps: list[Step], elements: int) -> str | None:
         node = step.node
         if isinstance(node, Relaxed) and node.relaxation.curves() is None:
             return f"{node.name}: {type(node.relaxation).__name__} has no second-order model"
-        if isinstance(node, Affine) and not node.adds and node.picks is None and any(m is None for m in step.matrices):
+        if step.map is not None and not step.map.small:
             return f"{node.name}: too large for second-order models"
     return f"second-order models would hold {elements:.2g} numbers for one input" if elements > LARGEST else None
 
@@ -399,40 +379,51 @@ def _entry(region: Region, dtype: torch.dtype) -> Model:
     return Model(centre, J, J.new_zeros((*centre.shape, 0)), None, None, none, centre.abs() + size, inputs, ball)
 
 
-def _picked(source: Model, picks: Tensor) -> Model:
-    found = source.each(lambda t: t[:, picks])
-    found = replace(found, rest=source.rest[:, picks], size=source.size[:, picks])
+def _affine(node: Affine, sources: list[Model]) -> Model:
+    """The model of a map of the sources, exact but for rounding."""
+    if node.moves:
+        return _moved(node, sources[0])
+    inputs = torch.cat([s.inputs for s in sources]).unique()
+    remainders = max(s.R.shape[-1] for s in sources)
+    total: Model | None = None
+    for k, source in enumerate(sources):
+        part = source.spread(inputs, remainders).each(lambda t, k=k: node.part(k, t, 1))  # type: ignore[misc]
+        part = replace(part, rest=node.part(k, source.rest, 1, absolute=True))
+        total = part if total is None else _plus(total, part)
+    assert total is not None
+    c = total.c if node.shift is None else total.c + node.shift.to(total.c)
+    return _rounded(replace(total, c=c, size=node.forward_absolute([s.size for s in sources])), sum(s.c.shape[1] for s in sources))
+
+
+def _moved(node: Affine, source: Model) -> Model:
+    found = source.each(lambda t: node.part(0, t, 1))
+    found = replace(found, rest=node.forward([source.rest]), size=node.forward([source.size]))
     if found.Q is None and found.C is None:  # a frame of the input: forget the inputs of the others
         read = (found.J != 0).any(0).any(0)
         return replace(found, J=found.J[..., read], inputs=found.inputs[read])
     return found
 
 
-def _mapped(sources: list[Model], matrices: list[Tensor | None] | list[Tensor], offset: Tensor, offset_size: Tensor) -> Model:
-    """The sum of matrix times node, plus the offset. A matrix is (rows, n), or (batch, rows, n)."""
-    inputs = torch.cat([s.inputs for s in sources]).unique()
-    remainders = max(s.R.shape[-1] for s in sources)
-    units = gamma(2 * sum(s.c.shape[1] for s in sources) + 16)
-    total: Model | None = None
-    for source, matrix in zip(sources, matrices, strict=True):
-        part = source.spread(inputs, remainders)
-        if matrix is not None:
-            part = part.each(lambda t, m=matrix: _rows(m, t))  # type: ignore[misc]
-            rest, size = (_rows(matrix.abs(), t) for t in (source.rest, source.size))
-            part = replace(part, rest=rest, size=size)
-        total = part if total is None else _plus(total, part)
-    assert total is not None
-    size = total.size + offset_size
-    return replace(total, c=total.c + offset, rest=total.rest * (1 + units) + 2 * units * size, size=size * (1 + units))
+def _asked(source: Model, rows: Tensor, offset: Tensor) -> Model:
+    """rows (batch, rows, n) of a node, plus the offset (batch, rows)."""
+    part = source.each(lambda t: _rows(rows, t))
+    rest, size = (_rows(rows.abs(), t) for t in (source.rest, source.size))
+    return _rounded(replace(part, c=part.c + offset, rest=rest, size=size + offset.abs()), source.c.shape[1])
+
+
+def _rounded(model: Model, terms: int) -> Model:
+    """What sums of so many terms may have missed joins the rest."""
+    units = gamma(2 * terms + 16)
+    return replace(model, rest=model.rest * (1 + units) + 2 * units * model.size, size=model.size * (1 + units))
 
 
 def _rows(matrix: Tensor, t: Tensor) -> Tensor:
-    return (matrix @ t.reshape(*t.shape[:2], math.prod(t.shape[2:]))).reshape(t.shape[0], matrix.shape[-2], *t.shape[2:])
+    return (matrix @ t.flatten(2)).reshape(t.shape[0], matrix.shape[-2], *t.shape[2:]) if t.dim() > 2 else _times(matrix, t)
 
 
 def _plus(a: Model, b: Model) -> Model:
     Q, C = (s if t is None else t if s is None else t + s for t, s in ((a.Q, b.Q), (a.C, b.C)))
-    return replace(a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, Q=Q, C=C, rest=a.rest + b.rest, size=a.size + b.size)
+    return replace(a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, Q=Q, C=C, rest=a.rest + b.rest)
 
 
 def _range(model: Model, node: Node, boxes: Boxes | None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Affine forms: every node as a linear function of named noises, carried forward, so that what depends on the same cause cancels.
+"""Affine forms (zonotopes): every node is a linear function of named noises, carried forward, so that what has the same cause cancels.
 
 For every x of a box there are numbers noise_k, |noise_k| <= 1, the same ones for all nodes, with
 
@@ -7,9 +7,7 @@ For every x of a box there are numbers noise_k, |noise_k| <= 1, the same ones fo
 The first noises are the inputs. A relaxed function lies in a band around a line of its argument; half the width of the band becomes
 the generator of a new noise. Intervals forget that two neurons move together, walking back from a neuron forgets what other neurons
 already lost: bounds from forms cost little beside a walk, are tighter than intervals, and on small boxes settle most neurons.
-
-Rounding. Centres and generators as computed are taken as exact; what computing them may have missed is at most gamma_N times the sizes
-of all that enters, since no noise exceeds one, and joins the error.
+Rounding: docs/rounding.md.
 """
 
 from collections.abc import Sequence
@@ -68,25 +66,25 @@ class Forms:
 
     def affine(self, node: Affine) -> None:
         known = [self.of[source] for source in node.inputs if source in self.of]
-        plain = node.matrices is not None or node.picks is not None or node.joins is not None or node.adds
-        if not plain or len(known) < len(node.inputs):
+        if not node.small or len(known) < len(node.inputs):
             return  # too large to carry: nothing behind has a form
-        if node.picks is not None:
-            (form,) = known
-            self.of[node] = Form(*(part[..., node.picks] for part in (form.centre, form.generators, form.error, form.radius)))
-            return
-        if node.joins is not None:
-            self.of[node] = _side_by_side(known, torch.cat(node.joins).argsort())
-            return
         noises = max(form.generators.shape[1] for form in known)
-        maps = [None] * len(known) if node.matrices is None else list(node.matrices)
-        centre = _total([_through(form.centre, m) for form, m in zip(known, maps, strict=True)]) + node.offset.flatten()
-        generators = _total([_padded(_generators_through(form, m), noises) for form, m in zip(known, maps, strict=True)])
-        absolute = [None if m is None else m.abs() for m in maps]
-        error = _total([_through(form.error, m) for form, m in zip(known, absolute, strict=True)])
-        size = _total([_through(form.size, m) for form, m in zip(known, absolute, strict=True)]) + node.offset_size.flatten()
+        if node.copies:
+            padded = node.forward([_padded(form.generators, noises) for form in known])
+            centre, error, radius = (node.forward(parts) for parts in zip(*((f.centre, f.error, f.radius) for f in known), strict=True))
+            self.of[node] = Form(centre, padded, error, radius)
+            return
+        # What stays still in all boxes, neurons that are off say, needs no product; what is no number must not get lost.
+        moving = [(form.radius != 0).any(0).nonzero().flatten() for form in known]
+        parts = [node.part(k, form.generators, support=some) for k, (form, some) in enumerate(zip(known, moving, strict=True))]
+        error = node.forward_absolute([form.error for form in known], shift=False)
+        size = node.forward_absolute([form.size for form in known])
         terms = sum(source.size for source in node.inputs) + len(node.inputs)
-        self.of[node] = Form.of(centre, generators, error + 4 * gamma(terms) * (size + error) + TINY)
+        self.of[node] = Form.of(
+            node.forward([form.centre for form in known]),
+            _total([_padded(part, noises) for part in parts]),
+            error + 4 * gamma(terms) * (size + error) + TINY,
+        )
 
     def relaxed(self, node: Relaxed, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> None:
         """lower, upper: what is known of the arguments, (batch, *shape) each."""
@@ -155,31 +153,8 @@ def _band(node: Relaxed, lower: list[Tensor], upper: list[Tensor]) -> tuple[tupl
     return slope, torch.where(other, other_low, low), torch.where(other, other_high, high)
 
 
-def _side_by_side(forms: list[Form], order: Tensor) -> Form:
-    noises = max(form.generators.shape[1] for form in forms)
-    generators = torch.cat([_padded(form.generators, noises) for form in forms], dim=2)[..., order]
-    centre, error, radius = (
-        torch.cat(parts, dim=1)[:, order] for parts in zip(*((f.centre, f.error, f.radius) for f in forms), strict=True)
-    )
-    return Form(centre, generators, error, radius)
-
-
 def _total(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-
-
-def _through(value: Tensor, matrix: Tensor | None) -> Tensor:
-    return value if matrix is None else value @ matrix.t()
-
-
-def _generators_through(form: Form, matrix: Tensor | None) -> Tensor:
-    """What stays still in all boxes, neurons that are off say, needs no product."""
-    if matrix is None:
-        return form.generators
-    moving = (form.radius != 0).any(0).nonzero().flatten()  # what is no number must not get lost
-    if 4 * len(moving) > 3 * matrix.shape[1]:
-        return form.generators @ matrix.t()
-    return form.generators.index_select(2, moving) @ matrix[:, moving].t()
 
 
 def _padded(generators: Tensor, noises: int) -> Tensor:

@@ -6,13 +6,7 @@ about changes from the centre: what no changed unit touches does not move at all
 With z and r the true values at the centre, z = W r + b and r' = f(z), every change obeys dz = W dr and
     low dz + low_offset <= dr' <= up dz + up_offset,
 the planes of f on the bounds of z, moved to the centre. A bound of rows . dr' is a walk back with these planes, as in the engine. For the
-second layer this walk is one step long, and is taken for all its values at once, forwards.
-
-Rounding. The centre is computed in float64, with bounds of its distance from the true one. Let the mass m of dr' be at least every sum
-of the |terms| that make it up (slopes times the mass of dz, plus offsets), and M = |W| m the mass of the next dz. A coefficient computed
-from `row` is off by gamma |row| |W|, which moves the bound by gamma |row| . M; and |row| . M is at most |coefficients of the r behind it|
-. its m, since row is slopes times those. So every rounding of a walk is paid by setting the two offsets of each function a few gamma m
-further apart.
+second layer this walk is one step long, and is taken for all its values at once, forwards. Rounding: docs/rounding.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -151,7 +151,7 @@ def _layers(graph: Graph) -> list[Layer] | None:
             current = None
         else:
             assert isinstance(node, Affine)
-            current = _then(current, node)
+            current = _then(current, node, graph)
     return [*found, current or _identity(graph.output.size, graph)]
 
 
@@ -160,28 +160,13 @@ def _identity(size: int, graph: Graph) -> Layer:
     return Layer(matrix, matrix, none, none, None)
 
 
-def _then(layer: Layer | None, node: Affine) -> Layer:
+def _then(layer: Layer | None, node: Affine, graph: Graph) -> Layer:
     """The layer followed by one more affine map."""
-    if layer is not None and node.picks is not None:
-        return Layer(layer.weight[node.picks], layer.size[node.picks], layer.bias[node.picks], layer.bias_size[node.picks], None)
-    matrix = _matrix(node)
-    bias, bias_size, size = node.offset.flatten(), node.offset_size.flatten(), matrix.abs()
-    if layer is None:
-        return Layer(matrix, size, bias, bias_size, None)
-    return Layer(matrix @ layer.weight, size @ layer.size, matrix @ layer.bias + bias, size @ layer.bias_size + bias_size, None)
-
-
-def _matrix(node: Affine) -> Tensor:
-    (source,) = node.inputs
-    if node.matrices is not None:
-        return node.matrices[0]
-    if node.picks is not None:
-        return torch.nn.functional.one_hot(node.picks, source.size).double()
-    zeros = torch.zeros(source.shape, dtype=torch.float64, device=node.offset.device)
-    with torch.backends.cudnn.flags(enabled=False):
-        _, back = torch.func.vjp(node.function, zeros)  # type: ignore[misc]
-        unit = torch.eye(node.size, dtype=torch.float64, device=zeros.device).reshape(node.size, *node.shape)
-        return torch.cat([torch.func.vmap(back)(part)[0].flatten(1) for part in unit.split(256)])
+    before = layer or _identity(node.inputs[0].size, graph)
+    rows = node.rows(torch.arange(node.size, device=graph.device)) if layer is None else None
+    weight = node.part(0, before.weight, 0) if rows is None else rows[0]
+    size = weight.abs() if layer is None else node.part(0, before.size, 0, absolute=True)
+    return Layer(weight, size, node.forward([before.bias]), node.forward_absolute([before.bias_size]), None)
 
 
 # ---- windows

@@ -68,9 +68,9 @@ class _Weighing(Walk):
         self.weight = weight  # (n, rows)
         self.met: dict[Relaxed, Tensor] = {}
 
-    def _through_planes(self, node: Relaxed, coefficients: Tensor) -> None:
+    def through_function(self, node: Relaxed, coefficients: Tensor) -> None:
         moving = self.boxes.moving[node]
         value = self.weight.new_zeros((len(self.weight), node.size))
         value[moving] = torch.einsum("br,brn->bn", self.weight[moving], (-coefficients).clamp_min(0).flatten(2))
         self.met[node] = value
-        super()._through_planes(node, coefficients)
+        super().through_function(node, coefficients)

@@ -80,7 +80,7 @@ def _value(graph: Graph, x: Tensor) -> Tensor:
         if isinstance(node, Entry):
             known[node] = x.reshape(len(x), *node.shape)
         elif isinstance(node, Affine):
-            known[node] = torch.func.vmap(node.function)(*inputs)
+            known[node] = node.forward([value.flatten(1) for value in inputs]).reshape(len(x), *node.shape)
         else:
             assert isinstance(node, Relaxed)
             known[node] = node.relaxation.function(*inputs)

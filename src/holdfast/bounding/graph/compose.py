@@ -50,13 +50,12 @@ def _gate(graph: Graph, name: str, node: Node) -> Node | None:
     """For a node sigmoid(u) its u, for one that is 1 - sigmoid(u) = sigmoid(-u) a node for -u."""
     if isinstance(node, Relaxed) and isinstance(node.relaxation, Sigmoid):
         return node.inputs[0]
-    if not isinstance(node, Affine) or node.matrices is None or len(node.inputs) != 1 or not bool((node.offset == 1).all()):
+    if not isinstance(node, Affine) or node.shift is None or len(node.inputs) != 1 or not bool((node.shift == 1).all()):
         return None
-    (matrix,), (inner,) = node.matrices, node.inputs
+    (inner,) = node.inputs
     if not isinstance(inner, Relaxed) or not isinstance(inner.relaxation, Sigmoid) or inner.shape != node.shape:
         return None
-    turned = torch.equal(matrix, -torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
-    return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if turned else None
+    return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if node.factor == -1 else None
 
 
 def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node:

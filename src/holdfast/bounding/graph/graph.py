@@ -4,88 +4,22 @@ A node's value for one input keeps the batch axis that the operators expect, at 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from holdfast.bounding.graph.affine import Affine, Transform, copied, exact_nodes, mapped
+from holdfast.bounding.graph.node import Entry, Node, Relaxed
 from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, converted, where
 
-Transform = Callable[..., Tensor]
+__all__ = ["HANDLERS", "Affine", "Call", "Entry", "Graph", "Handler", "Node", "Relaxed", "build", "handles", "leaves"]
+
 LARGEST_MATRIX = 2**22  # elements; 32 MiB
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One step of the graph; `place` rises along every edge."""
-
-    place: int
-    name: str
-    inputs: tuple["Node", ...]
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return int(torch.Size(self.shape).numel())
-
-
-@dataclass(frozen=True, eq=False)
-class Entry(Node):
-    """The network's input."""
-
-
-@dataclass(frozen=True, eq=False)
-class Affine(Node):
-    """value = function(*inputs) = J inputs + b, affine in all of them together.
-
-    magnitude(*m) = |J| m + |b| for m >= 0: how much rounding can weigh. Where J is small it is kept, one matrix for each input, since a
-    product of matrices beats everything; else rows go back through a vjp. Where J only moves elements about, or is the identity for each
-    input, not even that is needed.
-    """
-
-    function: Transform
-    magnitude: Transform
-    offset: Tensor  # b = function(0)
-    offset_size: Tensor  # |b| = magnitude(0): more than |offset| where b is a sum whose terms cancel
-    matrices: tuple[Tensor, ...] | None  # (size, size of the input) each
-    picks: Tensor | None  # (size,) where every element is a copy of one element of the only input: which one
-    adds: bool  # the sum of its inputs, nothing else
-    joins: tuple[Tensor, ...] | None = None  # where it lays its inputs side by side: the places to which the elements of each go
-
-    @cached_property
-    def shifts(self) -> bool:
-        """Whether it has an offset at all."""
-        return bool(self.offset.any())
-
-    @cached_property
-    def terms(self) -> int:
-        """How many numbers an element of it is at most the sum of."""
-        if self.picks is not None or self.joins is not None:
-            return 1
-        if self.matrices is not None:
-            return int(sum((m != 0).sum(1) for m in self.matrices).max())  # type: ignore[union-attr]
-        return len(self.inputs) if self.adds else sum(source.size for source in self.inputs)
-
-    @cached_property
-    def span(self) -> slice | None:
-        """Where it picks neighbours in order: from where to where."""
-        if self.picks is None:
-            return None
-        first, count = int(self.picks[0]), len(self.picks)
-        in_order = torch.equal(self.picks, torch.arange(first, first + count, device=self.picks.device))
-        return slice(first, first + count) if in_order else None
-
-
-@dataclass(frozen=True, eq=False)
-class Relaxed(Node):
-    """value = relaxation.function(*inputs), element by element, between two planes."""
-
-    relaxation: Relaxation
 
 
 @dataclass(eq=False)
@@ -113,58 +47,22 @@ class Graph:
         return self._keep(Entry(len(self.nodes), "input", (), tuple(shape)))
 
     def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform) -> Node:
-        zeros = [torch.zeros(n.shape, dtype=torch.float64, device=self.device) for n in inputs]
-        offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
-        size = offset.numel()
-        matrices = None
-        if size * max(n.size for n in inputs) <= LARGEST_MATRIX:
-            unit = torch.eye(size, dtype=torch.float64, device=self.device).reshape(size, *offset.shape)
-            matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
-        weight = magnitude(*zeros)
-        assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
-        moves, adds = _moves(offset, matrices), _adds(offset, matrices)
-        kept = None if moves is not None or adds else matrices
-        place, shape = len(self.nodes), tuple(offset.shape)
-        return self._keep(Affine(place, name, tuple(inputs), shape, function, magnitude, offset, weight, kept, moves, adds))
+        """function(*inputs) = J inputs + b, affine in all of them together; magnitude(*m) = |J| m + |b| for m >= 0."""
+        return self._keep(mapped(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX))
 
     def moved(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
         """A function that only moves elements about, leaves some out or repeats some: found out by moving their numbers."""
-        counts = [0, *(n.size for n in inputs)]
-        starts = torch.tensor(counts, device=self.device).cumsum(0)
+        starts = torch.tensor([0, *(n.size for n in inputs)], device=self.device).cumsum(0)
         numbers = [torch.arange(n.size, device=self.device).reshape(n.shape) + a for n, a in zip(inputs, starts, strict=False)]
         moved = function(*numbers)
-        if len(inputs) == 1:
-            return self._picked(name, inputs[0], moved)
-        if moved.numel() != int(starts[-1]) or len(moved.unique()) != moved.numel():
-            return self.affine(name, inputs, function, function)
-        places = moved.flatten().argsort().split(counts[1:])
-        if moved.numel() * max(counts) <= LARGEST_MATRIX // 16:
-            plain = self.affine(name, inputs, function, function)
-            assert isinstance(plain, Affine)
-            self.nodes[-1] = joined = replace(plain, joins=places)
-            return joined
-        none = torch.zeros(moved.shape, dtype=torch.float64, device=self.device)
-        return self._keep(
-            Affine(len(self.nodes), name, tuple(inputs), tuple(moved.shape), function, function, none, none, None, None, False, places)
-        )
-
-    def _picked(self, name: str, source: Node, which: Tensor) -> Node:
-        """A node whose elements are those of the source with these numbers; what the source only moved is taken from where it was."""
-        if isinstance(source, Affine) and source.picks is not None:
-            return self._picked(name, source.inputs[0], source.picks[which])
-        if isinstance(source, Affine) and source.joins is not None:
-            for inner, places in zip(source.inputs, source.joins, strict=True):
-                back = torch.full((source.size,), -1, device=self.device)
-                back[places] = torch.arange(len(places), device=self.device)
-                if bool((back[which] >= 0).all()):
-                    return self._picked(name, inner, back[which])
-        picks, shape = which.flatten(), tuple(which.shape)
-
-        def function(v: Tensor) -> Tensor:
-            return v.flatten()[picks].reshape(shape)
-
-        none = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        return self._keep(Affine(len(self.nodes), name, (source,), shape, function, function, none, none, None, picks, False))
+        node = copied(len(self.nodes), name, inputs, moved.shape, moved.flatten())
+        # What another only moved is taken from where it was.
+        while node.moves and isinstance(source := node.inputs[0], Affine) and source.copies:
+            direct = node.after(source)
+            if direct is None or not direct.moves:
+                break
+            node = direct
+        return self._keep(node)
 
     def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
         return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
@@ -172,21 +70,6 @@ class Graph:
     def _keep(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
-
-
-def _moves(offset: Tensor, matrices: tuple[Tensor, ...] | None) -> Tensor | None:
-    """For a map that only moves elements of one input about, the place each comes from."""
-    if matrices is None or len(matrices) != 1 or bool(offset.any()):
-        return None
-    (matrix,) = matrices
-    moves = bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
-    return matrix.argmax(1) if moves else None
-
-
-def _adds(offset: Tensor, matrices: tuple[Tensor, ...] | None) -> bool:
-    if matrices is None or len(matrices) < 2 or bool(offset.any()):
-        return False
-    return all(m.shape[0] == m.shape[1] and bool((m == torch.eye(len(m), dtype=m.dtype, device=m.device)).all()) for m in matrices)
 
 
 @dataclass(frozen=True)
@@ -267,28 +150,6 @@ def _keep_what_is_read(graph: Graph) -> None:
     graph.nodes = [node for node in graph.nodes if node in read]
     for place, node in enumerate(graph.nodes):
         object.__setattr__(node, "place", place)
-
-
-def exact_nodes(nodes: list[Node]) -> set[Node]:
-    """Moves and sums copy coefficients. They are free of rounding where the copies meet nothing they would have to be added to: the
-    source has no other reader, or its readers move different elements of it."""
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for source in node.inputs:
-            readers.setdefault(source, []).append(node)
-
-    def apart(source: Node) -> bool:
-        moves = [r.picks for r in readers[source] if isinstance(r, Affine) and r.picks is not None]
-        taken = torch.cat(moves) if moves else torch.zeros(0)
-        return len(readers[source]) == 1 or (len(moves) == len(readers[source]) and len(taken.unique()) == len(taken))
-
-    def copies(node: Node) -> bool:
-        # A move that reads one element twice adds their coefficients up.
-        return isinstance(node, Affine) and (
-            node.adds or node.joins is not None or (node.picks is not None and len(node.picks.unique()) == len(node.picks))
-        )
-
-    return {node for node in nodes if copies(node) and all(apart(source) for source in node.inputs)}
 
 
 def _refuse_rounding(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:

@@ -4,11 +4,11 @@ import copy
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from holdfast.bounding.graph import agreement
-from holdfast.bounding.graph.graph import Affine, Graph, Node, Transform, build, exact_nodes
+from holdfast.bounding.graph.affine import Affine, exact_nodes
+from holdfast.bounding.graph.graph import Graph, Node, build
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, InTurn, OneByOne
 from holdfast.region import Region
@@ -61,48 +61,14 @@ def fused(graph: Graph) -> Graph:
     shorter, known = Graph(device=graph.device, folded=graph.folded, ending=graph.ending), dict[Node, Node]()
     for node in graph.nodes:
         inputs = tuple(known[source] for source in node.inputs)
+        made: Node = replace(node, place=len(shorter.nodes), inputs=inputs)
         last = inputs[0] if inputs else None
-        made: Node
-        if _shifts(node) and _maps(last) and readers[node.inputs[0]] == 1 and last is shorter.nodes[-1]:
-            shorter.nodes.pop()
-            made = _joined(last, node)
-        else:
-            made = replace(node, place=len(shorter.nodes), inputs=inputs)
+        if isinstance(made, Affine) and made.factor == 1 and last is shorter.nodes[-1] and readers[node.inputs[0]] == 1:
+            one = made.after(last) if isinstance(last, Affine) else None
+            if one is not None:
+                shorter.nodes.pop()
+                made = one
         shorter.nodes.append(made)
         known[node] = made
     shorter.exact = exact_nodes(shorter.nodes)
     return shorter
-
-
-def _shifts(node: Node) -> bool:
-    """x + b, nothing else."""
-    if not isinstance(node, Affine) or node.matrices is None or len(node.matrices) != 1:
-        return False
-    (matrix,) = node.matrices
-    return matrix.shape[0] == matrix.shape[1] and torch.equal(matrix, torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
-
-
-def _maps(node: Node | None) -> bool:
-    return isinstance(node, Affine) and node.matrices is not None and node.joins is None and not bool(node.offset_size.any())
-
-
-def _joined(inner: Node, outer: Node) -> Affine:
-    assert isinstance(inner, Affine)
-    assert isinstance(outer, Affine)
-    return replace(
-        inner,
-        name=outer.name,
-        shape=outer.shape,
-        function=_after(outer.function, inner.function),
-        magnitude=_after(outer.magnitude, inner.magnitude),
-        offset=outer.offset,
-        offset_size=outer.offset_size,
-    )
-
-
-def _after(second: Transform, first: Transform) -> Transform:
-    def both(*values: Tensor) -> Tensor:
-        made: Tensor = second(first(*values))
-        return made
-
-    return both

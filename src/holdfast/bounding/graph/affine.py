@@ -1,0 +1,414 @@
+"""Affine maps y = J_1 x_1 + ... + J_n x_n + b, forwards and back, plain and in absolute values. How J is kept is known here only.
+
+Vectors are flat and lie along one axis, the last if not said: values of input k are (..., its size, ...), rows of coefficients of y are
+(..., size). Every product is computed as sums in some order, so that docs/rounding.md applies: `terms` is the length of those forward.
+
+A map that only moves elements about needs their numbers; a sum of its inputs nothing at all; where J is small it is kept, since a product
+of matrices beats everything; all else goes forward as a jvp and back as a vjp of the function.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.node import Node
+
+Transform = Callable[..., Tensor]
+AT_ONCE = 256  # vectors that go forward through a function together
+Place = slice | Tensor  # of elements along an axis: a slice where they are neighbours in order
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Node, ABC):
+    """J x + b, of all inputs together."""
+
+    copies: ClassVar[bool] = False  # every element is a copy of one of some input: nothing is computed, numbers of any type may go forward
+    sums: ClassVar[bool] = False  # it is the sum of its inputs, nothing else
+    small: ClassVar[bool] = True  # many vectors may be carried forward at once, in any arithmetic
+
+    shift: Tensor | None  # (size,): b; None where it is zero
+    _weight: Tensor | None  # (size,): |b|, more than |shift| where b is a sum whose terms cancel; None where it is zero
+
+    # ---- forwards
+
+    def forward(self, values: Sequence[Tensor], axis: int = -1, *, shift: bool = True) -> Tensor:
+        """J values + b, or without b."""
+        found = self._linear(values, axis, absolute=False)
+        return found if self.shift is None or not shift else found + _along(self.shift, found, axis)
+
+    def forward_absolute(self, values: Sequence[Tensor], axis: int = -1, *, shift: bool = True) -> Tensor:
+        """|J| values + |b| for values >= 0, or without |b|: at least the size of all that is added up in `forward` of such values."""
+        found = self._linear(values, axis, absolute=True)
+        return found if self._weight is None or not shift else found + _along(self._weight, found, axis)
+
+    @abstractmethod
+    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+        """J_k value, or |J_k| value: what input k adds. support: the elements of the value that are not zero, if that is known."""
+
+    def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
+        total = self.part(0, values[0], axis, absolute=absolute)
+        for k, value in enumerate(values[1:], 1):
+            total = total + self.part(k, value, axis, absolute=absolute)
+        return total
+
+    # ---- back
+
+    @abstractmethod
+    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+        """rows J_k, or rows |J_k|, for every input or for these: rows . y = sum over k of (rows J_k) . x_k + rows . b."""
+
+    def _which(self, only: Sequence[int] | None) -> list[int]:
+        return list(range(len(self.inputs)) if only is None else only)
+
+    def back_into(self, rows: Tensor, whole: Tensor) -> None:
+        """whole += rows J, in place, for a map of one input."""
+        whole += self.back(rows)[0]
+
+    def rows(self, chosen: Tensor) -> list[Tensor] | None:
+        """chosen (...) elements -> for each input (..., its size) their rows of J; None where they are not at hand."""
+        return None
+
+    # ---- what it is
+
+    @property
+    def moves(self) -> bool:
+        """Whether it copies elements of one input only."""
+        return self.copies and len(self.inputs) == 1
+
+    @property
+    def exact_back(self) -> bool:
+        """Whether `back` only copies coefficients, so that nothing is rounded."""
+        return False
+
+    @property
+    def factor(self) -> float | None:
+        """The number s where it is s x + b of its only input x, of any shape; else None."""
+        return None
+
+    @property
+    @abstractmethod
+    def terms(self) -> int:
+        """How many numbers an element of it is at most the sum of, b not counted."""
+
+    # ---- two maps as one
+
+    def after(self, inner: "Affine") -> "Affine | None":
+        """This map of what `inner`, its only input, computes, as one map; None where that is unknown or would have to be rounded."""
+        return None
+
+    def _selected(self, which: Tensor, by: Node) -> "Affine | None":
+        """Some elements of this map, for the node `by`, which picks them. Inputs that none of them reads are dropped."""
+        return None
+
+    def _shifted(self, by: "Affine") -> "Affine | None":
+        """This map and then the shift of `by`."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Copy(Affine):
+    """Elements of the inputs, moved about."""
+
+    copies = True
+    _origin: Tensor  # (size,): where each comes from among the elements of all inputs, laid end to end
+
+    @cached_property
+    def _places(self) -> list[tuple[Place, Place]]:
+        """For each input: the elements of this node that are copies of it, and the elements they are copies of."""
+        found, begin = [], 0
+        for source in self.inputs:
+            mine = (self._origin >= begin) & (self._origin < begin + source.size)
+            places = mine.nonzero().flatten()
+            found.append((_place(places), _place(self._origin[places] - begin)))
+            begin += source.size
+        return found
+
+    def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
+        if len(values) == 1:
+            return _taken(values[0], self._places[0][1], axis)
+        return torch.cat(list(values), axis).index_select(axis, self._origin)
+
+    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+        places, elements = self._places[k]
+        taken = _taken(value, elements, axis)
+        if len(self.inputs) == 1:
+            return taken
+        shape = list(value.shape)
+        shape[axis] = self.size
+        return value.new_zeros(shape).index_copy(axis, _numbers(places, value.device), taken)
+
+    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+        return [self._back(rows, k) for k in self._which(only)]
+
+    def _back(self, rows: Tensor, k: int) -> Tensor:
+        places, elements = self._places[k]
+        taken = rows if len(self.inputs) == 1 else _taken(rows, places, -1)
+        if isinstance(elements, slice) and elements == slice(0, self.inputs[k].size):
+            return taken
+        whole = rows.new_zeros((*rows.shape[:-1], self.inputs[k].size))
+        if isinstance(elements, slice) or self.exact_back:
+            whole[..., elements] = taken
+            return whole
+        return whole.index_add(-1, elements, taken)
+
+    def back_into(self, rows: Tensor, whole: Tensor) -> None:
+        ((_, elements),) = self._places
+        if isinstance(elements, slice) or self.exact_back:
+            whole[..., elements] += rows
+        else:
+            whole.index_add_(-1, elements, rows)
+
+    @cached_property
+    def exact_back(self) -> bool:
+        return len(self._origin.unique()) == len(self._origin)  # what is read twice has its coefficients added up
+
+    @property
+    def terms(self) -> int:
+        return 1
+
+    def after(self, inner: Affine) -> Affine | None:
+        return inner._selected(self._origin, self) if len(self.inputs) == 1 else None
+
+    def _selected(self, which: Tensor, by: Node) -> Affine:
+        origin, inputs, begin, end = self._origin[which], [], 0, 0
+        parts = origin.clone()
+        for source in self.inputs:
+            mine = (origin >= begin) & (origin < begin + source.size)
+            if bool(mine.any()):
+                parts[mine] += end - begin
+                inputs.append(source)
+                end += source.size
+            begin += source.size
+        return _Copy(by.place, by.name, tuple(inputs), by.shape, None, None, parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sum(Affine):
+    """The sum of the inputs."""
+
+    sums = True
+
+    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+        return value
+
+    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+        return [rows for _ in self._which(only)]
+
+    @property
+    def exact_back(self) -> bool:
+        return True
+
+    @property
+    def terms(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Matrix(Affine):
+    """One matrix for each input."""
+
+    _matrices: tuple[Tensor, ...]  # (size, size of the input) each
+
+    @cached_property
+    def _kept(self) -> dict[tuple[bool, torch.dtype], tuple[Tensor, ...]]:
+        return {(False, torch.float64): self._matrices}
+
+    def _as(self, absolute: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """The matrices or their absolute values in some arithmetic, made when they are asked for first."""
+        if (absolute, dtype) not in self._kept:
+            self._kept[absolute, dtype] = tuple((m.abs() if absolute else m).to(dtype) for m in self._matrices)
+        return self._kept[absolute, dtype]
+
+    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+        matrix = self._as(absolute, value.dtype)[k]
+        if support is not None and 4 * len(support) <= 3 * matrix.shape[1]:
+            value, matrix = value.index_select(axis, support), matrix[:, support]
+        return _times(matrix, value, axis)
+
+    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+        matrices = self._as(absolute, rows.dtype)
+        return [rows @ matrices[k] for k in self._which(only)]
+
+    def rows(self, chosen: Tensor) -> list[Tensor] | None:
+        return [m[chosen] for m in self._matrices]
+
+    @cached_property
+    def factor(self) -> float | None:
+        matrix = self._matrices[0]
+        if len(self._matrices) > 1 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+            return None
+        first = matrix[0, 0]
+        alone = int((matrix != 0).sum()) == len(matrix) and bool((matrix.diagonal() == first).all())
+        return float(first) if alone else None
+
+    @cached_property
+    def terms(self) -> int:
+        return int(sum((m != 0).sum(1) for m in self._matrices).max())  # type: ignore[union-attr]
+
+    def after(self, inner: Affine) -> Affine | None:
+        return inner._shifted(self) if self.factor == 1 else None
+
+    def _selected(self, which: Tensor, by: Node) -> Affine:
+        matrices = [m[which] for m in self._matrices]
+        read = [k for k, m in enumerate(matrices) if bool(m.any())]
+        shift, weight = (None if b is None else b[which] for b in (self.shift, self._weight))
+        inputs, kept = tuple(self.inputs[k] for k in read), tuple(matrices[k] for k in read)
+        return _Matrix(by.place, by.name, inputs, by.shape, shift, weight, kept)
+
+    def _shifted(self, by: Affine) -> Affine | None:
+        if self._weight is not None:
+            return None  # two shifts would have to be added up
+        return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight)
+
+
+@dataclass(frozen=True, eq=False)
+class _Function(Affine):
+    """A function of one point, which keeps the batch axis that operators expect at size one, and |J| m + |b| for m >= 0."""
+
+    small = False
+    _function: Transform
+    _magnitude: Transform
+
+    def _at(self, absolute: bool, like: Tensor) -> tuple[Transform, list[Tensor]]:
+        """The function and a point from which to go: magnitudes need only be affine where they are positive."""
+        function, height = (self._magnitude, 1.0) if absolute else (self._function, 0.0)
+        return function, [torch.full(source.shape, height, dtype=like.dtype, device=like.device) for source in self.inputs]
+
+    def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
+        return self._pushed(self._which(None), values, axis, absolute)
+
+    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+        return self._pushed([k], [value], axis, absolute)
+
+    def _pushed(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
+        """The derivative along these inputs: what an affine function adds there, b left out."""
+        function, at = self._at(absolute, values[0])
+        flat = [v.movedim(axis, -1) for v in values]
+        lead = flat[0].shape[:-1]
+
+        def one(*tangents: Tensor) -> Tensor:
+            found: Any = torch.func.jvp(_of(function, at, which), tuple(at[k] for k in which), tangents)
+            return found[1].flatten()  # type: ignore[no-any-return]
+
+        with torch.backends.cudnn.flags(enabled=False):
+            made = torch.func.vmap(one, chunk_size=AT_ONCE)(
+                *(v.reshape(-1, *self.inputs[k].shape) for k, v in zip(which, flat, strict=True))
+            )
+        return made.reshape(*lead, self.size).movedim(-1, axis)
+
+    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+        which = self._which(only)
+        function, at = self._at(absolute, rows)
+        # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
+        with torch.backends.cudnn.flags(enabled=False):
+            _, pulled = torch.func.vjp(_of(function, at, which), *(at[k] for k in which))  # type: ignore[misc]
+            found = torch.func.vmap(pulled)(rows.reshape(-1, *self.shape))
+        return [part.reshape(*rows.shape[:-1], self.inputs[k].size) for k, part in zip(which, found, strict=True)]
+
+    @property
+    def terms(self) -> int:
+        return sum(source.size for source in self.inputs)
+
+
+# ---- making them
+
+
+def mapped(
+    place: int, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, device: torch.device, keep: int
+) -> Affine:
+    """The map that a function of its inputs computes, J x + b; magnitude(*m) = |J| m + |b| for m >= 0. Matrices of at most `keep` elements
+    are looked at, and kept where they are no simpler map."""
+    zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
+    offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
+    weight = magnitude(*zeros)
+    assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
+    shift, heavy = (b.flatten() if bool(b.any()) else None for b in (offset, weight))
+    first = place, name, tuple(inputs), tuple(offset.shape), shift, heavy
+    size = offset.numel()
+    if size * max(n.size for n in inputs) > keep:
+        return _Function(*first, function, magnitude)
+    unit = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *offset.shape)
+    matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
+    if shift is None and len(matrices) == 1 and _moves(matrices[0]):
+        return _Copy(*first, matrices[0].argmax(1))
+    if shift is None and len(matrices) > 1 and all(_is_one(m) for m in matrices):
+        return _Sum(*first)
+    return _Matrix(*first, matrices)
+
+
+def copied(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:
+    """Copies of elements of the inputs: origin (size,) says where each is among those of all inputs, laid end to end."""
+    return _Copy(place, name, tuple(inputs), tuple(shape), None, None, origin)
+
+
+def exact_nodes(nodes: list[Node]) -> set[Node]:
+    """Moves and sums copy coefficients. They are free of rounding where the copies meet nothing they would have to be added to: the
+    source has no other reader, or its readers move different elements of it."""
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for source in node.inputs:
+            readers.setdefault(source, []).append(node)
+
+    def apart(source: Node) -> bool:
+        moves = [r._origin for r in readers[source] if isinstance(r, _Copy) and r.moves]
+        taken = torch.cat(moves) if moves else torch.zeros(0)
+        return len(readers[source]) == 1 or (len(moves) == len(readers[source]) and len(taken.unique()) == len(taken))
+
+    return {node for node in nodes if isinstance(node, Affine) and node.exact_back and all(apart(source) for source in node.inputs)}
+
+
+def _moves(matrix: Tensor) -> bool:
+    return bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
+
+
+def _is_one(matrix: Tensor) -> bool:
+    return matrix.shape[0] == matrix.shape[1] and bool((matrix == torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)).all())
+
+
+# ---- vectors along an axis
+
+
+def _along(vector: Tensor, like: Tensor, axis: int) -> Tensor:
+    """(n,) as a tensor that is added along this axis."""
+    return vector.to(like.dtype).reshape([-1 if k == axis % like.dim() else 1 for k in range(like.dim())])
+
+
+def _times(matrix: Tensor, value: Tensor, axis: int) -> Tensor:
+    """matrix times the vectors along this axis."""
+    axis %= value.dim()
+    if axis == value.dim() - 1:
+        return value @ matrix.t()
+    made = matrix @ value.flatten(axis + 1)
+    return made.reshape(*value.shape[:axis], matrix.shape[0], *value.shape[axis + 1 :])
+
+
+def _place(numbers: Tensor) -> Place:
+    """Neighbours in order as a slice."""
+    first, count = int(numbers[0]) if len(numbers) else 0, len(numbers)
+    in_order = torch.equal(numbers, torch.arange(first, first + count, device=numbers.device))
+    return slice(first, first + count) if in_order else numbers
+
+
+def _numbers(place: Place, device: torch.device) -> Tensor:
+    return torch.arange(place.start, place.stop, device=device) if isinstance(place, slice) else place
+
+
+def _taken(value: Tensor, place: Place, axis: int) -> Tensor:
+    return value.narrow(axis, place.start, place.stop - place.start) if isinstance(place, slice) else value.index_select(axis, place)
+
+
+def _of(function: Transform, at: list[Tensor], which: list[int]) -> Transform:
+    """The function of these inputs alone, the others held."""
+
+    def alone(*some: Tensor) -> Tensor:
+        values = list(at)
+        for k, value in zip(which, some, strict=True):
+            values[k] = value
+        return function(*values)
+
+    return alone

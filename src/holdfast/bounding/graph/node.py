@@ -1,0 +1,33 @@
+"""The nodes of a graph: its input, functions between two planes, and affine maps, which have a module of their own (`affine`)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.bounding.relax import Relaxation
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One step of the graph; `place` rises along every edge."""
+
+    place: int
+    name: str
+    inputs: tuple["Node", ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Entry(Node):
+    """The network's input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed(Node):
+    """value = relaxation.function(*inputs), element by element, between two planes."""
+
+    relaxation: Relaxation

@@ -1,0 +1,71 @@
+"""The two ways through a graph. What is carried along is the parameter; its rounding is analysed in docs/rounding.md.
+
+Backwards, from rows of some node to the input: planes (`crown.Walk`), the weights of planes (`split_score`), intervals of gradients
+(`gradient`). Forwards, from the input to every node: intervals (`crown.Intervals`), affine forms (`crown_within`), second-order models
+(`second_order`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
+
+Carried = TypeVar("Carried")
+
+
+class Backward(ABC, Generic[Carried]):
+    """Something on its way back to the input."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.pending: dict[Node, Carried] = {}  # what has arrived at a node and has not gone on yet
+
+    def walk(self, place: int) -> None:
+        """Take everything that is pending at this place and before it back to the input, the last node first."""
+        for node in reversed(self.graph.nodes[1 : place + 1]):
+            if node not in self.pending:
+                continue
+            carried = self.pending.pop(node)
+            if isinstance(node, Relaxed):
+                self.through_function(node, carried)
+            else:
+                assert isinstance(node, Affine)
+                self.through_map(node, carried)
+
+    @abstractmethod
+    def through_function(self, node: Relaxed, carried: Carried) -> None:
+        """Hand what has arrived at a function on to its arguments."""
+
+    @abstractmethod
+    def through_map(self, node: Affine, carried: Carried) -> None:
+        """Hand what has arrived at an affine map on to its inputs."""
+
+
+class Forward(ABC):
+    """Something that is found out about every node from what is known of those it reads."""
+
+    def visit(self, node: Node) -> None:
+        if isinstance(node, Entry):
+            self.enter(node)
+        elif isinstance(node, Affine):
+            self.through_map(node)
+        else:
+            assert isinstance(node, Relaxed)
+            self.through_function(node)
+
+    @abstractmethod
+    def enter(self, node: Entry) -> None: ...
+
+    @abstractmethod
+    def through_map(self, node: Affine) -> None: ...
+
+    @abstractmethod
+    def through_function(self, node: Relaxed) -> None: ...
+
+
+def forward(nodes: Iterable[Node], *carriers: Callable[[Node], None]) -> None:
+    """Visit node after node, each by all carriers in turn, so that one may use what those before it found."""
+    for node in nodes:
+        for visit in carriers:
+            visit(node)

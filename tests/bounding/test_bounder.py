@@ -1,0 +1,73 @@
+"""Every bounder answers the same question, and no point of a region contradicts any of them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from bounds_regions import KINDS, hostile, regions, seeded
+from bounds_zoo import ZOO, network, values
+from torch import Tensor
+
+from holdfast.bounding.bounder import AffineForms, Bounder, ClosedForm, SecondOrder
+from holdfast.bounding.crown import lower_bound, propagate
+from holdfast.bounding.graph.graph import Graph, build
+from holdfast.bounding.second_order import Quadratic
+from holdfast.region import Region
+
+BOUNDERS: dict[str, Callable[[Graph], Bounder]] = {
+    "closed form": ClosedForm,
+    "forms": AffineForms,
+    "forms and walks": lambda graph: AffineForms(graph, walks=True),
+    "second order": lambda graph: SecondOrder(Quadratic(graph)),
+}
+
+
+def asked(graph: Graph, region: Region, seed: int) -> Tensor:
+    outputs = graph.output.size
+    rows = torch.cat([torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=seeded(seed))]).double()
+    return rows.expand(len(region), *rows.shape).contiguous()
+
+
+@pytest.mark.parametrize("place", range(len(ZOO)), ids=list(ZOO))
+def test_no_point_lies_below_any_bound_nor_below_its_planes(place: int) -> None:
+    name = list(ZOO)[place]
+    shape = ZOO[name].shape
+    graph = build(network(name)[1], torch.zeros(1, *shape))
+    offered = regions(shape, place)
+    kinds = [KINDS[(place * 3 + k * 7) % len(KINDS)] for k in range(1 if "both ways" in name or "two layers" in name else 2)]
+    for region in (offered[kind] for kind in kinds if kind in offered):
+        rows = asked(graph, region, place)
+        points = hostile(graph, region, rows, place)
+        met = values(graph, points.flatten(0, 1))[graph.output].reshape(len(points), len(region), -1)
+        score = torch.einsum("bro,nbo->nbr", rows, met)
+        for kind, make in BOUNDERS.items():
+            least, planes = make(graph).bound(region, rows)
+            assert least.shape == rows.shape[:2]
+            assert not least.isnan().any()
+            assert (least <= score).all(), kind
+            if planes is not None:
+                below = torch.einsum("brk,nbk->nbr", planes.coefficients.flatten(2), points.double().flatten(2)) + planes.constant
+                size = torch.einsum("brk,nbk->nbr", planes.coefficients.abs().flatten(2), points.double().abs().flatten(2))
+                assert not (below > score + 1e-12 * (1 + size + planes.constant.abs() + score.abs())).any(), kind
+
+
+@pytest.mark.parametrize("name", ["relu", "lstm", "residual"])
+def test_bounders_say_something(name: str) -> None:
+    shape = ZOO[name].shape
+    graph, region = build(network(name)[1], torch.zeros(1, *shape)), regions(shape, 5)["box"]
+    rows = asked(graph, region, 0)
+    for kind, make in BOUNDERS.items():
+        assert make(graph).bound(region, rows)[0].isfinite().all(), kind
+    found = lower_bound(graph, propagate(graph, region), rows, torch.zeros(rows.shape[:2], dtype=torch.float64))
+    torch.testing.assert_close(ClosedForm(graph).bound(region, rows)[0], found, rtol=1e-12, atol=1e-12)
+
+
+def test_what_cannot_be_bounded_is_minus_infinity() -> None:
+    name = "constants"  # linear: nothing is left to the second order
+    graph = build(network(name)[1], torch.zeros(1, *ZOO[name].shape))
+    region = regions(ZOO[name].shape, 5)["box"]
+    view = Quadratic(graph)
+    assert view.obstacle is not None
+    least, planes = SecondOrder(view).bound(region, asked(graph, region, 0))
+    assert planes is None
+    assert (least == -torch.inf).all()
