@@ -59,6 +59,7 @@ class Method(ABC, Generic[State]):
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:
         """One step over the whole batch; the state is None when another step would find nothing more."""
 
-    def told(self, problem: Problem, state: State, upper: Tensor) -> State:
-        """Called before every step with the upper ends (batch,) known so far, whoever found them: what lies beyond need not be asked."""
+    def told(self, problem: Problem, state: State, lower: Tensor, upper: Tensor) -> State:
+        """Called before every step with both ends (batch,) float64 that are known so far, whoever found them: what is proved need not be
+        proved again, and what lies beyond a witness need not be asked."""
         return state

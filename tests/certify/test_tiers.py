@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast import clock
 from holdfast.api.radius import default_methods
 from holdfast.certify.tighten import quadratic_of
 from holdfast.region import Ball, Box, Frames
@@ -129,3 +130,86 @@ def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quadratic_of(problem).obstacle is None
     with pytest.raises(hf.Contradiction):
         hf.solve([problem], [*ATTACKS, hf.Tighten(steps=400, block=100, push=0.2)])
+
+
+METHODS = [hf.Certify(), hf.Tighten(steps=6, block=3), hf.Split(boxes=8, steps=3)]
+
+
+def question(net: hf.Network, x: Tensor, y: Tensor) -> hf.Problem:
+    return hf.Problem(net, Frames(x, torch.zeros(len(x)), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(len(x))))
+
+
+def proved(problem: hf.Problem, method: Any, known: Tensor) -> tuple[Tensor, int]:
+    """What the method proves when it is told before every step that this much is known, and how many steps it takes."""
+    state, claims, steps = method.start(problem, 0), None, 0
+    while state is not None:
+        state, claims = method.step(problem, method.told(problem, state, known, torch.full_like(known, math.inf)))
+        steps += 1
+    assert claims is not None
+    return claims.proved, steps
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_a_search_goes_on_from_what_is_proved(method: Any) -> None:
+    net, x, y = asked(Reader(nn.RNN), (3, 3), count=2)
+    problem = question(net, x, y)
+    alone, _ = proved(problem, method, torch.zeros(2, dtype=torch.float64))
+    below, _ = proved(problem, method, alone * 0.9)
+    assert (below >= alone * 0.97).all()
+    again, steps = proved(problem, method, alone)
+    assert (again >= alone).all()
+    held = torch.cat(
+        [
+            Frames(x, again, math.inf).sample(300, torch.Generator().manual_seed(0)),
+            Frames(x, again, math.inf).vertex(torch.randn(300, *x.shape)),
+        ]
+    )
+    assert (net(held.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all()
+    mixed, _ = proved(problem, method, torch.tensor([math.inf, 0.0], dtype=torch.float64))  # one row is closed already
+    assert mixed[1] >= alone[1] * 0.97
+    assert steps < 100
+
+
+def test_a_proof_in_real_arithmetic_is_none_of_the_network_as_executed() -> None:
+    net, x, y = asked(Reader(nn.RNN), (3, 3), count=2)
+    problem, method = question(net, x, y), hf.Certify(arithmetic="executed")
+    known = torch.full((2,), 5.0, dtype=torch.float64)
+    assert torch.equal(proved(problem, method, known)[0], proved(problem, method, torch.zeros_like(known))[0])
+
+
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda m: m.name)
+def test_a_step_that_the_clock_ends_claims_only_what_was_proved(method: Any) -> None:
+    """Time for nothing, then for everything: the state goes on as if nothing had happened."""
+    net, x, y = asked(Reader(nn.RNN), (3, 3), count=2)
+    problem = question(net, x, y)
+    usual, _ = proved(problem, method, torch.zeros(2, dtype=torch.float64))
+    state, low, turn = method.start(problem, 0), torch.zeros(2, dtype=torch.float64), 0
+    while state is not None:
+        with clock.within(0.0 if turn % 2 else math.inf):
+            state, claims = method.step(problem, state)
+        assert (claims.proved >= low).all()
+        assert not turn % 2 or (claims.proved <= usual * 1.001).all()
+        low, turn = claims.proved, turn + 1
+    torch.testing.assert_close(low, usual, rtol=1e-3, atol=0)
+
+
+def test_training_taken_up_again_is_the_same_training() -> None:
+    """What Adam remembers is in the state: two blocks of three steps are one of six, and a state that was stepped is as it was."""
+    net, x, y = asked(Reader(nn.RNN), (3, 3), count=2)
+    problem = question(net, x, y)
+    found = []
+    for block in (3, 6):
+        method = hf.Tighten(steps=6, block=block)
+        state = method.start(problem, 0)
+        while state.search is not None:
+            state, _ = method.advance(problem, state)
+        before = {key: value.clone() for key, value in state.bends.items()}
+        after = method._train(problem, state)
+        assert all(torch.equal(before[key], value) for key, value in state.bends.items())
+        if block == 3:
+            once, twice = method._train(problem, after), method._train(problem, after)
+            assert all(torch.equal(once.bends[key], value) for key, value in twice.bends.items())
+            after = once
+        found.append(after)
+    for key, value in found[0].bends.items():
+        torch.testing.assert_close(value, found[1].bends[key])

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast import batch
+from holdfast import batch, clock
 from holdfast.bounding.graph.graph import build
 from holdfast.errors import BadInput
 from holdfast.hamming import budget_split
-from holdfast.hamming.branch import Branch
+from holdfast.hamming.branch import Branch, Tree
 from holdfast.hamming.budget_split import BudgetSplit, Domains, Question, region_of
 from holdfast.hamming.chain import chain_of
 from holdfast.hamming.greedy import Greedy
@@ -372,13 +372,47 @@ def test_rows_do_not_disturb_each_other() -> None:
 def test_what_others_found_ends_the_search() -> None:
     problem = asked(small_cnn(0), pixels(inputs(0, 2, (1, 4, 4)), axes=(0,)))
     method = Branch()
-    state = method.told(problem, method.start(problem, 0), torch.tensor([0.0, math.inf]))
+    state = method.told(problem, method.start(problem, 0), torch.zeros(2), torch.tensor([0.0, math.inf]))
     assert set(state.frontier.task.tolist()) == {1}
-    state = method.told(problem, state, torch.tensor([0.0, 0.0]))
+    state = method.told(problem, state, torch.zeros(2), torch.tensor([0.0, 0.0]))
     over, claims = method.step(problem, state)
     assert over is None
     assert claims.proved is not None
     assert claims.proved.tolist() == [0, 0]
+
+
+def test_what_others_proved_is_not_proved_again() -> None:
+    """Whatever count below the truth is known from elsewhere, the answers are the same; and where all is known, nothing is asked."""
+    problem = asked(deep_cnn(3), pixels(inputs(3, 3, (1, 4, 4)), axes=(0,)))
+    truth = torch.tensor([b.lower.value for b in brackets(problem)], dtype=torch.float64)
+    most, method = torch.full_like(truth, math.inf), Branch()
+    for known in (torch.zeros_like(truth), truth - 1, truth):
+        state: Tree | None = method.told(problem, method.start(problem, 0), known, most)
+        while state is not None:
+            assert (state.safe >= torch.nan_to_num(known, posinf=16)).all()
+            state, claims = method.step(problem, state)
+        assert claims.proved is not None
+        assert torch.equal(claims.proved, torch.nan_to_num(truth, posinf=16))
+    state = method.told(problem, method.start(problem, 0), truth, truth)
+    assert len(state.frontier) == 0
+
+
+def test_a_look_that_the_clock_ends_proves_nothing_and_loses_nothing() -> None:
+    problem = asked(deep_cnn(3), pixels(inputs(3, 3, (1, 4, 4)), axes=(0,)))
+    truth = torch.nan_to_num(torch.tensor([b.lower.value for b in brackets(problem)]), posinf=16)
+    method = Branch(nodes_at_once=8)
+    state, claims = method.start(problem, 0), None
+    for turn in itertools.count():
+        before = state
+        with clock.within(0.0 if turn % 2 else math.inf):
+            state, claims = method.step(problem, before)
+        if state is None:
+            break
+        if turn % 2:  # nothing was looked at, so all of it still waits
+            assert torch.equal(state.safe, before.safe)
+            assert sorted(state.frontier.task.tolist()) == sorted(before.frontier.task.tolist())
+    assert claims.proved is not None
+    assert torch.equal(claims.proved, truth.double())
 
 
 def test_what_it_cannot_do_it_says() -> None:

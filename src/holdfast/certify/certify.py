@@ -33,7 +33,7 @@ class Search:
 
     low: Tensor  # (batch,)
     high: Tensor  # (batch,)
-    low_score: Tensor
+    low_score: Tensor  # NaN where others proved it
     high_score: Tensor  # NaN before any radius failed
     first: Tensor  # the score at the input itself
     linear: Tensor  # where the score would vanish if it fell as fast everywhere as it does there
@@ -73,6 +73,13 @@ class Certify(Method[Search]):
         # A score that is linear hardly falls slower further out; a probability may.
         end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
         return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, 0)
+
+    def told(self, problem: Problem, state: Search, lower: Tensor, upper: Tensor) -> Search:
+        """The search goes on from what is proved, unless that speaks of another arithmetic."""
+        better = lower.isfinite() & (lower > state.low)
+        if problem.goal == "worst" or self.arithmetic == "executed" or not bool(better.any()):
+            return state
+        return replace(state, low=torch.where(better, lower, state.low), low_score=torch.where(better, torch.nan, state.low_score))
 
     def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
         if problem.goal == "worst":
@@ -136,7 +143,8 @@ def _next_radius(family: Family, state: Search) -> Tensor:
     if isinstance(family, Sparse | Words):  # radii that count
         return plain
     if state.round == 0:
-        return state.linear * _usual_share(family)
+        first = state.linear * _usual_share(family)
+        return torch.where(first > state.low, first, plain)
     # From one known score and the slope at the input: first - first / linear r - b r^2 = 0.
     known = torch.where(state.low > 0, state.low, state.high)
     score = torch.where(state.low > 0, state.low_score, state.high_score)

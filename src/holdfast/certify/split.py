@@ -64,8 +64,16 @@ class Split(Method[Splitting]):
 
     def start(self, problem: Problem, seed: int) -> Splitting:
         training = self._tighten.start(problem, seed)
-        none = training.low
-        return Splitting(training, none, radius=none, push=torch.full_like(none, 0.04), cuts=none)
+        none = torch.zeros_like(training.low)
+        return Splitting(training, training.low, radius=none, push=torch.full_like(none, 0.04), cuts=none)
+
+    def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
+        """An attempt at a radius that is proved already gives way to a larger one."""
+        training, better = self._tighten.told(problem, state.training, lower, upper), lower.isfinite() & (lower > state.low)
+        state = replace(state, training=training, low=torch.where(better, lower, state.low))
+        if state.frontier is None or not bool(better.any()):
+            return state
+        return self._attempting(problem, state, better & (lower >= state.radius))
 
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
@@ -77,8 +85,9 @@ class Split(Method[Splitting]):
             return state if state.frontier else None, claims
         question = _Question(problem, graph_of(problem), state.training.best)
         frontier, points = _SecondOrder().advance(question, state.frontier)
-        before, waiting, cut = (task.bincount(minlength=len(problem)) for task in (state.frontier.task, frontier.task, points.task))
-        cuts, ahead = state.cuts + cut, torch.zeros_like(state.low).index_add(0, frontier.task, frontier.ahead)
+        before, waiting, left = (task.bincount(minlength=len(problem)) for task in (state.frontier.task, frontier.task, points.task))
+        cuts = state.cuts if clock.passed() else state.cuts + left
+        ahead = torch.zeros_like(state.low).index_add(0, frontier.task, frontier.ahead)
         stuck = torch.zeros_like(before, dtype=torch.bool)
         stuck[list(frontier.given_up)] = True
         proved = (before > 0) & (waiting == 0) & ~stuck
@@ -130,17 +139,19 @@ class _SecondOrder(Halving[_Question, Halves]):
 
     def bound(self, question: _Question, parts: Halves) -> Seen[Halves]:
         proved, least, gain = torch.zeros_like(parts.open[:, 0]), parts.bound.clone(), torch.zeros_like(parts.lower)
+        ahead = parts.ahead.clone()
         kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]  # models hold only what moves
         look = _by_models if question.bends else _by_planes
         for kind in kinds.unique():
             if not clock.passed():
                 some = (kinds == kind).nonzero().flatten()
-                proved[some], least[some], gain[some] = look(question, batch.take(parts, some))
-        least, gain = torch.nan_to_num(least, -torch.inf), torch.nan_to_num(gain, 0.0, 0.0, 0.0).flatten(1)
-        levels = -1.5 * least / gain.amax(1).clamp_min(1e-300)
-        seen = replace(parts, open=~proved[:, None], bound=least, ahead=2 ** levels.clamp(0, 60) / 2)  # half of them for each half
+                proved[some], found, slopes = look(question, batch.take(parts, some))
+                least[some], gain[some] = torch.nan_to_num(found, -torch.inf), torch.nan_to_num(slopes, 0.0, 0.0, 0.0)
+                levels = -1.5 * least[some] / gain[some].flatten(1).amax(1).clamp_min(1e-300)
+                ahead[some] = 2 ** levels.clamp(0, 60) / 2  # half of them for each half
         lower, upper = parts.lower[~proved], parts.upper[~proved]
-        return Seen(seen, gain, Points(lower / 2 + upper / 2, lower, upper, parts.task[~proved]))
+        points = Points(lower / 2 + upper / 2, lower, upper, parts.task[~proved])
+        return Seen(replace(parts, open=~proved[:, None], bound=least, ahead=ahead), gain.flatten(1), points)
 
 
 def _by_models(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,6 +23,8 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Region, Sparse, Words
 
+FURTHER = 1.03  # times what is proved, where training begins
+
 
 @dataclass(frozen=True)
 class Training:
@@ -54,7 +56,17 @@ class Tighten(Method[Training]):
 
     def start(self, problem: Problem, seed: int) -> Training:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
-        return Training(Certify().start(problem, seed), none, none, none, {}, {}, 0)
+        low = none if problem.goal == "radius" else none - torch.inf
+        return Training(Certify().start(problem, seed), low, none, none, {}, {}, 0)
+
+    def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
+        """Training goes on beyond what is proved."""
+        better = lower.isfinite() & (lower > state.low)
+        if not bool(better.any()):
+            return state
+        search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
+        trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
+        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying)
 
     def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
         state, claims = self.advance(problem, state)
@@ -67,7 +79,7 @@ class Tighten(Method[Training]):
         if state.search is not None:
             search, claims = Certify().step(problem, state.search)
             assert claims.proved is not None
-            return self._opened(problem, replace(state, search=search, low=claims.proved)), claims
+            return self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved))), claims
         state = self._train(problem, state)
         state = replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
         return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -78,7 +90,7 @@ class Tighten(Method[Training]):
         if state.search is not None or view.obstacle is not None or isinstance(problem.region, Sparse | Words):
             return state
         bends = view.bends(len(problem), torch.float32)
-        return replace(state, trying=state.low * 1.03, reached=state.low, bends=bends, best=bends)
+        return replace(state, trying=FURTHER * state.low, reached=state.low, bends=bends, best=bends)
 
     def _train(self, problem: Problem, state: Training) -> Training:
         """`block` steps of Adam, every row at its own radius; fewer where the clock says so."""

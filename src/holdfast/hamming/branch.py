@@ -83,9 +83,17 @@ class Branch(Method[Tree]):
         tree = Tree(question, twin, frontier, none, torch.full_like(none, torch.inf), torch.full_like(none, torch.nan))
         return _planted(tree, tree.undecided.nonzero().flatten())
 
-    def told(self, problem: Problem, state: Tree, upper: Tensor) -> Tree:
-        """A count beyond what is known to fail is not tried."""
-        return _pruned(replace(state, broken=torch.minimum(state.broken, upper.to(state.broken) + 1)))
+    def told(self, problem: Problem, state: Tree, lower: Tensor, upper: Tensor) -> Tree:
+        """A count that is proved already is not asked about, nor one beyond what is known to fail."""
+        state = replace(state, broken=torch.minimum(state.broken, upper.to(state.broken) + 1))
+        proved = torch.minimum(lower.to(state.safe).floor(), state.question.free.sum(1))
+        raised = proved > state.safe
+        if not bool(raised.any()):
+            return _pruned(state)
+        frontier = batch.take(state.frontier, ~raised[state.frontier.task])
+        frontier = replace(frontier, given_up=frontier.given_up - set(raised.nonzero().flatten().tolist()))
+        tree = _pruned(replace(state, frontier=frontier, safe=torch.where(raised, proved, state.safe)))
+        return _planted(tree, (raised & tree.undecided).nonzero().flatten())
 
     def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, Claims]:
         if not len(state.frontier):
