@@ -70,8 +70,16 @@ class Split(Method[Splitting]):
 
     def start(self, problem: Problem, seed: int) -> Splitting:
         training = self._tighten.start(problem, seed)
-        none = training.low
-        return Splitting(training, none, radius=none, push=torch.full_like(none, 0.04), cuts=none)
+        none = torch.zeros_like(training.low)
+        return Splitting(training, training.low, radius=none, push=torch.full_like(none, 0.04), cuts=none)
+
+    def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
+        """An attempt at a radius that is proved already gives way to a larger one."""
+        training, better = self._tighten.told(problem, state.training, lower, upper), lower.isfinite() & (lower > state.low)
+        state = replace(state, training=training, low=torch.where(better, lower, state.low))
+        if state.frontier is None or not bool(better.any()):
+            return state
+        return self._attempting(problem, state, better & (lower >= state.radius))
 
     def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
         """An attempt at a radius that is proved already gives way to a larger one."""

@@ -27,6 +27,8 @@ from holdfast.result import Traits
 
 FURTHER = 1.03  # times what is proved, where training begins
 
+FURTHER = 1.03  # times what is proved, where training begins
+
 
 @dataclass(frozen=True)
 class Training:
@@ -62,7 +64,17 @@ class Tighten(Method[Training]):
 
     def start(self, problem: Problem, seed: int) -> Training:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
-        return Training(Certify().start(problem, seed), none, none, none, {}, {}, 0)
+        low = none if problem.goal == "radius" else none - torch.inf
+        return Training(Certify().start(problem, seed), low, none, none, {}, {}, 0)
+
+    def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
+        """Training goes on beyond what is proved."""
+        better = lower.isfinite() & (lower > state.low)
+        if not bool(better.any()):
+            return state
+        search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
+        trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
+        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying)
 
     def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
         """Training goes on beyond what is proved."""

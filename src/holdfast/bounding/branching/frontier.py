@@ -101,9 +101,12 @@ class BranchAndBound(ABC, Generic[Q, F]):
     def advance(self, question: Q, frontier: F) -> tuple[F, Points]:
         """Look at some of the parts."""
         chosen = self._chosen(question, frontier)
+        parts = batch.take(frontier, chosen)
+        count = self.fits(question, parts)
+        chosen, parts = (chosen, parts) if count == len(chosen) else (chosen[:count], batch.take(frontier, chosen[:count]))
         rest = torch.ones_like(frontier.bound, dtype=torch.bool)
         rest[chosen] = False
-        left, points = self.look(question, batch.take(frontier, chosen))
+        left, points = self.look(question, parts)
         both = batch.concatenate([batch.take(frontier, rest), left])
         return replace(both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen)), points
 
@@ -134,7 +137,7 @@ class BranchAndBound(ABC, Generic[Q, F]):
             task = frontier.task[order]
             turn = torch.arange(count, device=order.device) - torch.searchsorted(task, task)
             order = order[turn.argsort(stable=True)[:room]]
-        return order[: self.fits(question, batch.take(frontier, order))]
+        return order
 
 
 def upto(costs: Tensor, room: int) -> int:
