@@ -37,6 +37,8 @@ class Claims:
     checks: tuple[str, ...] = ()
     dtype: str = "torch.float64"  # the arithmetic of what is proved
     aside: Mapping[str, Tensor] = field(default_factory=dict)  # (batch, ...) each: what is kept beside the records
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # that the method chose by itself
+    obstacle: str = ""  # why it goes no further, in words for the user
 
 
 @dataclass(frozen=True)

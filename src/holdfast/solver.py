@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ NOTHING_MOVES = "nothing may change here: the region holds the input alone"
 ASKED_AGAIN = "after the proof the model still answers as it did before"  # else the proof is withdrawn
 SINGLE = 16  # witnesses of a batch that are asked once more alone
 ROUNDING = 8  # units in the last place that the score of an input may be off
+SMALLEST = 5e-324  # above zero: a score that is positive, nobody knows how much
 UNBROKEN = "no change that is allowed breaks it, however large"
 
 
@@ -87,6 +88,7 @@ class _Work:
     faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
+    met: dict[int, Bound] = field(default_factory=dict)  # the lowest witness of a row that some judge does not believe
 
     def records(self, status: Status) -> list[Record]:
         share = len(self.problem)
@@ -100,15 +102,16 @@ class _Work:
             for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
         ]  # fmt: skip
 
-    def settled(self, row: int, stop: Stop) -> bool:
-        bracket = self.brackets[row]
-        if bracket.gap <= stop.gap or row in self.faults:
-            return True
-        return stop.sign and (bracket.lower.value > 0 or self.problem.keys[row].index in self._failing())
-
-    def _failing(self) -> set[int]:
-        """Inputs of which a case is known to have a score that is not positive."""
-        return {key.index for key, bracket in zip(self.problem.keys, self.brackets, strict=True) if bracket.upper.value <= 0}
+    def unsettled(self, stop: Stop) -> list[int]:
+        """The rows of which something is left to ask."""
+        keys = self.problem.keys
+        failing = {key.index for key, bracket in zip(keys, self.brackets, strict=True) if bracket.upper.value <= 0} if stop.sign else set()
+        return [
+            row
+            for row, bracket in enumerate(self.brackets)
+            if bracket.gap > stop.gap and row not in self.faults
+            if not (stop.sign and bracket.lower.value > 0) and keys[row].index not in failing
+        ]
 
     def _status(self, row: int, status: Status) -> Status:
         return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else status
@@ -119,6 +122,7 @@ class _Work:
             return
         try:
             better = self.brackets[row].tightened(lower=lower, upper=upper)
+            better.tightened(upper=self.met.get(row))  # no proof may pass what the network itself gives, whatever its judges say
             self.brackets[row] = better if note is None else replace(better, note=note)
         except Contradiction as error:
             self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
@@ -167,6 +171,7 @@ def solve(
         raise BadInput("two questions share a key; give every row of every problem its own.")
     for problem in asked:
         problem.check()
+    began = time.monotonic()
 
     def chosen(problem: Problem) -> Sequence[Method[Any]]:
         return methods(problem) if callable(methods) else methods
@@ -178,7 +183,7 @@ def solve(
     faults: list[HoldfastError] = []
     parts: list[tuple[_Work, Status]] = []  # of questions that have several: what is found last may better what was found first
     batches = list(_batches(asked, set(answered), batch))
-    total, began = len(keys), time.monotonic()
+    total = len(keys)
     deadline = math.inf if stop.seconds is None else began + stop.seconds
     interrupted = False
     solved = 0
@@ -298,10 +303,10 @@ def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastEr
             witness = shown[turn].witness if turn < len(shown) else None
             if witness is not None and tuple(witness.shape) == problem.region.shape:
                 points[row], found[row] = witness.to(points), True
-        values, slack, _ = replay(problem, points, work.twin)
+        said = replay(problem, points, work.twin)
         for row in found.nonzero().flatten().tolist():
-            if float(values[row]) < work.brackets[row].upper.value:
-                work.tighten(row, upper=Bound(float(values[row]), every[row][turn], float(slack[row])))
+            if float(said.value[row]) < work.brackets[row].upper.value:
+                work.tighten(row, upper=said.bound(row, every[row][turn], problem))
     return [fault for row, fault in work.faults.items() if row not in before]
 
 
@@ -336,12 +341,11 @@ def _by_proof(bracket: Bracket) -> bool:
 
 def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     """What is known before any method runs: which methods apply, and the score at the centre."""
-    problem = work.problem
+    problem, centre = work.problem, work.problem.region.centre
+    work.twin = problem.network.double(centre)  # what making it asks is no part of the search
     before = problem.network.queries
     reasons = ((m.name, m.obstacle(problem)) for m in methods)
     work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
-    centre = problem.region.centre
-    work.twin = problem.network.double(centre)
     work.answers = outputs = problem.answers(centre)
     scores = problem.property.score(outputs)
     if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
@@ -378,7 +382,7 @@ def _work(
     Methods whose steps are long begin when the others have done what they can.
     """
     problem = work.problem
-    rows = torch.tensor([i for i, b in enumerate(work.brackets) if not (b.closed or work.settled(i, stop))], dtype=torch.int64)
+    rows = torch.tensor(work.unsettled(stop), dtype=torch.int64)
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
@@ -388,7 +392,7 @@ def _work(
         while live:
             ongoing = []
             for method, state in live:
-                if all(work.settled(int(i), stop) for i in rows):
+                if not work.unsettled(stop):
                     return "finished"
                 if _spent(work, stop, deadline):
                     return "stopped"
@@ -420,7 +424,9 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     """Turn claims into better brackets. `rows` says which rows of the batch they speak of; None: all."""
     index = torch.arange(len(work.problem)) if rows is None else rows
     name = method.name if method else "the input itself"
-    settings = method.settings() if method else {}
+    settings = {**method.settings(), **claims.settings} if method else {}
+    if claims.obstacle:
+        work.skipped = (*work.skipped, f"{name}: {claims.obstacle}")
     checks = (*claims.checks, ASKED_AGAIN) if claims.checks else ()
     traits = method.traits if method else DEFINITION
     base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
@@ -442,72 +448,109 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
             if not math.isnan(value) and i not in work.faults:
                 work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
-        part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
-        points, values, slack, executed = firm(part, claims.witness, claims.found, work.twin)
-        shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=(), checks=())
+        which = claims.found.to(index.device).nonzero().flatten()
+        part = work.problem.take(index[which].to(work.problem.region.centre.device))
+        points, said = firm(part, claims.witness[which.to(claims.witness.device)], work.twin)
         # People look at words, not at their vectors.
         seen = part.region.decode(points) if isinstance(part.region, Words) else points
-        for place, i in enumerate(index.tolist()):
-            value = float(values[place])
-            if bool(claims.found[place]) and value < work.brackets[i].upper.value:
-                evidence = replace(shown, witness=seen[place].detach().cpu().clone())
-                own = float(executed[place]) if work.problem.goal == "worst" else None
-                work.tighten(i, upper=Bound(value, evidence, float(slack[place]), own))
+        best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
+        for place, i in enumerate(index[which].tolist()):
+            at, granted = seen[place].detach().cpu().clone(), part.region.granted(place)
+            shown = replace(base, kind="witnessed", dtype=str(best.dtype), assumptions=granted, checks=(), witness=at)
+            if float(said.own[place]) < float(said.value[place]) and (i not in work.met or float(said.own[place]) < work.met[i].value):
+                work.met[i] = replace(said.bound(place, shown, part), value=float(said.own[place]))
+                work.tighten(i)
+            if float(said.value[place]) < work.brackets[i].upper.value:
+                work.tighten(i, upper=said.bound(place, shown, part))
 
 
-def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Candidates (batch, *shape), what they witness (batch,), and what else `replay` says of them.
+class Replayed(NamedTuple):
+    """What candidates witness, each (batch,)."""
+
+    value: Tensor  # the upper ends; infinite where they witness nothing
+    slack: Tensor  # how far these may be off by rounding
+    executed: Tensor  # the scores as the user's own model gives them
+    own: Tensor  # the upper ends where no judge is asked
+
+    def bound(self, row: int, evidence: Evidence, problem: Problem) -> Bound:
+        own = float(self.executed[row]) if problem.goal == "worst" else None
+        return Bound(float(self.value[row]), evidence, float(self.slack[row]), own)
+
+
+def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Replayed]:
+    """Candidates (batch, *shape), and what they witness.
 
     A search ends so close to the boundary that another arithmetic may see it on the other side. Such a candidate is pushed on a
     little before it is given up.
     """
-    values, slack, executed = replay(problem, x, twin)
+    said = replay(problem, x, twin)
     if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
-        return x, values, slack, executed
-    centre = problem.region.centre
+        return x, said
+    centre, values = problem.region.centre, said.value
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
-        lost = found.to(values.device) & values.isinf() & problem.family.distance(x).isfinite()
+        lost = values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
             break
         pushed = problem.region.domain.clamp(centre + (x - centre) * (1 + further))
-        again = replay(problem, pushed, twin)[0]
+        again = replay(problem, pushed, twin).value
         helped = lost & again.isfinite()
         x = torch.where(problem.region.per_row(helped), pushed, x)
         values = torch.where(helped, again, values)
-    return x, values, slack, executed
+    return x, said._replace(value=values, own=torch.minimum(said.own, values))
 
 
-def replay(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(batch, *shape) candidates -> the upper ends they witness, infinite where they witness nothing; how far these may be off by rounding;
-    and the scores as the user's own model gives them, each (batch,).
+def replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
+    """(batch, *shape) candidates, replayed.
 
     The user's own model has the word, and so has every judge. Where it has a float64 twin, that must agree too: proofs speak of the
     network in real arithmetic, and a class that flips only by float32 rounding is no counterexample to them.
     """
+    first, *others = (_replayed(problem, point, twin) for point in problem.region.stand_ins(x))
+    for other in others:
+        worst = [torch.maximum(a, b) for a, b in zip(first, other, strict=True)]
+        first = Replayed(worst[0], worst[1], first.executed, worst[3])
+    return first
+
+
+def _replayed(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
     region, required = problem.region, problem.property
-    outputs = [problem.answers(x).double(), *(judge(x).double().to(x.device) for judge in problem.judges)]
+    outputs = [problem.answers(x).double()]
     precise = twin is not None and twin is not problem.network
     if twin is not None and precise:
         outputs.append(twin(x))
+    own = len(outputs)
+    outputs += [judge(x).double().to(x.device) for judge in problem.judges]
     scores = torch.stack([required.score(z).double() for z in outputs])
     if problem.goal == "steepness":
-        return _ratio(problem, x, outputs, scores, twin), torch.zeros_like(scores[0]), scores[0]
+        ratio = _ratio(problem, x, outputs, scores, twin if precise else None)
+        return Replayed(ratio, torch.zeros_like(ratio), scores[0], ratio)
     if problem.goal == "worst":
         unit = torch.finfo(torch.float64 if precise else problem.network.dtype).eps
-        slack = torch.nan_to_num(required.missed(outputs[-1], unit), torch.inf)
-        return torch.where(region.contains(x) & scores.isfinite().all(0), scores.amax(0), torch.inf), slack, scores[0]
+        slack = torch.nan_to_num(required.missed(outputs[own - 1], unit), torch.inf)
+        coarse = math.sqrt(torch.finfo(problem.network.dtype).eps)
+        fails = torch.stack([required.fails(z) for z in outputs])
+        ends = [_lowest(scores[:many], scores[own - 1], fails[:many], coarse) for many in (len(outputs), own)]
+        inside = region.contains(x)
+        return Replayed(torch.where(inside, ends[0], torch.inf), slack, scores[0], torch.where(inside, ends[1], torch.inf))
     family = problem.family
     found = torch.where(~(scores > 0).any(0), family.below(family.distance(x)), torch.inf)
-    return found, torch.zeros_like(found), scores[0]
+    return Replayed(found, torch.zeros_like(found), scores[0], found)
+
+
+def _lowest(scores: Tensor, best: Tensor, fails: Tensor, coarse: float) -> Tensor:
+    """(arithmetics, batch), (batch,) of the best one, (arithmetics, batch) -> (batch,): proofs speak of real arithmetic, to which the best
+    one comes nearest. But a score that only it gives was not met by the others, and what is not positive must be so in all of them."""
+    most = scores.amax(0)
+    value = torch.where(most - best > coarse * (1 + best.abs()), most, best)
+    held = torch.where(value > 0, value, most.clamp_min(SMALLEST))
+    return torch.where(scores.isfinite().all(0), torch.where(fails.all(0), value.clamp_max(0), held), torch.inf)
 
 
 def _ratio(problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, twin: Network | None) -> Tensor:
     """-> (batch,): minus the change of the score over the distance, the smallest of all arithmetics, less what rounding may add to it."""
     centre = problem.region.centre
-    before = [problem.answers(centre).double(), *(judge(centre).double().to(x.device) for judge in problem.judges)]
-    if len(before) < len(outputs):
-        assert twin is not None
-        before.append(twin(centre))
+    before = [problem.answers(centre).double(), *([] if twin is None else [twin(centre)])]
+    before += [judge(centre).double().to(x.device) for judge in problem.judges]
     unit = torch.finfo(problem.network.dtype).eps
     noise = torch.stack([ROUNDING * unit * z.abs().amax(-1) for z in before])
     change = (scores - torch.stack([problem.property.score(z).double() for z in before])).abs() - noise

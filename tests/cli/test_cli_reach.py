@@ -1,9 +1,8 @@
-"""`holdfast reach`: a table whose outer numbers are proved, JSON for programs, one clear line for what is wrong."""
+"""`holdfast reach`: a table whose outer numbers are proved, a run for programs, one clear line for what is wrong."""
 
-import json
+import math
 import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,10 @@ import torch
 from cli_workshop import Ask
 from torch import nn
 
+import holdfast as hf
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.store import Store
+from holdfast.verification import Range, ranges_of
 
 CODE = """
 import torch
@@ -34,37 +36,38 @@ def model(workshop: Path) -> tuple[str, ...]:
     return "reach", "cli_ranges_code:small", "--shape", "2"
 
 
-def ranges(file: str = "ranges.json") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(Path(file).read_text())
-    return found
+def ranges(folder: str = "run") -> list[Range]:
+    """As the run keeps them."""
+    with Store.open(folder) as store:
+        return ranges_of(store.records(), store.question.asked.tolerance or 0.0, hf.Network.from_torch(small(), shape=(2,)))
 
 
-def right(found: dict[str, Any], low: list[float], high: list[float], tolerance: float) -> None:
+def right(found: Range, low: list[float], high: list[float], tolerance: float) -> None:
     """Against a grid of the network itself."""
     axes = [torch.linspace(a, b, 101) for a, b in zip(low, high, strict=True)]
     with torch.no_grad():
-        value = small()(torch.cartesian_prod(*axes))[:, found["output"]]
-    assert found["smallest"]["proved"] - 1e-6 <= float(value.min()) <= found["smallest"]["proved"] + tolerance + 2e-3
-    assert found["largest"]["proved"] + 1e-6 >= float(value.max()) >= found["largest"]["proved"] - tolerance - 2e-3
-    assert found["smallest"]["met"] - found["smallest"]["proved"] <= tolerance
+        value = small()(torch.cartesian_prod(*axes))[:, found.output]
+    assert found.minimum.lower.value - 1e-6 <= float(value.min()) <= found.minimum.lower.value + tolerance + 2e-3
+    assert found.maximum.upper.value + 1e-6 >= float(value.max()) >= found.maximum.upper.value - tolerance - 2e-3
+    assert found.gap <= tolerance
     with torch.no_grad():
-        at = float(small().double()(torch.tensor([found["smallest at"]], dtype=torch.float64))[0, found["output"]])
-    assert at == pytest.approx(found["smallest"]["met"], abs=1e-9)
+        at = float(small().double()(found.low_at[None])[0, found.output])
+    assert at == pytest.approx(found.minimum.upper.value, abs=1e-9)
 
 
 def test_a_box_on_the_command_line(model: tuple[str, ...], ask: Ask) -> None:
-    said = ask(*model, "--box", "0:10,-1:1", "--outputs", "0,2", "--out", "ranges.json", "--tolerance", "0.001")
+    said = ask(*model, "--box", "0:10,-1:1", "--outputs", "0,2", "--out", "run", "--tolerance", "0.001")
     assert said.code == 0, said
     assert "2 of 2 known to 0.001" in " ".join(said.out.split())
     assert "proved" in said.out
     first, second = ranges()
-    assert (first["output"], second["output"]) == (0, 2)
+    assert (first.output, second.output) == (0, 2)
     for found in (first, second):
         right(found, [0.0, -1.0], [10.0, 1.0], 1e-3)
 
 
 def test_one_pair_of_ends_is_for_all_inputs(model: tuple[str, ...], ask: Ask) -> None:
-    said = ask(*model, "--box", "-1:1", "--outputs", "1", "--out", "ranges.json")
+    said = ask(*model, "--box", "-1:1", "--outputs", "1", "--out", "run")
     assert "smallest at: " in said.out
     right(ranges()[0], [-1.0, -1.0], [1.0, 1.0], 1e-2)
 
@@ -73,33 +76,43 @@ def test_boxes_from_files(model: tuple[str, ...], ask: Ask) -> None:
     Path("box.csv").write_text("0,10\n\n-1, 1\n")
     np.save("box.npy", np.array([[0.0, -1.0], [10.0, 1.0]]))
     for name in ("box.csv", "box.npy"):
-        assert ask(*model, "--box", name, "--outputs", "0", "--out", f"{name}.json").code == 0
-        right(ranges(f"{name}.json")[0], [0.0, -1.0], [10.0, 1.0], 1e-2)
+        assert ask(*model, "--box", name, "--outputs", "0", "--out", f"{name}.run").code == 0
+        right(ranges(f"{name}.run")[0], [0.0, -1.0], [10.0, 1.0], 1e-2)
 
 
 def test_boxes_around_inputs_stay_in_the_domain(model: tuple[str, ...], ask: Ask) -> None:
     np.savez("points.npz", x=np.array([[0.2, 0.5], [0.9, 0.95]], np.float32), y=np.array([0, 1]), names=np.array(["a", "b"]))
-    said = ask(*model, "--domain", "0,1", "--input", "points.npz", "--radius", "0.125", "--outputs", "0", "--out", "ranges.json")
+    said = ask(*model, "--domain", "0,1", "--input", "points.npz", "--radius", "0.125", "--outputs", "0", "--out", "run")
     assert said.code == 0, said
     first, second = ranges()
-    assert (first["box"], second["box"]) == ("a", "b")
+    assert (first.box, second.box) == (0, 1)
+    assert "│     a │" in said.out
     right(first, [0.075, 0.375], [0.325, 0.625], 1e-2)
     right(second, [0.775, 0.825], [1.0, 1.0], 1e-2)
 
 
 def test_a_black_box_is_never_called_safe(workshop: Path, ask: Ask) -> None:
-    said = ask("reach", "cli_own_code:black_box", "--shape", "3,2", "--box", "0:1", "--out", "ranges.json")
+    said = ask("reach", "cli_own_code:black_box", "--shape", "3,2", "--box", "0:1", "--out", "run")
     assert said.code == 0, said
     assert "black box" in said.out
     assert "0 of 2 known" in " ".join(said.out.split())
-    assert ranges()[0]["smallest"]["proved"] is None
-    assert ranges()[0]["largest"] == {"met": pytest.approx(6.0), "proved": None}
+    found = ranges()[0]
+    assert (found.minimum.lower.value, found.maximum.upper.value) == (-math.inf, math.inf)
+    assert found.maximum.lower.value == pytest.approx(6.0)
 
 
 def test_a_budget_that_runs_out(model: tuple[str, ...], ask: Ask) -> None:
     said = ask(*model, "--box", "0:1", "--seconds", "0")
     assert said.code == 0
     assert "the time ran out" in said.out
+
+
+def test_a_run_is_taken_up_again(model: tuple[str, ...], ask: Ask) -> None:
+    assert ask(*model, "--box", "0:1", "--out", "run").code == 0
+    again = ask("resume", "run")
+    assert again.code == 0, again
+    assert "6 of 6 finished before; 0 to go." in again.out
+    assert "3 of 3 known" in " ".join(again.out.split())
 
 
 def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +143,7 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
         (("--box", "0:1", "--outputs", "a"), ["outputs 'a'"]),
         (("--box", "0:1", "--tolerance", "0"), ["tolerance must be"]),
         (("--box", "0:1", "--seconds", "-1"), ["seconds must not be negative"]),
-        (("--box", "0:1", "--out", "there.json"), ["exists already"]),
-        (("--box", "0:1", "--out", "nowhere/x.json"), ["folder that exists"]),
+        (("--box", "0:1", "--out", "there.json"), ["cannot begin a run there"]),
     ],
 )
 def test_what_a_user_gets_wrong(model: tuple[str, ...], refused: Ask, arguments: tuple[str, ...], words: list[str]) -> None:

@@ -1,6 +1,5 @@
 """`holdfast verify`: the competition's format for one question, a table for a list of them, one clear line for what is wrong."""
 
-import csv
 import gzip
 import re
 import signal
@@ -16,6 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import holdfast as hf
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.store import Store
+from holdfast.verification import verdict
 
 SQUARE = (
     "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2)) + "(declare-const Y_0 Real)\n"
@@ -108,24 +109,42 @@ def instances(folder: Path, *lines: str) -> None:
     (folder / "instances.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_a_list_becomes_a_table_and_a_file(small: Path, ask: Ask) -> None:
+def test_one_question_can_be_kept_and_taken_up_again(small: Path, ask: Ask) -> None:
+    said = ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "0", "--out", "run")
+    assert said.out.startswith("timeout\n")
+    later = ask("resume", "run")
+    assert "0 of 1 finished before" in later.out
+    assert "timeout\n" in later.out
+    assert ask("verify", "small.onnx", "unsat.vnnlib", "--out", "other").out.startswith("unsat\n; proved")
+    again = ask("resume", "other")
+    assert "1 of 1 finished before" in again.out
+    assert "unsat\n; proved" in again.out
+
+
+def test_a_list_becomes_a_table_and_a_run(small: Path, ask: Ask) -> None:
     (small / "other.vnnlib").write_text(SQUARE + "(assert (<= Y_0 -3)")  # damaged
     instances(small, "small.onnx,sat.vnnlib,20", "small.onnx,unsat.vnnlib,20", "small.onnx,other.vnnlib,20")
     (small / "key.csv").write_text("network,property,expected\nsmall.onnx,sat.vnnlib,sat\nsmall.onnx,unsat.vnnlib,unsat?\n")
-    said = ask("verify", ".", "--key", "key.csv", "--out", "answers.csv")
+    said = ask("verify", ".", "--key", "key.csv", "--out", "run")
     assert said.code == 0, said
     assert "2 of 3 solved; 2 agree with the key, 0 contradict it" in " ".join(said.out.split())
     assert "never closed" in said.out
-    with Path("answers.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(r["property"], r["answer"], r["expected"]) for r in rows] == [
-        ("sat", "sat", "sat"),
-        ("unsat", "unsat", "unsat?"),
-        ("other", "error", ""),
-    ]
-    again = ask("verify", "instances.csv", "--out", "answers.csv")
+    with Store.open("run") as store:
+        records = store.records()
+        assert [given.name for given in store.inputs()] == ["small sat", "small unsat", "small other"]
+    assert [(r.key.index, verdict([r]).answer) for r in records] == [(0, "sat"), (1, "unsat")]
+    assert ask("export", "run", "answers.csv").code == 0
+    assert len(Path("answers.csv").read_text().splitlines()) == 3
+    again = ask("verify", "instances.csv", "--out", "run")
     assert again.code == 2
-    assert "answers.csv exists already" in again.err
+    assert "already holds a run" in again.err
+    later = ask("resume", "run")
+    assert later.code == 0, later
+    assert "2 of 3 solved; 2 agree with the key, 0 contradict it" in " ".join(later.out.split())
+    (small / "sat.vnnlib").write_text(SQUARE + "(assert (>= Y_0 1.8))\n")
+    changed = ask("resume", "run")
+    assert changed.code == 2
+    assert "the specification is not what this run was begun with" in changed.err
 
 
 def test_an_answer_against_the_key_is_loud(small: Path, ask: Ask) -> None:

@@ -15,12 +15,16 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import batch
-from holdfast.bounding.branching.input_split import Branching, InputSplit
+from holdfast.bounding.branching.frontier import Branching
+from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.zonotope import Form, _generators_through
+from holdfast.property import Avoid
 from holdfast.region import Box
+from holdfast.verification import BranchAndBound
+from holdfast.verification.branch_and_bound import Tree
 from holdfast.verification.ranges import Range
-from holdfast.verification.reach import _Search, reach
+from holdfast.verification.reach import reach
 
 SQUARE = torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0])
 BOTH = pytest.mark.parametrize("method", [InputSplit(batch=64), InputSplit(batch=16, walks=False), ActivationSplit(batch=32)], ids=str)
@@ -60,7 +64,7 @@ def honest(found: Range, net: hf.Network, row: Tensor, low: Tensor, high: Tensor
         assert end.evidence.kind == "proved"
         assert bound.evidence.witness is not None
         assert torch.equal(bound.evidence.witness, at)
-        assert bound.evidence.settings["as executed"] == pytest.approx(bound.value, abs=1e-4)
+        assert bound.executed == pytest.approx(bound.value, abs=1e-4)
 
 
 # ---- against the truth
@@ -83,16 +87,14 @@ def test_a_linear_network_is_known_in_closed_form() -> None:
         honest(found, net, torch.eye(2)[found.output], low, high)
 
 
-def test_a_linear_network_of_many_inputs_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linear_network_of_many_inputs_is_known_at_once() -> None:
     """Also where the search before the proof finds nothing: its planes say where the ends are."""
     linear = nn.Linear(40, 1)
     net = hf.Network.from_torch(linear.eval(), shape=(40,))
     weight, bias = linear.weight.detach().double(), float(linear.bias.detach())
     half = float(weight.abs().sum())
-    for attacked in (True, False):
-        if not attacked:
-            monkeypatch.setattr(_Search, "_attack", lambda *_: None)
-        (found,) = reach(net, (torch.full((40,), -1.0), torch.full((40,), 1.0)), tolerance=1e-6)
+    for methods in (None, [BranchAndBound(gap=1e-6)]):
+        (found,) = reach(net, (torch.full((40,), -1.0), torch.full((40,), 1.0)), tolerance=1e-6, methods=methods)
         assert found.closed
         assert found.nodes == 2
         assert found.minimum.lower.value <= bias - half <= found.minimum.upper.value + 1e-12
@@ -105,7 +107,7 @@ def test_relu_networks_against_a_grid(method: Branching[Any], seed: int) -> None
     net = perceptron(seed, 2, 6, 6, 3)
     seen = dense(net, *SQUARE)
     rows, tolerance = torch.tensor([[1.0, 0.0, 0.0], [1.0, -1.0, 0.5]]), 5e-3
-    for found in reach(net, SQUARE, rows=rows, tolerance=tolerance, branching=method, seed=seed):
+    for found in reach(net, SQUARE, rows=rows, tolerance=tolerance, methods=[method], seed=seed):
         value = seen @ rows[found.output].double()
         assert found.minimum.lower.value <= float(value.min())
         assert found.maximum.upper.value >= float(value.max())
@@ -223,7 +225,7 @@ def test_neurons_that_are_off_change_nothing() -> None:
         for layer in net.module.model[:4:2]:  # type: ignore[index, union-attr]
             layer.bias[:16] = -50.0
     value = dense(net, *SQUARE)
-    (found,) = reach(net, SQUARE, tolerance=1e-3, branching=InputSplit(batch=8, walks=False))
+    (found,) = reach(net, SQUARE, tolerance=1e-3, methods=[InputSplit(batch=8, walks=False)])
     assert found.closed
     assert found.minimum.lower.value <= float(value.min()) <= found.minimum.lower.value + 2e-3
     assert found.maximum.upper.value >= float(value.max()) >= found.maximum.upper.value - 2e-3
@@ -266,27 +268,29 @@ def test_more_time_never_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """After every batch of parts the proved ends are right, and they only rise."""
     net = perceptron(7, 2, 16, 16, 1)
     least, most = (float(f(dense(net, *SQUARE))) for f in (torch.min, torch.max))
-    seen: list[Tensor] = []
-    conclude = _Search._conclude
+    seen: list[tuple[Tensor, bool]] = []
+    concluded = Tree.concluded
 
-    def watched(self: _Search) -> None:
-        conclude(self)
-        seen.append(self.proved.clone())
+    def watched(self: Tree, done: Tensor) -> Tree:
+        after = concluded(self, done)
+        seen.append((after.proved.clone(), float(after.rules.matrix.sum()) > 0))
+        return after
 
-    monkeypatch.setattr(_Search, "_conclude", watched)
-    reach(net, SQUARE, tolerance=1e-4, branching=InputSplit(batch=4))
-    assert len(seen) > 5
-    assert all(bool((b >= a).all()) for a, b in pairwise(seen))
-    assert all(float(s[0]) <= least and float(s[1]) <= -most for s in seen)
+    monkeypatch.setattr(Tree, "concluded", watched)
+    reach(net, SQUARE, tolerance=1e-4, methods=[InputSplit(batch=4)])
+    for rising, truth in ((True, least), (False, -most)):
+        ends = [proved for proved, up in seen if up == rising]
+        assert len(ends) > 5
+        assert all(bool((b >= a).all()) for a, b in pairwise(ends))
+        assert all(float(end) <= truth for end in ends)
 
 
-def test_a_bad_first_search_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_first_search_is_made_good() -> None:
     """Thresholds begin far too high when the search before the proofs finds nothing; they must fall, and bounds with them."""
-    monkeypatch.setattr(_Search, "_attack", lambda *_: None)
     for method in (InputSplit(batch=4), ActivationSplit(batch=16)):
         net = perceptron(2, 2, 6, 6, 1)
         value = dense(net, *SQUARE)
-        (found,) = reach(net, SQUARE, tolerance=1e-2, branching=method)
+        (found,) = reach(net, SQUARE, tolerance=1e-2, methods=[BranchAndBound(method, 1e-2)])
         assert found.closed
         assert found.minimum.lower.value <= float(value.min()) <= found.minimum.lower.value + 0.011
         assert found.maximum.upper.value >= float(value.max()) >= found.maximum.upper.value - 0.011
@@ -318,7 +322,7 @@ def test_ctrl_c_returns_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InputSplit, "look", interrupted)
     net = perceptron(7, 2, 16, 16, 1)
     value = dense(net, *SQUARE)
-    (found,) = reach(net, SQUARE, tolerance=1e-5, branching=InputSplit(batch=2))
+    (found,) = reach(net, SQUARE, tolerance=1e-5, methods=[InputSplit(batch=2)])
     assert found.note == "interrupted"
     assert not found.closed
     assert -math.inf < found.minimum.lower.value <= float(value.min())
@@ -373,20 +377,16 @@ def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, c
     """It calls everything settled after one look; the search had not met the lowest value by then, and does so later."""
     look = cut.look
 
-    def lying(self: Branching[Any], *arguments: Any) -> Any:
-        left, points = look(self, *arguments)
-        wrong = left.task % 2 == (0 if end == "smallest" else 1)
-        return batch.take(left, ~wrong), points
+    def lying(self: Branching[Any], graph: Any, region: Any, rules: Avoid, *arguments: Any) -> Any:
+        left, points = look(self, graph, region, rules, *arguments)
+        wrong = (float(rules.matrix.sum()) > 0) == (end == "smallest")  # the largest value is the smallest of the negative
+        return batch.take(left, torch.full((len(left),), not wrong)), points
 
     monkeypatch.setattr(cut, "look", lying)
-    monkeypatch.setattr(_Search, "_attack", lambda *_: None)
-    with pytest.raises(
-        hf.Contradiction, match=r"reach \[.*\] says at least .* \(.*says at most .* at box 0, output 0, the witness \("
-    ) as told:
-        reach(perceptron(2, 2, 6, 6, 1), SQUARE, tolerance=1e-2, branching=cut())
-    first, second = ("proved", "witnessed") if end == "smallest" else ("witnessed", "proved")
-    assert str(told.value).index(f"({first})") < str(told.value).index(f"({second})")
-    assert f"method={cut.__name__}" in str(told.value)
+    said = f"input 0/0 {end}: .*method={cut.__name__}.* at the witness"
+    with pytest.raises(hf.Contradiction, match=said) as told:
+        reach(perceptron(2, 2, 6, 6, 1), SQUARE, tolerance=1e-2, methods=[BranchAndBound(cut(), 1e-2)])
+    assert str(told.value).index("(proved)") < str(told.value).index("(witnessed)")
 
 
 def test_the_range_encloses_what_the_network_itself_gives() -> None:

@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import batch
-from holdfast.bounding.branching.input_split import Branching, InputSplit
+from holdfast.bounding.branching.frontier import Branching
+from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.property import Avoid
-from holdfast.verification import read_instances, read_key
-from holdfast.verification.verify import Verdict, _Search, verify
+from holdfast.region import Box
+from holdfast.verification import BranchAndBound, read_instances, read_key
+from holdfast.verification.specification import problem_of
+from holdfast.verification.verify import Verdict, verify
 from holdfast.verification.vnnlib import Spec, parse, read_vnnlib
 
 METHODS = [InputSplit(batch=64), ActivationSplit(batch=32)]
@@ -70,11 +73,11 @@ def test_one_row_just_above_and_just_below_the_truth(seed: int, method: Branchin
     net, low, high = perceptron(seed, 2, 12, 12, 2), [-1.0, -0.5], [1.0, 1.5]
     least = float(dense(net, low, high)[:, 0].min())
     sat = spec(low, high, 2, f"(<= Y_0 {least + 1e-4!r})")
-    found = verify(net, sat, branching=method)
+    found = verify(net, sat, methods=[method])
     assert found.answer == "sat"
     assert stands(found, net, sat)
     assert found.gap == 0
-    unsat = verify(net, spec(low, high, 2, f"(<= Y_0 {least - 0.01!r})"), branching=method)
+    unsat = verify(net, spec(low, high, 2, f"(<= Y_0 {least - 0.01!r})"), methods=[method])
     assert unsat.answer == "unsat"
     assert unsat.evidence is not None
     assert (unsat.evidence.kind, unsat.evidence.dtype) == ("proved", "torch.float64")
@@ -92,7 +95,7 @@ def test_polytopes_and_choices_of_them(seed: int, method: Branching[object]) -> 
     lead = torch.maximum(y[:, 0] - a, y[:, 1] - b).min()  # negative: some point lies in the first polytope
     for shift, answer in ((float(lead) - 0.02, "unsat"), (float(lead) + 1e-3, "sat")):
         asked = spec(low, high, 3, f"(or (and (<= Y_0 {a + shift!r}) (<= Y_1 {b + shift!r})) (>= Y_2 {c + 0.02!r}))")
-        found = verify(net, asked, branching=method)
+        found = verify(net, asked, methods=[method])
         assert found.answer == answer
         assert answer == "unsat" or stands(found, net, asked)
 
@@ -117,7 +120,7 @@ def test_no_proof_past_a_failure(seed: int) -> None:
     row = y[:, 0] - y[:, 1]
     for method in METHODS:
         found = verify(
-            net, spec(low, high, 2, f"(<= (- Y_0 Y_1) {float(row.min()) + 1e-12!r})"), branching=method, stop=hf.Stop(seconds=0.7)
+            net, spec(low, high, 2, f"(<= (- Y_0 Y_1) {float(row.min()) + 1e-12!r})"), methods=[method], stop=hf.Stop(seconds=0.7)
         )
         assert found.answer != "unsat"
         assert found.least <= 0
@@ -179,12 +182,12 @@ def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
     columns = torch.cat([weight, -torch.ones(2, 1, dtype=torch.float64)], dim=1).numpy()
     both = float(linprog([0.0] * 30 + [1.0], A_ub=columns, b_ub=-bias.numpy(), bounds=[(-1, 1)] * 30 + [(None, None)]).fun)
     assert both > alone + 0.1
-    for method in (None, ActivationSplit()):
+    for method in (None, [ActivationSplit()]):
         for shift, answer in ((-1e-4, "unsat"), (1e-4, "sat")):
             one = spec(low, high, 2, f"(<= Y_0 {alone + shift!r})")
             two = spec(low, high, 2, f"(<= Y_0 {both + shift!r})", f"(<= Y_1 {both + shift!r})")
             for asked in (one, two):
-                found = verify(net, asked, branching=method)
+                found = verify(net, asked, methods=method)
                 assert found.answer == answer
                 assert found.nodes <= 1
                 assert answer == "unsat" or stands(found, net, asked)
@@ -203,12 +206,6 @@ def test_a_judge_that_disagrees_is_heard() -> None:
     assert found.lowest <= 0  # it was met, and not believed
 
 
-def _only_centres(self: _Search) -> None:
-    """A search before any proof that finds nothing."""
-    every = torch.arange(len(self.inside))
-    self._hear(self.inside.centre, every, self.rules.score(self.net(self.inside.centre)))
-
-
 @BOTH
 @pytest.mark.parametrize("lie", ["all is settled", "what waits is better than it is"])
 def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, method: Branching[Any], lie: str) -> None:
@@ -225,13 +222,12 @@ def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, m
     value = dense(net, low, high)[:, 0]
     centre = float(net(torch.zeros(1, 2))[0, 0])
     asked = spec(low, high, 2, f"(<= Y_0 {(float(value.min()) + centre) / 2!r})")
-    monkeypatch.setattr(_Search, "_attack", _only_centres)
-    assert verify(net, asked, branching=method).answer == "sat"
+    alone = [BranchAndBound(method)]  # without a search before it
+    assert verify(net, asked, methods=alone).answer == "sat"
     monkeypatch.setattr(type(method), "look", lying)
-    with pytest.raises(hf.Contradiction, match=r"verify \[method=.*\] says at least .* \(proved\), verify \[replayed in=") as told:
-        verify(net, asked, branching=method)
-    assert "float32, float64" in str(told.value)
-    assert "at property, the witness (" in str(told.value)
+    said = r"input 0/0: BranchAndBound \[.*method=.*\] says at least .* \(proved\), BranchAndBound .* \(witnessed\), at the witness \("
+    with pytest.raises(hf.Contradiction, match=said):
+        verify(net, asked, methods=alone)
 
 
 def test_a_proof_and_the_network_exclude_each_other_whatever_a_judge_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +253,7 @@ def test_an_interrupted_search_knows_nothing() -> None:
 
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
-    found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 0.1!r})"), branching=Interrupted())
+    found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 0.1!r})"), methods=[Interrupted()])
     assert (found.answer, found.note, found.evidence) == ("unknown", "interrupted", None)
     assert found.gap == math.inf
 
@@ -274,7 +270,7 @@ def test_a_budget_that_runs_out_is_a_timeout_and_the_gap_is_told() -> None:
     asked = spec([-2.0] * 3, [2.0] * 3, 2, f"(<= Y_0 {least - 0.05!r})")
     none = verify(net, asked, stop=hf.Stop(seconds=0))
     assert (none.answer, none.least, none.nodes) == ("timeout", -math.inf, 0)
-    some = verify(net, asked, branching=Slow(batch=1), stop=hf.Stop(seconds=1))
+    some = verify(net, asked, methods=[Slow(batch=1)], stop=hf.Stop(seconds=1))
     assert (some.answer, some.evidence) == ("timeout", None)
     assert 1 <= some.nodes <= 2
     assert -math.inf < some.least <= 0.05 <= some.lowest + 0.01
@@ -287,7 +283,7 @@ def test_memory_is_never_filled() -> None:
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].median())
     asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least!r})", "(>= Y_1 -100)")
-    found = verify(net, asked, judges=[_never(net)], branching=InputSplit(batch=32, waiting=16), stop=hf.Stop(seconds=60))
+    found = verify(net, asked, judges=[_never(net)], methods=[InputSplit(batch=32, waiting=16)], stop=hf.Stop(seconds=60))
     assert found.answer == "unknown"
     assert "more than memory should hold" in found.note
 
@@ -392,11 +388,12 @@ def test_what_rounding_factors_misses_is_charged() -> None:
     row = "(+ (* 1.0000000000000000000001 Y_0) (* 3 Y_1))"
     asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= {row} -1e-3)")
     assert not asked.exact
-    search = _Search(net, asked, 0, ())
-    graph = prepared(net, search.inside)
-    rules = search._charged(graph)
+    problem = problem_of(net, asked)
+    region = Box.between(*problem.region.enclosing_box())
+    graph = prepared(net, problem.region.numbers(net.dtype))  # type: ignore[attr-defined]
+    rules = problem.property.charged(graph, region)  # type: ignore[attr-defined]
     assert rules is not None
-    least = torch.stack([propagate(graph, search.region).lower[graph.output], propagate(graph, search.region).upper[graph.output]])
+    least = torch.stack([propagate(graph, region).lower[graph.output], propagate(graph, region).upper[graph.output]])
     factors, bound = asked.cases[0].polytopes[0][0].scaled.factors, asked.cases[0].polytopes[0][0].scaled.bound
     for choice in range(4):
         y = [Fraction(float(least[choice >> i & 1].flatten()[i])) for i in range(2)]

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.problem import Problem
 from holdfast.region import Region, Sparse, Words
 
 
 def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """start (..., batch, *shape) in the problem's region -> the lowest points met, and their scores (..., batch)."""
+    """start (..., batch, *shape) in the region -> the lowest points met by the end or the deadline, and their scores (..., batch)."""
     region = problem.region
     x, best = start, start.clone()
     lowest = torch.full(start.shape[: start.dim() - len(region.shape)], torch.inf, dtype=start.dtype, device=start.device)
@@ -19,6 +20,8 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
         better = score < lowest
         lowest = torch.where(better, score, lowest)
         best = torch.where(widen(better, region), x, best)
+        if clock.passed():
+            break
         if step < steps:
             target = region.vertex(gradient)
             pace = 0.5 * (1 - step / steps) + 0.02

@@ -81,14 +81,6 @@ class Split(Method[Splitting]):
             return state
         return self._attempting(problem, state, better & (lower >= state.radius))
 
-    def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
-        """An attempt at a radius that is proved already gives way to a larger one."""
-        training, better = self._tighten.told(problem, state.training, lower, upper), lower.isfinite() & (lower > state.low)
-        state = replace(state, training=training, low=torch.where(better, lower, state.low))
-        if state.frontier is None or not bool(better.any()):
-            return state
-        return self._attempting(problem, state, better & (lower >= state.radius))
-
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
             training, claims = self._tighten.advance(problem, state.training)

@@ -76,15 +76,6 @@ class Tighten(Method[Training]):
         trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
         return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying)
 
-    def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
-        """Training goes on beyond what is proved."""
-        better = lower.isfinite() & (lower > state.low)
-        if not bool(better.any()):
-            return state
-        search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
-        trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
-        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying)
-
     def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
         state, claims = self.advance(problem, state)
         return None if self.done(problem, state) else state, claims

@@ -34,6 +34,10 @@ class Command(ABC):
     def build(self) -> "Built":
         """Everything read and checked; whatever can be wrong is found here, before a folder is made."""
 
+    def notes(self, built: "Built") -> tuple[str, ...]:
+        """What is told before the search."""
+        return built.net.notes
+
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         """What the store keeps of the inputs, before the first answer."""
         from holdfast.cli.run import keep_inputs

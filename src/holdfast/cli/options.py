@@ -130,14 +130,19 @@ def with_model(*without: str, model: Any = Model, default: Any = inspect.Paramet
 
 
 def measures(kind: type[Command], *without: str, **how: Any) -> Callable[[Function], Function]:
-    """The function only declares options: they become the command `kind`, which begins a run in the folder `out`. See `with_model`."""
+    """The function only declares options: they become the command `kind`, which begins a run in the folder `out`; where a command can do
+    without one and none is given, nothing is kept. See `with_model`."""
 
     def wrap(declared: Function) -> Function:
         @functools.wraps(declared)
-        def run(*, network: ModelOptions | None, out: Path, **given: Any) -> None:
-            from holdfast.cli.run import begin
+        def run(*, network: ModelOptions | None, out: Path | None, **given: Any) -> None:
+            from holdfast.cli.run import begin, once
 
-            begin(kind(network=network, **given), out, Console())  # type: ignore[call-arg]
+            command = kind(network=network, **given)  # type: ignore[call-arg]
+            if out is None:
+                once(command, Console())
+            else:
+                begin(command, out, Console())
 
         run.__signature__ = inspect.signature(declared)  # type: ignore[attr-defined]
         return with_model(*without, **how)(run)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from holdfast.problem import Problem
 from holdfast.question import Asked, Means, Question, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
+from holdfast.result import Record
 from holdfast.solver import Choice, Stop
 from holdfast.store import Store
 
@@ -68,6 +70,18 @@ def begin(command: Command, folder: Path, console: Console) -> None:
     with Store.create(folder, built.question) as store:
         command.keep_inputs(store, built)
         _answer(command, store, built, console)
+
+
+def once(command: Command, console: Console) -> None:
+    """An answer of which nothing is kept."""
+    built = command.build()
+    with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, built.question) as store:
+        command.keep_inputs(store, built)
+        records = _solved(command, store, built, console)
+        command.show(store, built, console)
+        code = 130 if _interrupted(records) else command.exit_code(store)
+    if code:
+        sys.exit(code)
 
 
 def resume(folder: Path, console: Console) -> None:
@@ -146,23 +160,34 @@ def keep_inputs(store: Store, built: Built) -> None:
     )
 
 
-def _answer(command: Command, store: Store, built: Built, console: Console) -> None:
-    """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
-    for note in built.net.notes:
-        line(console, "note", note, warns=True)
+def _solved(command: Command, store: Store, built: Built, console: Console) -> list[Record] | None:
+    """None: interrupted where `solve` could not end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
-    interrupted = False
     try:
         with warnings.catch_warnings(), Live(console, command.name, total) as live:
             warnings.filterwarnings("ignore", message="interrupted")
-            records = command.solve(store, built, live)
-        interrupted = any(r.status == "interrupted" for r in records)
+            return command.solve(store, built, live)
+    except KeyboardInterrupt:
+        return None
+
+
+def _interrupted(records: list[Record] | None) -> bool:
+    return records is None or any(r.status == "interrupted" for r in records)
+
+
+def _answer(command: Command, store: Store, built: Built, console: Console) -> None:
+    """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
+    for note in command.notes(built):
+        line(console, "note", note, warns=True)
+    records = _solved(command, store, built, console)
+    interrupted = _interrupted(records)
+    try:
         if not interrupted:
             command.finish(store, built)
     except KeyboardInterrupt:
-        records, interrupted = store.records(), True
+        interrupted = True
     command.show(store, built, console)
-    for reason in sorted({reason for r in records for reason in r.skipped}):
+    for reason in sorted({reason for r in records or store.records() for reason in r.skipped}):
         line(console, "not used", reason, warns=True)
     if interrupted:
         line(

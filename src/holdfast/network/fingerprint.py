@@ -4,6 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -101,7 +102,7 @@ def _plain(value: Any) -> bool:
         return all(_plain(part) for part in value.values())
     return (
         value is None
-        or isinstance(value, bool | int | float | str | bytes | complex | Tensor | torch.dtype | torch.device)
+        or isinstance(value, bool | int | float | str | bytes | complex | Fraction | Tensor | torch.dtype | torch.device)
         or inspect.isfunction(value)
     )
 

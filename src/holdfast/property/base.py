@@ -21,6 +21,10 @@ class Property(ABC):
     def check(self, batch: int, outputs: int) -> None:
         """Raise BadInput unless the property fits a batch of this size and a network with so many outputs."""
 
+    def fails(self, outputs: Tensor) -> Tensor:
+        """(batch, outputs) -> (batch,) bool: whether these outputs break the property, without any rounding where that can be told."""
+        return ~(self.score(outputs) > 0)
+
     def missed(self, outputs: Tensor, unit: float) -> Tensor:
         """(batch, outputs), the unit of their arithmetic -> (batch,) float64: how far a score computed from them may lie from the truth by
         rounding. Nothing where nobody knows."""

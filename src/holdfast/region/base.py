@@ -96,6 +96,14 @@ class Region(ABC):
     def project(self, x: Tensor) -> Tensor:
         """(..., batch, *shape) -> the same shape; the result is in self, and is x wherever x is in self already."""
 
+    def stand_ins(self, x: Tensor) -> Tensor:
+        """(batch, *shape) -> (k, batch, *shape): all that must be asked about a point: itself, where it can be written as a number."""
+        return x[None]
+
+    def granted(self, row: int) -> tuple[str, ...]:
+        """What a witness in this row takes for granted."""
+        return ()
+
     @abstractmethod
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """-> (count, batch, *shape), points of self that reach its extremes as well as its inside."""

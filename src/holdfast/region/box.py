@@ -58,3 +58,17 @@ class Box(Region):
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         return minimise_over_box(a, *self.enclosing_box())
+
+    def numbers(self, dtype: torch.dtype) -> "Box":
+        """All numbers of an arithmetic that lie in the box, or the one nearest to the centre where there is none."""
+        return numbers_between(self.lower, self.upper, self.centre, dtype)
+
+
+def numbers_between(lower: Tensor, upper: Tensor, middle: Tensor, dtype: torch.dtype) -> Box:
+    """As `Box.numbers`, each end (batch, *shape) float64."""
+    low, high = lower.to(dtype), upper.to(dtype)
+    low = torch.where(low.double() < lower, torch.nextafter(low, torch.full_like(low, torch.inf)), low)
+    high = torch.where(high.double() > upper, torch.nextafter(high, torch.full_like(high, -torch.inf)), high)
+    largest = torch.finfo(dtype).max
+    empty, nearest = low > high, middle.clamp(-largest, largest).to(dtype)
+    return Box.between(torch.where(empty, nearest, low), torch.where(empty, nearest, high))

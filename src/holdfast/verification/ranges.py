@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,11 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.region import Box
-from holdfast.result import Bracket
+from holdfast.result import Bound, Bracket, Record
+from holdfast.verification.verify import parts, reasons
+
+WHY = {"interrupted": "interrupted", "stopped": "the time ran out"}  # by the status of a record
+WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the network itself was seen to give in {dtype}"
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class Range:
     low_at: Tensor  # (*shape) float64: here the smallest value that is known was met
     high_at: Tensor
     tolerance: float
-    seconds: float  # this and the next two are those of the whole call, which asks about all outputs together
-    nodes: int  # parts of boxes that were bounded
+    seconds: float  # this and the next: its share of what all ranges took that were asked for together
     queries: int
+    nodes: int  # parts of boxes that were bounded, of all of these
     note: str = ""
     widened: tuple[float, float] = (0.0, 0.0)  # minimum.lower and maximum.upper: the proof itself is so much better
 
@@ -51,6 +55,35 @@ class Range:
 
     def __str__(self) -> str:
         return f"box {self.box}, output {self.output}: smallest {self.minimum}, largest {self.maximum}"
+
+
+def ranges_of(records: Sequence[Record], tolerance: float, net: Network) -> list[Range]:
+    """Records of `reach`, in pairs: of every range the one of its smallest and the one of its largest value."""
+    smallest, largest = ([r for r in records if r.key.part == part] for part in ("smallest", "largest"))
+    return [range_of(low, high, tolerance, net) for low, high in zip(smallest, largest, strict=True)]
+
+
+def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) -> Range:
+    (minimum, below), (turned, above) = _enclosing(smallest.bracket, 1.0, net), _enclosing(largest.bracket.turned(), -1.0, net)
+    maximum, records = turned.turned(), (smallest, largest)
+    seen = [bracket.upper.evidence.witness for bracket in (minimum, turned)]
+    low_at, high_at = (torch.full((0,), torch.nan) if at is None else at for at in seen)
+    why = next((WHY[r.status] for r in records if r.status in WHY), "; ".join(reasons(records)))
+    found = Range(
+        smallest.key.index, smallest.key.frame or 0, minimum, maximum, low_at, high_at, tolerance,
+        smallest.seconds + largest.seconds, smallest.queries + largest.queries, sum(parts([r]) for r in records), why, (below, above),
+    )  # fmt: skip
+    return replace(found, note="") if found.closed else found
+
+
+def _enclosing(bracket: Bracket, side: float, net: Network) -> tuple[Bracket, float]:
+    """Of a smallest value: with the proved end where the network itself was seen to be, if that is beyond it, and by how much."""
+    proved, executed = bracket.lower, bracket.upper.executed
+    if executed is None or not (math.isfinite(executed) and executed < proved.value):
+        return bracket, 0.0
+    told = WIDENED.format(proved=side * proved.value, seen=side * executed, dtype=str(net.dtype).removeprefix("torch."))
+    evidence = replace(proved.evidence, assumptions=(*proved.evidence.assumptions, told))
+    return replace(bracket, lower=Bound(executed, evidence)), proved.value - executed
 
 
 def box_of(net: Network, box: Box | tuple[Tensor, Tensor]) -> Box:
@@ -90,16 +123,3 @@ def rows_of(count: int, outputs: int | Sequence[int] | None, rows: Tensor | None
             f"outputs: {'there is none' if wrong is None else f'number {wrong} does not exist'}; they run from 0 to {count - 1}."
         )
     return numbers, torch.eye(count, dtype=torch.float64)[numbers]
-
-
-def within(region: Box, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """-> lower, upper in the network's arithmetic: all of its numbers in the box, or the nearest one where there is none."""
-    ends = []
-    for end, away in ((region.lower, math.inf), (region.upper, -math.inf)):
-        nearest = end.to(dtype)
-        outside = nearest.double() < end if away > 0 else nearest.double() > end
-        ends.append(torch.where(outside, torch.nextafter(nearest, torch.full_like(nearest, away)), nearest))
-    lower, upper = ends
-    empty = lower > upper
-    middle = region.centre.to(dtype)
-    return torch.where(empty, middle, lower), torch.where(empty, middle, upper)

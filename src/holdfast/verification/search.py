@@ -1,41 +1,109 @@
-"""The search for low scores that goes on between proofs, and the way to cut that suits a network: for verification and reachability."""
+"""Searches for low scores over boxes: from many places before any proof, and from where bounds are worst between them."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from holdfast import batch
+from holdfast import batch, clock
 from holdfast.attacks.descent import descend
-from holdfast.bounding.alpha_beta_crown import arguments
-from holdfast.bounding.branching.frontier import Branching, Points
-from holdfast.bounding.branching.input_split import InputSplit
-from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.branching.frontier import Points
+from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import Avoid
+from holdfast.property import Avoid, LinearProperty
 from holdfast.region import Box
-from holdfast.result import Key
+from holdfast.result import Key, Traits
 
-FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
-FULL = 8  # times what a method likes to have waiting; depth first that takes very long
-OFTEN = 16  # batches of parts after each of which the search goes downhill; later, after every fourth
-TRIES, SHORT = 64, 12  # places from which it does, and steps
+TRIES, SHORT = 64, 12  # places from which a search between proofs goes downhill, and steps
 LONGEST = 100  # steps where there are few places
-ROUNDING = 2**12  # units of the arithmetic, in the sizes of what is added: more than evaluating a network at one point misses
+NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robustness, ...) over a Box"
 
 
-def method_for(graph: Graph, region: Box) -> Branching[Any]:
-    """Boxes of inputs while few inputs move, or where some function does not bend at zero and cannot be decided."""
-    moving = int((region.lower < region.upper).flatten(1).sum(1).max())
-    read = set(arguments(graph))
-    decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
-    return ActivationSplit() if moving > FEW_INPUTS and decidable else InputSplit()
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What the search knows: where each polytope of each row was met lowest."""
+
+    generator: torch.Generator
+    number: int
+    at: Tensor | None = None  # (rows * polytopes, *shape)
 
 
-def problem_of(net: Network, region: Box, rules: Avoid) -> Problem:
+@dataclass(frozen=True)
+class Scatter(Method[Round]):
+    """Every polytope of every row by itself, from many places at once: downhill from the best of them, then in smaller and smaller boxes
+    around the best one. Without gradients the boxes shrink slowly, and often."""
+
+    finds: ClassVar[str] = "witnesses"
+    help: ClassVar[str] = "descent from many places of a box, then around the best of them"
+    traits: ClassVar[Traits] = Traits(complete=True, glass=True)
+
+    places: int = 2048  # of each polytope of each row
+    most: int = 2048  # of all of them together
+    numbers: int = 2**19  # in all these places; fewer places for large inputs
+    downhill: int = 2048  # the best of them, from which the search goes downhill
+    steps: int = 30
+    zoom: float = 1 / 16
+    rounds: int = 1
+
+    @staticmethod
+    def closely(questions: int) -> "Scatter":
+        """For a value that is asked for exactly."""
+        return Scatter(places=1024, most=1024 * questions, numbers=2**22, downhill=16, steps=24, rounds=3)
+
+    def obstacle(self, problem: Problem) -> str | None:
+        return obstacle(problem)
+
+    def start(self, problem: Problem, seed: int) -> Round:
+        return Round(torch.Generator().manual_seed(seed), 0)
+
+    def step(self, problem: Problem, state: Round) -> tuple[Round | None, Claims]:
+        rules, inside, smooth = avoid(problem), problem_box(problem), problem.network.differentiable
+        each = torch.arange(len(problem), device=inside.centre.device).repeat_interleave(rules.offset.shape[1])
+        boxes = batch.take(inside, each)
+        half = (boxes.upper / 2 - boxes.lower / 2) * (self.zoom if smooth else 0.5) ** state.number
+        middle = boxes.centre if state.at is None else state.at
+        around = boxes if state.at is None else Box.between(boxes.project(middle - half), boxes.project(middle + half))
+        aims = task(problem.network, around, Avoid(rules.matrix.flatten(0, 1)[:, None], rules.offset.flatten(0, 1)[:, None]))
+        size = boxes.centre[0].numel()
+        count = max(1, min(self.places, min(self.most, self.numbers // size) // len(aims)))
+        tried = scattered(around, count, state.generator)
+        tried[0] = around.project(middle)
+        if smooth and count > self.downhill:
+            order = aims.score(tried).topk(self.downhill, dim=0, largest=False).indices
+            tried = tried.gather(0, order.reshape(*order.shape, *(1 for _ in around.shape)).expand(-1, *tried.shape[1:]))
+        found, score = lowered(aims, tried, self.steps)
+        least, which = torch.where(score.isnan(), torch.inf, score).min(0)
+        at = found[which, torch.arange(len(aims), device=which.device)]
+        last = state.number + 1 >= (self.rounds if smooth or self.rounds == 1 else 4 * self.rounds)
+        return None if last else Round(state.generator, state.number + 1, at), lowest(problem, at, each, least)
+
+
+def obstacle(problem: Problem) -> str | None:
+    fits = problem.goal == "worst" and isinstance(problem.property, Avoid | LinearProperty) and isinstance(problem.region, Box)
+    return None if fits else NEEDS
+
+
+def avoid(problem: Problem) -> Avoid:
+    """The property as polytopes: the smallest of some rows is a polytope for each."""
+    required = problem.property
+    if isinstance(required, Avoid):
+        return Avoid(required.matrix, required.offset)
+    assert isinstance(required, LinearProperty)
+    matrix, offset = required.rows(problem.network.outputs_for(problem.region.centre))
+    matrix, offset = (part.expand(len(problem), *part.shape[1:]).to(problem.region.centre.device) for part in (matrix, offset))
+    return Avoid(matrix[:, :, None], offset[:, :, None])
+
+
+def problem_box(problem: Problem) -> Box:
+    """The numbers that the network itself can be asked about."""
+    assert isinstance(problem.region, Box)
+    return problem.region.numbers(problem.network.dtype)
+
+
+def task(net: Network, region: Box, rules: Avoid) -> Problem:
     return Problem(net, region, rules, "worst", tuple(Key(i) for i in range(len(region))))
 
 
@@ -59,20 +127,25 @@ def near(
         return
     around = batch.take(inside, points.task)
     boxes = Box.between(*(around.project(end.to(around.centre)) for end in (points.lower, points.upper)))
-    problem = problem_of(net, boxes, batch.take(rules, points.task))
+    problem = task(net, boxes, batch.take(rules, points.task))
     tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], scattered(boxes, 1, generator)])
     score, which = problem.score(tried).min(0)
     tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
     yield tried, points.task, score
-    if downhill and net.differentiable:
+    if downhill and net.differentiable and not clock.passed():
         chosen = score.topk(min(TRIES, len(score)), largest=False).indices
         steps = min(longest, SHORT * TRIES // len(chosen))
         found, score = lowered(problem.take(chosen), tried[chosen][None], steps)
         yield found[0], points.task[chosen], score[0]
 
 
-def rounding(matrix: Tensor, outputs: Tensor, offset: Tensor | float = 0.0) -> Tensor:
-    """rows (..., outputs) of outputs (..., outputs) -> (...): how far evaluating them in the arithmetic of the outputs may lie from the
-    truth. A witness that passes a proof by no more than this does not contradict it."""
-    size = (matrix.abs() * outputs.abs()).double().sum(-1) + torch.as_tensor(offset).abs()
-    return ROUNDING * torch.finfo(outputs.dtype).eps * (1 + size)
+def lowest(problem: Problem, x: Tensor, row: Tensor, score: Tensor) -> Claims:
+    """Candidates x (n, *shape), their rows (n,) and scores (n,) -> the lowest of each row, in float64 as the region allows it."""
+    order = torch.where(score.isnan(), torch.inf, score).argsort(stable=True)
+    order = order[row[order].argsort(stable=True)]
+    first = torch.ones_like(order, dtype=torch.bool)
+    first[1:] = row[order][1:] != row[order][:-1]
+    chosen = order[first]
+    points, found = problem.region.centre.double().clone(), torch.zeros(len(problem), dtype=torch.bool, device=score.device)
+    points[row[chosen]], found[row[chosen]] = x[chosen].double(), True
+    return Claims(witness=problem.region.project(points), found=found)

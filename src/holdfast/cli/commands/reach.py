@@ -1,25 +1,111 @@
 """`holdfast reach`: between which values do the outputs stay?"""
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from rich.console import Console
 
-from holdfast.cli.options import (
-    MEASURE,
-    ModelArgument,
-    Seed,
-    with_model,
-)
+from holdfast.cli.command import Command
+from holdfast.cli.options import MEASURE, ModelArgument, Seed, measures
 from holdfast.cli.parse import ModelOptions
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.cli.run import Built
+    from holdfast.store import Store
 
 
 def register(app: typer.Typer) -> None:
     app.command("reach", rich_help_panel=MEASURE)(reach)
 
 
-@with_model("vocabulary", model=ModelArgument)
+@dataclass(frozen=True)
+class Reach(Command):
+    """Two records for each output of each box: its smallest and its largest value."""
+
+    name: ClassVar[str] = "reach"
+
+    network: ModelOptions
+    box: str | None = None
+    data: str | None = None
+    radius: float | None = None
+    outputs: str | None = None
+    tolerance: float = 1e-2
+    seconds: float = 120.0
+    scale: float | None = None
+    limit: int | None = None
+    seed: int = 0
+
+    def build(self) -> "Built":
+        from holdfast.cli.parse import whole_numbers
+        from holdfast.cli.reading.box import box_option
+        from holdfast.cli.reading.data import load_data
+        from holdfast.cli.reading.model import load_network
+        from holdfast.cli.run import Built, question_of
+        from holdfast.network.fingerprint import of_tensors
+        from holdfast.question import Asked, Means
+        from holdfast.solver import Stop
+        from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
+
+        if (self.box is None) == (self.data is None):
+            raise BadInput("say over which box: --box, or --input with --radius.")
+        if (self.data is None) != (self.radius is None):
+            raise BadInput("--input and --radius belong together: the inputs, and how far each number of them may move.")
+        if self.radius is not None and not 0 <= self.radius < math.inf:
+            raise BadInput(f"radius {self.radius}: it must be a number, not below 0.")
+        outputs, stop = whole_numbers(self.outputs, "outputs"), reach_stop(Stop(seconds=self.seconds), self.tolerance)
+        net = load_network(self.network)
+        data = None if self.data is None else load_data(self.data, net, scale=self.scale).limited(self.limit)
+        if data is None:
+            assert self.box is not None
+            ends = box_option(self.box, net)
+        else:
+            if net.vectors is not None:
+                raise BadInput(
+                    f"{net.name} reads tokens, which cannot move by a radius; ask for the radius of words with 'holdfast radius'."
+                )
+            assert self.data is not None
+            x, far = data.stacked(self.data).double(), float(self.radius or 0)
+            ends = net.domain.clamp(x - far), net.domain.clamp(x + far)
+        problems = reach_problems(net, ends, outputs)
+        box = of_tensors({"lower": ends[0], "upper": ends[1]})
+        asked = Asked(box=box, radius=self.radius, outputs=self.outputs, tolerance=self.tolerance)
+        means = Means(seed=self.seed, seconds=self.seconds, gap=self.tolerance)
+        question = question_of(self, self.network, net, data, asked, means, source=self.data or "")
+        return Built(net, question, problems, reach_methods(problems, self.tolerance), stop, data, self.seed)
+
+    def notes(self, built: "Built") -> tuple[str, ...]:
+        return ()  # told below the table
+
+    def keep_inputs(self, store: "Store", built: "Built") -> None:
+        """The middle of every box."""
+        (problem, _), data = built.problems, built.data
+        rows = {key.index: row for row, key in enumerate(problem.keys)}
+        x, unknown = [problem.region.centre[row] for row in rows.values()], [None] * len(rows)
+        store.put_inputs(x, unknown, unknown, [""] * len(x) if data is None else data.names, unknown)
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        """There are no classes to name."""
+
+    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+        from holdfast.cli.output import line
+        from holdfast.report.ranges import range_remarks, range_table
+        from holdfast.verification import ranges_of
+
+        found = ranges_of(store.records(), self.tolerance, built.net)
+        if not found:
+            return
+        names = {} if built.data is None else {i: given.name for i, given in enumerate(store.inputs())}
+        console.print(range_table(found, names), highlight=False)
+        for kind, text in range_remarks(found, built.net):
+            line(console, kind, text, warns=kind == "note")
+
+
+@measures(Reach, "vocabulary", model=ModelArgument)
 def reach(
     network: ModelOptions,
     box: Annotated[
@@ -37,16 +123,9 @@ def reach(
     outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None,
     tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = 1e-2,
     seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A .json file for the ranges and witnesses.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")] = None,
     scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data of --input by this: 255 for bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --input.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Between which values does each output stay while the inputs move in a box?"""
-    from holdfast.cli.parse import whole_numbers
-    from holdfast.cli.ranges import RangeQuestion, show
-
-    question = RangeQuestion(
-        network, box, data, radius, whole_numbers(outputs, "outputs"), tolerance, seconds, scale=scale, limit=limit, seed=seed
-    )
-    show(question, out, Console())

@@ -1,21 +1,217 @@
-"""`holdfast verify`: VNN-LIB questions."""
+"""`holdfast verify`: VNN-LIB questions, one in the format of the competition or a list of them as a table."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from rich.console import Console
 
-from holdfast.cli.options import (
-    MEASURE,
-    Seed,
-    with_model,
-)
+from holdfast.cli.command import Command
+from holdfast.cli.options import MEASURE, Seed, measures
 from holdfast.cli.parse import ModelOptions
+from holdfast.errors import BadInput, HoldfastError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.cli.run import Built
+    from holdfast.network import Network
+    from holdfast.question import Question
+    from holdfast.report.verdicts import Line
+    from holdfast.result import Record
+    from holdfast.solver import Progress
+    from holdfast.store import Store
+    from holdfast.verification import Instance
+    from holdfast.verification.vnnlib import Spec
 
 
 def register(app: typer.Typer) -> None:
-    app.command("verify", rich_help_panel=MEASURE)(can_it_happen)
+    app.command("verify", rich_help_panel=MEASURE)(verify)
+
+
+@dataclass
+class Listed:
+    """The instances of a list, what is wrong with the files of some, and the last network that was read."""
+
+    instances: "list[Instance]"
+    errors: dict[int, str] = field(default_factory=dict)
+    nobody: set[int] = field(default_factory=set)  # instances that no input meets
+    last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
+
+    def read(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
+        from holdfast.cli.reading.specification import load_judged
+        from holdfast.verification.vnnlib import read_vnnlib
+
+        instance = self.instances[place]
+        spec = read_vnnlib(instance.spec)
+        if self.last is None or self.last[0] != instance.model:
+            self.last = instance.model, *load_judged(ModelOptions(str(instance.model)), spec.inputs)
+        return self.last[1], self.last[2], spec
+
+
+@dataclass(frozen=True)
+class Verify(Command):
+    """One record for each case of each instance."""
+
+    name: ClassVar[str] = "verify"
+
+    network: ModelOptions
+    spec: str | None = None
+    seconds: float | None = None
+    key: str | None = None
+    seed: int = 0
+
+    def build(self) -> "Built":
+        from holdfast.cli.reading.specification import load_judged
+        from holdfast.cli.run import Built
+        from holdfast.network.fingerprint import of_text
+        from holdfast.solver import Stop
+        from holdfast.verification.search import Scatter
+        from holdfast.verification.specification import problem_of
+        from holdfast.verification.verify import ways
+        from holdfast.verification.vnnlib import read_vnnlib
+
+        model = self.network.model
+        listed = Path(model).is_dir() or model.endswith(".csv")
+        if listed and self.spec is not None:
+            raise BadInput(f"{model} is a list of instances, which names its properties; leave {self.spec} out.")
+        if listed:
+            return self._listed()
+        if self.spec is None:
+            raise BadInput(f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'.")
+        stop = Stop(seconds=120.0 if self.seconds is None else self.seconds, sign=True)
+        spec = read_vnnlib(self.spec)
+        net, judges = load_judged(self.network, spec.inputs)
+        problems = [problem_of(net, spec, judges=judges)] if spec.cases else []
+        question = self._question(net, [self.spec, of_text(repr(spec.cases))])
+        batch = max(1, len(spec.cases))
+        return Built(net, question, problems, ways(None, Scatter(), None), stop, seed=self.seed, batch=batch, extra=judges)
+
+    def _listed(self) -> "Built":
+        from holdfast.cli.run import Built
+        from holdfast.network.fingerprint import of_file
+        from holdfast.solver import Stop
+        from holdfast.verification.instances import read_instances, read_key
+
+        listed, stop = Listed(read_instances(self.network.model)), Stop(seconds=self.seconds)
+        if self.key is not None:
+            read_key(self.key)
+        wrong: HoldfastError | None = None
+        for place in range(len(listed.instances)):
+            try:
+                net, _, _ = listed.read(place)
+                break
+            except HoldfastError as error:
+                wrong = error
+        else:
+            assert wrong is not None
+            raise wrong  # not one of them can be read
+        files = {path: of_file(path) for i in listed.instances for path in (i.model, i.spec)}
+        content = [[*instance.name, files[instance.model], files[instance.spec]] for instance in listed.instances]
+        return Built(net, self._question(net, content), stop=stop, seed=self.seed, total=len(listed.instances), extra=listed)
+
+    def _question(self, net: "Network", content: object) -> "Question":
+        from holdfast.cli.run import question_of
+        from holdfast.question import Asked, Means
+
+        means = Means(seed=self.seed, seconds=self.seconds)
+        return question_of(self, self.network, net, None, Asked(specification=content), means)
+
+    def notes(self, built: "Built") -> tuple[str, ...]:
+        return ()  # told below the answer
+
+    def keep_inputs(self, store: "Store", built: "Built") -> None:
+        import torch
+
+        names = [" ".join(i.name) for i in built.extra.instances] if isinstance(built.extra, Listed) else [str(self.spec)]
+        x = [problem.region.centre[0] for problem in built.problems] or [torch.zeros(0)] * len(names)
+        unknown = [None] * len(names)
+        store.put_inputs(x, unknown, unknown, names, unknown)
+
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+        if not isinstance(built.extra, Listed):
+            return super().solve(store, built, progress)
+        known, records = _by_instance(store), list["Record"]()
+        for place in range(len(built.extra.instances)):
+            found = known.get(place, [])
+            if not found or any(r.status not in ("closed", "finished") for r in found):
+                found = self._answered(store, built, place, progress)
+            records += found
+            if any(r.status == "interrupted" for r in found):
+                break
+        return records
+
+    def _answered(self, store: "Store", built: "Built", place: int, progress: "Callable[[Progress], None]") -> "list[Record]":
+        """One instance with its own seconds; what is wrong with it is no reason not to ask the next."""
+        from dataclasses import replace
+
+        from holdfast.solver import Stop
+        from holdfast.verification.verify import answered
+
+        listed, total = built.extra, len(built.extra.instances)
+
+        def told(now: "Progress") -> None:
+            progress(replace(now, done=place, total=total))
+
+        try:
+            net, judges, spec = listed.read(place)
+            stop = Stop(seconds=listed.instances[place].seconds if self.seconds is None else self.seconds)
+            if not spec.cases:
+                listed.nobody.add(place)
+            return answered(net, spec, stop, judges=judges, index=place, seed=self.seed, store=store, progress=told)
+        except HoldfastError as error:
+            listed.errors[place] = str(error)
+            return []
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        """There are no classes to name."""
+
+    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+        from rich.text import Text
+
+        from holdfast.report.verdicts import competition, verdict_table
+        from holdfast.verification import verdict
+
+        if not isinstance(built.extra, Listed):
+            for text in competition(verdict(store.records(), built.net), built.net, built.extra):
+                print(text)
+            return
+        lines, total = self._lines(store, built.extra), len(built.extra.instances)
+        for line in lines:
+            console.print(line.shown(), soft_wrap=True)
+        if len(lines) < total:
+            console.print(Text(f"interrupted: {len(lines)} of {total} are answered.", style="yellow"))
+        console.print(verdict_table(lines, total))
+        if any(line.wrong for line in lines):
+            console.print(Text("An answer contradicts the key: please report it, with the files.", style="bold red"))
+
+    def _lines(self, store: "Store", listed: Listed) -> "list[Line]":
+        from holdfast.report.verdicts import Line
+        from holdfast.verification import verdict
+        from holdfast.verification.instances import read_key
+
+        key, known = {} if self.key is None else read_key(self.key), _by_instance(store)
+        lines = []
+        for place, instance in enumerate(listed.instances):
+            found = known.get(place, [])
+            if place in listed.errors or any(r.status == "refuted" for r in found):
+                lines.append(Line(instance, listed.errors.get(place, ""), key.get(instance.name, "")))
+            elif (found or place in listed.nobody) and not any(r.status == "interrupted" for r in found):
+                lines.append(Line(instance, verdict(found), key.get(instance.name, "")))
+        return lines
+
+    def exit_code(self, store: "Store") -> int:
+        from holdfast.verification.instances import read_instances
+
+        return int(self.key is not None and any(line.wrong for line in self._lines(store, Listed(read_instances(self.network.model)))))
+
+
+def _by_instance(store: "Store") -> "dict[int, list[Record]]":
+    found: dict[int, list[Record]] = {}
+    for record in store.records():
+        found.setdefault(record.key.index, []).append(record)
+    return found
 
 
 Questions = Annotated[
@@ -23,23 +219,16 @@ Questions = Annotated[
 ]
 
 
-@with_model("domain", "mean", "std", "time_first", "pool", "vocabulary", "black_box", model=Questions)
-def can_it_happen(
+@measures(Verify, "domain", "mean", "std", "time_first", "pool", "vocabulary", "black_box", model=Questions)
+def verify(
     network: ModelOptions,
     spec: Annotated[str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")] = None,
     seconds: Annotated[
         float | None,
         typer.Option(metavar="NUMBER", help="Give up after so many seconds; default: what the list of instances says, else 120."),
     ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="With a list: a .csv file for the answers.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Can what a VNN-LIB property describes happen? sat with a counterexample, unsat with a proof, timeout or unknown."""
-    from holdfast.cli.verify import answer_many, answer_one, check
-
-    check(network.model, spec)
-    if spec is None:
-        answer_many(Path(network.model), seconds, key, out, seed, Console())
-        return
-    answer_one(network, spec, 120.0 if seconds is None else seconds, seed)

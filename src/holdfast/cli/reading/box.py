@@ -1,0 +1,64 @@
+"""Boxes of inputs as people write them."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.cli.reading.source import readable, utf8
+from holdfast.errors import BadInput, UnreadableFile
+from holdfast.network import Network
+from holdfast.verification.specification import input_shape
+
+
+def box_option(text: str, net: Network) -> tuple[Tensor, Tensor]:
+    """'0:10,-1:1', one 'low:high' for all inputs, or a .csv or .npy file -> lower, upper."""
+    if text.endswith(".npy"):
+        return _npy(Path(text))
+    pairs = _csv(Path(text)) if text.endswith(".csv") else _written(text)
+    if len(pairs) == 1 and net.shape is not None and None not in net.shape:
+        pairs = pairs * math.prod(size for size in net.shape if size is not None)
+    shape = input_shape(net, len(pairs), f"box {text!r}")
+    lower, upper = torch.tensor(pairs, dtype=torch.float64).unbind(1)
+    return lower.reshape(shape), upper.reshape(shape)
+
+
+def _written(text: str) -> list[list[float]]:
+    try:
+        pairs = [[float(end) for end in part.split(":")] for part in text.split(",")]
+    except ValueError:
+        pairs = [[]]
+    if any(len(pair) != 2 for pair in pairs):
+        raise BadInput(f"box {text!r}: expected low:high for each input, as in 0:10,-1:1, or a .csv or .npy file.")
+    return pairs
+
+
+def _csv(path: Path) -> list[list[float]]:
+    pairs = []
+    for number, row in enumerate(csv.reader(utf8(path).splitlines()), 1):
+        if not any(cell.strip() for cell in row):
+            continue
+        try:
+            low, high = (float(cell) for cell in row)
+        except ValueError:
+            raise BadInput(f"{path}:{number}: expected low,high, two numbers, got {','.join(row)[:60]!r}.") from None
+        pairs.append([low, high])
+    if not pairs:
+        raise BadInput(f"{path}: holds no line low,high.")
+    return pairs
+
+
+def _npy(path: Path) -> tuple[Tensor, Tensor]:
+    readable(path)
+    try:
+        ends = torch.from_numpy(np.load(path, allow_pickle=False))
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file fails in any layer
+        raise UnreadableFile(f"{path}: cannot be read as .npy ({error}). Write it by numpy.save, with plain numbers.") from error
+    if ends.dim() < 2 or len(ends) != 2 or ends.is_complex() or ends.dtype == torch.bool:
+        raise BadInput(f"{path}: holds shape {tuple(ends.shape)}; expected the lower and the upper ends, (2, *shape of an input).")
+    return ends[0].double(), ends[1].double()

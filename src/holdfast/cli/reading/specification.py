@@ -1,0 +1,57 @@
+"""The network that a VNN-LIB specification speaks of, and the same file through onnxruntime, to judge counterexamples."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from holdfast.cli.parse import ModelOptions
+from holdfast.cli.reading.model import load_network
+from holdfast.errors import BadInput, MissingExtra
+from holdfast.network import Network
+from holdfast.verification.specification import input_shape
+
+
+def load_judged(options: ModelOptions, inputs: int) -> tuple[Network, tuple[Network, ...]]:
+    """The network, and the same file through onnxruntime where that is installed."""
+    net = _fitting(options, inputs)
+    if not _is_onnx(options) or options.constants:
+        return net, ()
+    try:
+        return net, (_through_onnxruntime(options.model),)
+    except MissingExtra:
+        return net, ()
+
+
+def _through_onnxruntime(model: str) -> Network:
+    from holdfast.network.onnx.runtime import session
+
+    run = session(model)
+    rank = len(run.inputs[0].shape)
+
+    def ask(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        answers = [run(row.reshape((1,) * (rank - row.ndim) + row.shape)) for row in x]
+        return np.stack([np.asarray(answer[0] if isinstance(answer, tuple) else answer).flatten() for answer in answers])
+
+    return Network.from_callable(ask, name=f"{model} in onnxruntime")
+
+
+def _fitting(options: ModelOptions, inputs: int) -> Network:
+    """Some .onnx files take an input without a batch axis, which shows when they are asked for as many numbers as the property has."""
+    try:
+        net = load_network(options)
+        input_shape(net, inputs)
+    except (BadInput, RuntimeError) as error:
+        if not _is_onnx(options) or options.unbatched:
+            raise
+        with suppress(BadInput, RuntimeError):
+            net = load_network(replace(options, unbatched=True))
+            input_shape(net, inputs)
+            return net
+        raise error
+    return net
+
+
+def _is_onnx(options: ModelOptions) -> bool:
+    return options.model.endswith((".onnx", ".onnx.gz"))

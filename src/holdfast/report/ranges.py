@@ -1,0 +1,46 @@
+"""Ranges of outputs in the terminal. Only the command line imports this module, because rich takes its time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+
+from holdfast.network import Network
+from holdfast.report.summary import at_least, at_most
+from holdfast.verification import Range
+
+SHOWN = 8  # inputs of a witness that fit on a line
+
+
+def range_table(found: Sequence[Range], names: Mapping[int, str]) -> Table:
+    """names: of the boxes, where they have some."""
+    several = bool(names) or found[-1].box > 0
+    view = Table(caption_justify="left")
+    for column in (["input" if names else "box"] if several else []) + ["output", "smallest", "largest"]:
+        view.add_column(column, justify="right", no_wrap=True)
+    view.add_column("gap", justify="right")
+    for r in found:
+        which = [names.get(r.box, str(r.box))] if several else []
+        smallest, largest = r.minimum, r.maximum
+        view.add_row(
+            *which, str(r.output), f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
+            f"{at_least(largest.lower.value, 6)} .. {at_most(largest.upper.value, 6)}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
+        )  # fmt: skip
+    closed = sum(r.closed for r in found)
+    known = f"{closed} of {len(found)} known to {found[0].tolerance:g}."
+    view.caption = f"{known} Values stay between the outer numbers (proved); the inner ones were met."
+    return view
+
+
+def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, str]]:
+    """Kinds and texts of the lines below the table."""
+    for note in dict.fromkeys([*net.notes, *(r.note for r in found if r.note)]):
+        yield "note", note
+    most = max(max(r.widened) for r in found)
+    if most:
+        own = str(net.dtype).removeprefix("torch.")
+        yield "note", f"proved ends were moved out by up to {most:.2g}, to what the network itself gives in {own}"
+    if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
+        for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):
+            yield kind, ", ".join(f"{value:.6g}" for value in at.flatten().tolist())
+    queries, seconds = sum(r.queries for r in found), sum(r.seconds for r in found)
+    yield "work", f"{max(r.nodes for r in found)} parts bounded, {queries} queries, {seconds:.2f} s"

@@ -1,0 +1,130 @@
+"""A VNN-LIB specification as a question: which inputs the file allows, and which outputs it forbids, both without any rounding."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast import batch
+from holdfast.bounding.crown_within import propagate
+from holdfast.bounding.graph.graph import Graph
+from holdfast.errors import BadInput
+from holdfast.network import Network
+from holdfast.problem import Problem
+from holdfast.property import Avoid
+from holdfast.region import Box
+from holdfast.region.box import numbers_between
+from holdfast.result import Key
+from holdfast.rounding import TINY, gamma
+from holdfast.verification.vnnlib import Spec
+
+NEAREST = "inputs held where float64 has no number are taken at the nearest; both of its neighbours there give a counterexample too"
+CASES = 64  # whose outputs are bounded together
+
+
+@dataclass(frozen=True, eq=False)
+class Allowed(Box):
+    """The box of a case. Nothing that the file allows is outside of lower and upper; between least and most lie exactly the numbers of
+    float64 that it allows. Where these are none, the centre is the nearest one, and lower and upper are its neighbours on both sides."""
+
+    least: Tensor  # (batch, *shape)
+    most: Tensor
+
+    @staticmethod
+    def by(spec: Spec, shape: tuple[int, ...]) -> "Allowed":
+        lower, upper, least, most = (end.reshape(-1, *shape) for end in (*spec.box(), *spec.inside()))
+        written = torch.tensor([[float(end.value) for end in case.lower] for case in spec.cases], dtype=torch.float64).reshape(lower.shape)
+        middle = torch.minimum(torch.maximum(lower / 2 + upper / 2, least), most)
+        return Allowed(torch.where(least > most, written, middle), lower, upper, least, most)
+
+    @property
+    def empty(self) -> Tensor:
+        return self.least > self.most
+
+    def contains(self, x: Tensor) -> Tensor:
+        exact = (x >= self.least) & (x <= self.most)
+        return self.flatten(exact | self.empty & (x >= self.lower) & (x <= self.upper)).all(-1)
+
+    def project(self, x: Tensor) -> Tensor:
+        least, most, centre = (end.to(x) for end in (self.least, self.most, self.centre))
+        return torch.where(self.empty, centre, torch.minimum(torch.maximum(x, least), most))
+
+    def numbers(self, dtype: torch.dtype) -> Box:
+        return numbers_between(self.least, self.most, self.centre, dtype)
+
+    def stand_ins(self, x: Tensor) -> Tensor:
+        if not bool(self.empty.any()):
+            return x[None]
+        return torch.stack([x, *(torch.where(self.empty, end, x) for end in (self.lower, self.upper))])
+
+    def granted(self, row: int) -> tuple[str, ...]:
+        return (NEAREST,) if bool(self.empty[row].any()) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class Forbidden(Avoid):
+    """The polytopes of a case, none smaller than it is written; `fails` compares with the numbers in the file."""
+
+    off: Tensor  # (batch, polytopes, rows, outputs) float64: how far the factors may be from those in the file, at most
+    case: Tensor  # (batch,)
+    spec: Spec
+
+    @staticmethod
+    def by(spec: Spec) -> "Forbidden":
+        rules = spec.rules()
+        return Forbidden(rules.matrix, rules.offset, spec.missed(), torch.arange(len(spec.cases)), spec)
+
+    def fails(self, outputs: Tensor) -> Tensor:
+        near = self.score(outputs.double()) <= self.missed(outputs, torch.finfo(torch.float32).eps)
+        found = torch.zeros(len(outputs), dtype=torch.bool)
+        for row in (near & outputs.isfinite().all(-1)).nonzero().flatten().tolist():
+            found[row] = self.spec.cases[int(self.case[row])].met(outputs[row].tolist())
+        return found.to(outputs.device)
+
+    def charged(self, graph: Graph, region: Box) -> Avoid | None:
+        """The rules with offsets so much lower that the factors as they are written forbid nothing else; None where no proof can know."""
+        rules = Avoid(self.matrix, self.offset)
+        if not bool(self.off.any()):
+            return rules
+        parts = (batch.take(region, some) for some in torch.arange(len(region), device=graph.device).split(CASES))
+        largest = torch.cat([propagate(graph, part)[0].largest(graph.output).flatten(1) for part in parts])
+        charge = torch.where(self.off > 0, self.off * largest[:, None, None], 0).sum(-1) * (1 + 4 * gamma(self.off.shape[-1])) + TINY
+        offset = self.offset - torch.where((self.off > 0).any(-1), charge, 0)
+        offset = torch.nextafter(offset, torch.full_like(offset, -torch.inf))
+        return replace(rules, offset=offset) if bool(offset.isfinite().all()) else None
+
+
+def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), index: int = 0) -> Problem:
+    """Every case of the specification is a row: how low does its score get?"""
+    shape = input_shape(net, spec.inputs, spec.name)
+    alone = (_alone(net, shape),) if len(spec.cases) > 1 and net.dtype == torch.float32 else ()
+    keys = tuple(Key(index, case) for case in range(len(spec.cases)))
+    region = Allowed.by(spec, shape)
+    region = replace(region, centre=region.project(region.numbers(net.dtype).centre.double()))  # a number of the network, if one is allowed
+    return Problem(net, region, Forbidden.by(spec), "worst", keys, (*judges, *alone))
+
+
+def _alone(net: Network, shape: tuple[int, ...]) -> Network:
+    """The network asked one by one: a product of many rows may round other than that of one."""
+
+    def ask(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        return np.concatenate([net(torch.from_numpy(row[None])).cpu().numpy() for row in x])
+
+    return Network.from_callable(ask, shape=shape, name=f"{net.name} asked alone")
+
+
+def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[int, ...]:
+    """The shape of one input, which must hold as many numbers as the property speaks of; an open size follows from that."""
+    known = (inputs,) if net.shape is None else net.shape
+    fixed = math.prod(size for size in known if size is not None)
+    if known.count(None) == 1 and fixed and inputs % fixed == 0:
+        known = tuple(inputs // fixed if size is None else size for size in known)
+    shape = tuple(size for size in known if size is not None)
+    if not shape or len(shape) != len(known) or math.prod(shape) != inputs:
+        shown = " x ".join("any" if size is None else str(size) for size in known) or "one number without a batch axis"
+        raise BadInput(f"{name} speaks of {inputs} inputs, but {net.name} takes {shown}.")
+    return shape
