@@ -176,7 +176,6 @@ def solve(
     digests = {key: digest for problem in asked for key, digest in zip(problem.keys, problem.digests(), strict=True)} if store else {}
     answered, begun = _known(store, digests, means) if store else ({}, {})
     faults: list[HoldfastError] = []
-    parts: list[tuple[_Work, Status]] = []  # of questions that have several: what is found last may better what was found first
     batches = list(_batches(asked, set(answered), batch))
     total, began = len(keys), time.monotonic()
     deadline = math.inf if stop.seconds is None else began + stop.seconds
@@ -218,18 +217,18 @@ def solve(
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
-        if problem.keys[0].part:
-            parts.append((work, status))
         faults += work.faults.values()
         records = work.records(status)
         answered.update((record.key, record) for record in records)
         solved += len(records)
         report(records, "done", solved=solved)
-    for work, status in parts[:-1]:
-        faults += _hear_others(work, answered)
-        answered.update((record.key, record) for record in work.records(status))
-        if store:
-            store.write(work.records(status))
+    for problem in asked:
+        if problem.keys[0].part:
+            better, wrong = _hear_at_last(problem, answered)
+            faults += wrong
+            answered.update((record.key, record) for record in better)
+            if store:
+                store.write(better)
     if interrupted:
         warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
     if faults:
@@ -305,6 +304,20 @@ def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastEr
     return [fault for row, fault in work.faults.items() if row not in before]
 
 
+def _hear_at_last(problem: Problem, answered: Mapping[Key, Record]) -> tuple[list[Record], list[HoldfastError]]:
+    """What was found last may better what was found first, in this run or before it was stopped."""
+    rows = [row for row, key in enumerate(problem.keys) if answered[key].status != "refuted"]
+    if not rows:
+        return [], []
+    asked = problem.take(torch.tensor(rows, device=problem.region.centre.device))
+    known = [answered[key] for key in asked.keys]
+    brackets = [r.bracket.turned() if r.goal in TURNED else r.bracket for r in known]
+    work = _Work(asked.lowest(), asked, brackets, twin=problem.network.double(problem.region.centre))
+    faults = _hear_others(work, answered)
+    heard = zip(known, work.records("finished"), strict=True)
+    return [replace(old, bracket=new.bracket, status=new.status if new.status != "finished" else old.status) for old, new in heard], faults
+
+
 def _ask_again(work: _Work) -> None:
     """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
     witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed."""
@@ -338,7 +351,7 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     """What is known before any method runs: which methods apply, and the score at the centre."""
     problem = work.problem
     before = problem.network.queries
-    reasons = ((m.name, m.obstacle(problem)) for m in methods)
+    reasons = ((m.name, m.unfit(problem)) for m in methods)
     work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
     centre = problem.region.centre
     work.twin = problem.network.double(centre)
@@ -361,7 +374,8 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
             )
             work.brackets[row] = Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES)
     if problem.goal == "worst":
-        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool)), None, None)
+        aside = {"score": scores.double()} if work.asked.goal == "worst" else {}
+        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
     work.queries = problem.network.queries - before
 
 
@@ -382,7 +396,7 @@ def _work(
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
-    able = [method for method in methods if method.obstacle(problem) is None]
+    able = [method for method in methods if method.unfit(problem) is None]
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
         live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in turn]
         while live:

@@ -6,7 +6,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Batch, DataOption, Gap, Limit, Out, Queries, Scale, Seconds, Seed, Tier, Unit, measures
+from holdfast.cli.options import (
+    MEASURE,
+    Arithmetic,
+    Batch,
+    DataOption,
+    Gap,
+    Limit,
+    Methods,
+    Out,
+    Queries,
+    Scale,
+    Seconds,
+    Seed,
+    Tier,
+    Unit,
+    measures,
+)
 from holdfast.cli.parse import ModelOptions
 
 if TYPE_CHECKING:
@@ -145,12 +161,8 @@ def radius(
     scale: Scale = None,
     limit: Limit = None,
     tier: Tier = "fast",
-    arithmetic: Annotated[
-        str, typer.Option(metavar="KIND", help="What proofs speak of. real: exact arithmetic. executed: the network's own float32.")
-    ] = "real",
-    methods: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these, as in pgd,certify; 'holdfast inspect MODEL' lists all.")
-    ] = None,
+    arithmetic: Arithmetic = "real",
+    methods: Methods = None,
     seed: Seed = 0,
     batch: Batch = 128,
     saliency: Annotated[
