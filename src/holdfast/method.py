@@ -76,6 +76,11 @@ class Method(ABC, Generic[State]):
     def start(self, problem: Problem, seed: int) -> State:
         """The state before the first step."""
 
+    def recalled(self, problem: Problem, state: State, aside: Mapping[str, Tensor]) -> State:
+        """The first state of a run that is taken up again, given what this method with these settings left beside the records, (batch, ...)
+        each and NaN where there is nothing; most begin anew."""
+        return state
+
     @abstractmethod
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:
         """One step over the whole batch; the state is None when another step would find nothing more."""

@@ -53,6 +53,8 @@ class Asked:
     patch: str | None = None
     units: str | None = None
     softmax: bool | None = None
+    sigma: float | None = None
+    confidence: float | None = None
     box: str | None = None
     outputs: str | None = None
     tolerance: float | None = None

@@ -100,6 +100,11 @@ class _Work:
             for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
         ]  # fmt: skip
 
+    def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
+        if name not in self.aside:
+            self.aside[name] = values.new_full((len(self.problem), *values.shape[1:]), torch.nan)
+        self.aside[name][rows] = values.to(self.aside[name])
+
     def settled(self, row: int, stop: Stop) -> bool:
         bracket = self.brackets[row]
         if bracket.gap <= stop.gap or row in self.faults:
@@ -277,6 +282,8 @@ def _resume(work: _Work, row: int, earlier: Record | None) -> None:
         known = earlier.bracket.turned() if earlier.goal in TURNED else earlier.bracket
         work.tighten(row, lower=known.lower, upper=known.upper)
         work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
+        for name, value in earlier.aside.items() if earlier.means == work.means else ():
+            work.keep(name, torch.tensor([row]), value[None])
 
 
 def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastError]:
@@ -398,7 +405,7 @@ def _work(
     part = problem.take(rows.to(problem.region.centre.device))
     able = [method for method in methods if method.unfit(problem) is None]
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
-        live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in turn]
+        live: list[tuple[Method[Any], Any]] = [(method, None) for method in turn]
         while live:
             ongoing = []
             for method, state in live:
@@ -406,6 +413,8 @@ def _work(
                     return "finished"
                 if _spent(work, stop, deadline):
                     return "stopped"
+                if state is None:
+                    state = method.recalled(part, method.start(part, seed), {name: values[rows] for name, values in work.aside.items()})
                 state = _stepped(work, part, rows, method, state, seed)
                 report(work.records("interrupted"), method.name)
                 if state is not None:
@@ -439,9 +448,7 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     traits = method.traits if method else DEFINITION
     base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
     for name, values in claims.aside.items():
-        if name not in work.aside:
-            work.aside[name] = values.new_full((len(work.problem), *values.shape[1:]), torch.nan)
-        work.aside[name][index] = values.to(work.aside[name])
+        work.keep(name, index, values)
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))

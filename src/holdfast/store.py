@@ -49,6 +49,7 @@ ANSWER = """CREATE TABLE IF NOT EXISTS answer (
     PRIMARY KEY (position, frame, part)
 )"""
 SALIENCY = "saliency"  # the name of the maps of inputs among the artefacts
+SMALL = 1024  # numbers
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
 
 
@@ -241,7 +242,7 @@ class Store:
 
     def unfinished(self) -> dict[Key, Record]:
         """The records that a resumed run takes up again: interrupted, or stopped by their budget."""
-        return {r.key: r for r in self.records() if r.status not in ("closed", "finished")}
+        return {r.key: r for r in self.with_aside() if r.status not in ("closed", "finished")}
 
     def put_answers(self, answers: Mapping[Key, Answers]) -> None:
         """What the network says at the input of a record and at the witness that the record has now."""
@@ -394,9 +395,10 @@ def _key(position: int, frame: int, part: str) -> Key:
 
 
 def _ends(record: Record) -> tuple[float, float, str]:
-    """What makes a record worth writing again: its ends, and all the rest but the clock."""
+    """What makes a record worth writing again: its ends, and all the rest but the clock; maps change with the ends."""
     rest = {key: value for key, value in _body(record).items() if key not in ("seconds", "queries")}
-    return record.bracket.lower.value, record.bracket.upper.value, json.dumps(rest)
+    small = {name: value.tolist() for name, value in record.aside.items() if value.numel() <= SMALL}
+    return record.bracket.lower.value, record.bracket.upper.value, json.dumps([rest, small])
 
 
 def _known(record: Record) -> tuple[float | None, float | None]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from cli_workshop import Ask
 
+from holdfast.cli.command import command_of
 from holdfast.result import Key, Record
 from holdfast.store import Store
 
@@ -98,6 +99,24 @@ def test_the_worst_score_alone(ask: Ask, images: None) -> None:
     for a, b in zip(alone, one, strict=True):
         assert a.bracket.lower.value == b.bracket.lower.value
         assert a.bracket.upper.value >= b.bracket.upper.value  # which also hears what the other parts find
+
+
+def test_smoothing_on_the_line(ask: Ask, images: None) -> None:
+    options = ("smoothing", *BASE[1:-1], "{}", "--sigma", "0.1", "--samples", "1000")
+    assert ask(*(o.format("whole") for o in options)).code == 0
+    said = ask(*(o.format("out") for o in options), "--seconds", "0")
+    assert said.code == 0, said.err
+    assert "0 of 3 inputs with a majority" in " ".join(said.out.split())
+    with Store.open("out") as store:  # more time, as in a longer run
+        question = store.question
+        command = command_of(question.command, {**question.options, "seconds": None})
+        built = command.build()
+        command.solve(store, built, lambda _: None)
+    with Store.open("whole") as whole, Store.open("out") as out:
+        assert [r.bracket.estimates[0].value for r in out.records()] == [r.bracket.estimates[0].value for r in whole.records()]
+        [guess] = whole.records()[0].bracket.estimates
+    assert (guess.evidence.kind, guess.evidence.confidence) == ("sampled", 0.999)
+    assert guess.value > 0
 
 
 @pytest.mark.parametrize("command", ["risk", "worst"])

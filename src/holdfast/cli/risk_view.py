@@ -1,16 +1,21 @@
 """A run of `holdfast risk` to look at: its table and its pictures, from the store alone."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from holdfast.api.risk import Risk, risks_of
-from holdfast.cli.pictures import Array, draw_input, draw_map, drawable, ends_of
 from holdfast.network import Network
 from holdfast.report.summary import at_least, at_most
 from holdfast.result import Bracket
 from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from holdfast.cli.pictures import Array
 
 SHOWN = 6  # examples on the way to the largest ratio, in a picture
 
@@ -35,14 +40,22 @@ def _ends(bracket: Bracket | None) -> str:
 
 def draw(store: Store, net: Network, most: int) -> None:
     """risk-0000.png, ... in the run's folder."""
+    if not most:
+        return
+    from holdfast.cli.pictures import drawable, ends_of  # matplotlib takes its time
+
     for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
         if drawable(stored.x.shape):
             figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {r.score:.3g}")
             figure.savefig(store.folder / f"risk-{stored.index:04d}.png", dpi=100)
 
 
-def _figure(ends: tuple[float, float], x: Array, r: Risk, title: str) -> Figure:
+def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figure":
     """The input, the way to the largest ratio, the worst input of the region, the nearest that fails, and what changed there."""
+    from matplotlib.figure import Figure
+
+    from holdfast.cli.pictures import draw_input, draw_map
+
     steps = [r.path[i] for i in sorted({int(i) for i in np.linspace(0, len(r.path) - 1, SHOWN)})] if r.path else []
     shown = [(torch.from_numpy(x), title), *((e.point, f"{e.queries} queries\nQ >= {e.ratio:.3g}") for e in steps)]
     if r.worst.upper.evidence.witness is not None:

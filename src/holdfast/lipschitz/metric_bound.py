@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.bounding.crown import Boxes, lower_bound, propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph.graph import Graph
@@ -164,11 +165,14 @@ class Shells(Method[Looked]):
         assert isinstance(problem.region, NormFamily | Patch)
         exact = replace(problem, region=replace(problem.region, radius=_largest(problem)))
         balls = exact.tiled(state.radii[some])
-        seen = [look(balls.take(rows)) for rows in torch.arange(len(balls), device=state.radii.device).split(CHUNK)]
+        seen = [look(balls.take(rows)) for rows in clock.portions(balls.region.centre)]
+        done = sum(len(part.least) for part in seen)
         view = View(state.view.least.clone(), state.view.most.clone(), state.view.slope.clone())
+        places = torch.tensor(some, device=state.radii.device).repeat_interleave(len(problem))[:done]
+        rows = torch.arange(len(problem), device=state.radii.device).repeat(len(some))[:done]
         for name in ("least", "most", "slope"):
-            getattr(view, name)[some] = torch.cat([getattr(part, name) for part in seen]).reshape(len(some), len(problem))
-        state = Looked(state.radii, view, state.waiting[len(some) :])
+            getattr(view, name)[places, rows] = torch.cat([getattr(part, name) for part in seen])
+        state = Looked(state.radii, view, state.waiting[done // len(problem) :])
         most = _largest_quotient(state.radii, view.least, view.most, view.slope)
         proved = torch.where(most.isfinite(), -most, torch.nan)
         return state if state.waiting else None, Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS)
