@@ -11,7 +11,7 @@ ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor
 FLOORS = [
     ("errors", "memory", "result", "batch", "rounding", "clock"),
     ("network", "region", "property"),
-    ("problem", "method", "solver", "store", "execute"),
+    ("question", "problem", "method", "solver", "store", "execute"),
     ("bounding", "attacks", "datasets"),
     ROOMS,
     ("api", "report"),

@@ -30,11 +30,12 @@ from benchmarks.certify.table import Table
 from holdfast.attacks.unit_box import chart
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
-from holdfast.lipschitz.metric import Search, search_metric
+from holdfast.lipschitz.metric import Steepest
 from holdfast.problem import Problem
 from holdfast.property import Property, Robustness
 from holdfast.region import Ball
 from holdfast.result import Key
+from holdfast.solver import solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ def main(chosen: argparse.Namespace) -> None:
     x = digits("test").x[: chosen.images]
     ball = Ball(x, torch.full((len(x),), chosen.radius, dtype=torch.float64), math.inf, net.domain)
     keys, label = tuple(Key(i) for i in range(len(x))), net(x).argmax(1)
-    problems = [Problem(net, ball, prop, "worst", keys) for prop in (Probability(label), Robustness(label))]
+    problems = [Problem(net, ball, prop, "steepness", keys) for prop in (Probability(label), Robustness(label))]
     found = {name: [finder(problem, chosen.queries) for problem in problems] for name, finder in finders(chosen.alone).items()}
     best = [best_known(problem, chosen.best, [runs[place] for runs in found.values()]) for place, problem in enumerate(problems)]
     table = Table(["search", "images", "probabilities: mean", "median", "logits: mean", "median", "s an image", "queries a second"])
@@ -97,10 +98,10 @@ def _tell(table: Table, name: str, problems: list[Problem], runs: list[Run], bes
 def finders(alone: int) -> dict[str, Finder]:
     return {
         "holdfast (rays, slopes)": ours(None),
-        "holdfast, black box (rays, mesh)": ours(("rays", "mesh")),
-        "rays": ours(("rays",)),
-        "slopes": ours(("slopes",)),
-        "mesh (TP-MADS)": ours(("mesh",)),
+        "holdfast, black box (rays, mesh)": ours("rays,mesh"),
+        "rays": ours("rays"),
+        "slopes": ours("slopes"),
+        "mesh (TP-MADS)": ours("mesh"),
         "random": random_points,
         "PGD on the ratio": ascent,
         "scipy DIRECT": one_by_one(direct, alone),
@@ -109,8 +110,8 @@ def finders(alone: int) -> dict[str, Finder]:
 
 
 def best_known(problem: Problem, queries: int, runs: list[Run]) -> Tensor:
-    known = [search_metric(problem, queries=queries, seed=seed).ratio for seed in (100, 101)]
-    for run in runs:
+    known = []
+    for run in [steepest(problem, queries, None, seed) for seed in (100, 101)] + runs:
         ratio = worth(problem, run.points)
         known.append(torch.cat([ratio, torch.zeros(len(problem) - len(ratio), dtype=torch.float64)]))
     return torch.stack(known).amax(0)
@@ -129,13 +130,16 @@ def worth(problem: Problem, points: Tensor) -> Tensor:
 # ---- ours, and what is batched as ours
 
 
-def ours(methods: tuple[Search, ...] | None) -> Finder:
-    def run(problem: Problem, queries: int) -> Run:
-        began = time.process_time()
-        found = search_metric(problem, queries=queries, methods=methods)
-        return Run(found.point, found.queries, time.process_time() - began)
+def ours(searches: str | None) -> Finder:
+    return lambda problem, queries: steepest(problem, queries, searches)
 
-    return run
+
+def steepest(problem: Problem, queries: int, searches: str | None, seed: int = 0) -> Run:
+    began = time.process_time()
+    records = solve([problem], [Steepest(queries, searches)], seed=seed)
+    shown = [record.bracket.lower.evidence.witness for record in records]
+    points = [centre if point is None else point for point, centre in zip(shown, problem.region.centre, strict=True)]
+    return Run(torch.stack(points), queries, time.process_time() - began)
 
 
 def random_points(problem: Problem, queries: int) -> Run:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from torch import Tensor
 
 from holdfast.problem import Problem
-from holdfast.result import Kind, Setting, Traits
+from holdfast.result import Goal, Kind, Setting, Traits
 
 State = TypeVar("State")
 
@@ -49,12 +49,14 @@ class Method(ABC, Generic[State]):
     help    one line for people who choose methods.
     keyword what the command line calls it; its name in small letters where nothing is said.
     traits  in the words of the standard.
+    goals   what it can be asked for: what it proves of one number says nothing of another.
     """
 
     finds: ClassVar[str]
     help: ClassVar[str]
     keyword: ClassVar[str] = ""
     traits: ClassVar[Traits] = Traits()
+    goals: ClassVar[tuple[Goal, ...]] = ("radius", "worst")
     long_steps: ClassVar[bool] = False  # seconds each: it begins when the methods with short steps have done what they can
 
     @property
@@ -64,6 +66,10 @@ class Method(ABC, Generic[State]):
     def settings(self) -> dict[str, Setting]:
         return {key: value for key, value in asdict(self).items() if isinstance(value, str | int | float | bool | None)}
 
+    def unfit(self, problem: Problem) -> str | None:
+        """Why the method is not used here; None: it is."""
+        return self.obstacle(problem) if problem.goal in self.goals else f"answers questions for {', '.join(self.goals)}"
+
     @abstractmethod
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot work on this problem, in words for the user; None if it can. Cheap."""
@@ -71,6 +77,11 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def start(self, problem: Problem, seed: int) -> State:
         """The state before the first step."""
+
+    def recalled(self, problem: Problem, state: State, aside: Mapping[str, Tensor]) -> State:
+        """The first state of a run that is taken up again, given what this method with these settings left beside the records, (batch, ...)
+        each and NaN where there is nothing; most begin anew."""
+        return state
 
     @abstractmethod
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:

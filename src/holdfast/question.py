@@ -42,7 +42,7 @@ class Asked:
     norm: str | None = None  # a number, or "words"
     radius: float | str | None = None
     frames: str | None = None
-    frame_scale: str | None = None
+    shares: str | None = None
     targets: str | None = None
     substitutes: Json = None
     unit: str | None = None
@@ -51,8 +51,9 @@ class Asked:
     property: str | None = None
     epsilon: float | None = None
     patch: str | None = None
-    units: str | None = None
     softmax: bool | None = None
+    sigma: float | None = None
+    confidence: float | None = None
     box: str | None = None
     outputs: str | None = None
     tolerance: float | None = None

@@ -77,7 +77,7 @@ class Bound:
     executed: float | None = None
 
     def turned(self) -> "Bound":
-        return replace(self, value=-self.value, executed=None if self.executed is None else -self.executed)
+        return replace(self, value=0.0 - self.value, executed=None if self.executed is None else 0.0 - self.executed)  # no minus zero
 
 
 def by_definition(value: float) -> Bound:

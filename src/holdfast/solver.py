@@ -102,6 +102,11 @@ class _Work:
             for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
         ]  # fmt: skip
 
+    def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
+        if name not in self.aside:
+            self.aside[name] = values.new_full((len(self.problem), *values.shape[1:]), torch.nan)
+        self.aside[name][rows] = values.to(self.aside[name])
+
     def unsettled(self, stop: Stop) -> list[int]:
         """The rows of which something is left to ask."""
         keys = self.problem.keys
@@ -181,7 +186,6 @@ def solve(
     digests = {key: digest for problem in asked for key, digest in zip(problem.keys, problem.digests(), strict=True)} if store else {}
     answered, begun = _known(store, digests, means) if store else ({}, {})
     faults: list[HoldfastError] = []
-    parts: list[tuple[_Work, Status]] = []  # of questions that have several: what is found last may better what was found first
     batches = list(_batches(asked, set(answered), batch))
     total = len(keys)
     deadline = math.inf if stop.seconds is None else began + stop.seconds
@@ -223,18 +227,18 @@ def solve(
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
-        if problem.keys[0].part:
-            parts.append((work, status))
         faults += work.faults.values()
         records = work.records(status)
         answered.update((record.key, record) for record in records)
         solved += len(records)
         report(records, "done", solved=solved)
-    for work, status in parts[:-1]:
-        faults += _hear_others(work, answered)
-        answered.update((record.key, record) for record in work.records(status))
-        if store:
-            store.write(work.records(status))
+    for problem in asked:
+        if problem.keys[0].part:
+            better, wrong = _hear_at_last(problem, answered)
+            faults += wrong
+            answered.update((record.key, record) for record in better)
+            if store:
+                store.write(better)
     if interrupted:
         warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
     if faults:
@@ -283,6 +287,8 @@ def _resume(work: _Work, row: int, earlier: Record | None) -> None:
         known = earlier.bracket.turned() if earlier.goal in TURNED else earlier.bracket
         work.tighten(row, lower=known.lower, upper=known.upper)
         work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
+        for name, value in earlier.aside.items() if earlier.means == work.means else ():
+            work.keep(name, torch.tensor([row]), value[None])
 
 
 def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastError]:
@@ -308,6 +314,20 @@ def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastEr
             if float(said.value[row]) < work.brackets[row].upper.value:
                 work.tighten(row, upper=said.bound(row, every[row][turn], problem))
     return [fault for row, fault in work.faults.items() if row not in before]
+
+
+def _hear_at_last(problem: Problem, answered: Mapping[Key, Record]) -> tuple[list[Record], list[HoldfastError]]:
+    """What was found last may better what was found first, in this run or before it was stopped."""
+    rows = [row for row, key in enumerate(problem.keys) if answered[key].status != "refuted"]
+    if not rows:
+        return [], []
+    asked = problem.take(torch.tensor(rows, device=problem.region.centre.device))
+    known = [answered[key] for key in asked.keys]
+    brackets = [r.bracket.turned() if r.goal in TURNED else r.bracket for r in known]
+    work = _Work(asked.lowest(), asked, brackets, twin=problem.network.double(problem.region.centre))
+    faults = _hear_others(work, answered)
+    heard = zip(known, work.records("finished"), strict=True)
+    return [replace(old, bracket=new.bracket, status=new.status if new.status != "finished" else old.status) for old, new in heard], faults
 
 
 def _ask_again(work: _Work) -> None:
@@ -344,7 +364,7 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     problem, centre = work.problem, work.problem.region.centre
     work.twin = problem.network.double(centre)  # what making it asks is no part of the search
     before = problem.network.queries
-    reasons = ((m.name, m.obstacle(problem)) for m in methods)
+    reasons = ((m.name, m.unfit(problem)) for m in methods)
     work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
     work.answers = outputs = problem.answers(centre)
     scores = problem.property.score(outputs)
@@ -365,7 +385,8 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
             )
             work.brackets[row] = Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES)
     if problem.goal == "worst":
-        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool)), None, None)
+        aside = {"score": scores.double()} if work.asked.goal == "worst" else {}
+        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
     work.queries = problem.network.queries - before
 
 
@@ -386,9 +407,9 @@ def _work(
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
-    able = [method for method in methods if method.obstacle(problem) is None]
+    able = [method for method in methods if method.unfit(problem) is None]
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
-        live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in turn]
+        live: list[tuple[Method[Any], Any]] = [(method, None) for method in turn]
         while live:
             ongoing = []
             for method, state in live:
@@ -396,6 +417,8 @@ def _work(
                     return "finished"
                 if _spent(work, stop, deadline):
                     return "stopped"
+                if state is None:
+                    state = method.recalled(part, method.start(part, seed), {name: values[rows] for name, values in work.aside.items()})
                 state = _stepped(work, part, rows, method, state, seed)
                 report(work.records("interrupted"), method.name)
                 if state is not None:
@@ -431,9 +454,7 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     traits = method.traits if method else DEFINITION
     base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
     for name, values in claims.aside.items():
-        if name not in work.aside:
-            work.aside[name] = values.new_full((len(work.problem), *values.shape[1:]), torch.nan)
-        work.aside[name][index] = values.to(work.aside[name])
+        work.keep(name, index, values)
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))

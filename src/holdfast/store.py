@@ -14,7 +14,7 @@ import platform
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +49,7 @@ ANSWER = """CREATE TABLE IF NOT EXISTS answer (
     PRIMARY KEY (position, frame, part)
 )"""
 SALIENCY = "saliency"  # the name of the maps of inputs among the artefacts
+SMALL = 1024  # numbers
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
 
 
@@ -183,6 +184,14 @@ class Store:
         rows = self._connection.execute("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
         return {_key(*row[:3]): _unpack(zlib.decompress(row[3])) for row in rows}
 
+    def with_aside(self) -> list[Record]:
+        """All records, each with what is kept beside it."""
+        rows = self._connection.execute("SELECT position, frame, part, name, value FROM artefact")
+        kept: dict[Key, dict[str, Tensor]] = {}
+        for *columns, name, value in rows:
+            kept.setdefault(_key(*columns), {})[name] = _unpack(zlib.decompress(value))
+        return [replace(record, aside=kept.get(record.key, {})) for record in self.records()]
+
     def _keep(self, connection: sqlite3.Connection, values: Sequence[tuple[Key, str, Tensor]]) -> None:
         rows = [(*_columns(key), name, zlib.compress(_pack(value))) for key, name, value in values]
         connection.executemany("INSERT OR REPLACE INTO artefact VALUES (?, ?, ?, ?, ?)", rows)
@@ -228,12 +237,12 @@ class Store:
         return [_record(*row) for row in rows]
 
     def finished(self) -> dict[Key, Record]:
-        """The records that a resumed run need not ask for again."""
-        return {r.key: r for r in self.records() if r.status in ("closed", "finished")}
+        """The records that a resumed run need not ask for again, with what is kept beside them."""
+        return {r.key: r for r in self.with_aside() if r.status in ("closed", "finished")}
 
     def unfinished(self) -> dict[Key, Record]:
         """The records that a resumed run takes up again: interrupted, or stopped by their budget."""
-        return {r.key: r for r in self.records() if r.status not in ("closed", "finished")}
+        return {r.key: r for r in self.with_aside() if r.status not in ("closed", "finished")}
 
     def put_answers(self, answers: Mapping[Key, Answers]) -> None:
         """What the network says at the input of a record and at the witness that the record has now."""
@@ -331,11 +340,11 @@ class Store:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(self.rows()), path)
 
     def _npz(self, path: Path) -> None:
-        found = {
-            str(r.key).replace("/", "_").replace(" ", "_"): r.bracket.upper.evidence.witness.numpy()
-            for r in self.records()
-            if r.bracket.upper.evidence.witness is not None
+        ends = {r.key: (r.bracket.upper.evidence.witness, r.bracket.lower.evidence.witness) for r in self.records()}
+        shown = {
+            str(key).replace("/", "_").replace(" ", "_"): upper if upper is not None else lower for key, (upper, lower) in ends.items()
         }
+        found = {name: witness.numpy() for name, witness in shown.items() if witness is not None}
         with path.open("wb") as stream:
             np.savez_compressed(stream, **found)  # type: ignore[arg-type]
 
@@ -386,9 +395,10 @@ def _key(position: int, frame: int, part: str) -> Key:
 
 
 def _ends(record: Record) -> tuple[float, float, str]:
-    """What makes a record worth writing again: its ends, and all the rest but the clock."""
+    """What makes a record worth writing again: its ends, and all the rest but the clock; maps change with the ends."""
     rest = {key: value for key, value in _body(record).items() if key not in ("seconds", "queries")}
-    return record.bracket.lower.value, record.bracket.upper.value, json.dumps(rest)
+    small = {name: value.tolist() for name, value in record.aside.items() if value.numel() <= SMALL}
+    return record.bracket.lower.value, record.bracket.upper.value, json.dumps([rest, small])
 
 
 def _known(record: Record) -> tuple[float | None, float | None]:

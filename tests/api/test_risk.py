@@ -1,8 +1,9 @@
 """hf.risk: all three quantities from both sides, attacked."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.api import risk as risks
-from holdfast.problem import Problem
-from holdfast.result import Bound, Bracket, Evidence, by_definition
+from holdfast.method import Claims, Method
+from holdfast.problem import Goal, Problem
 
 FEW = 60  # queries for Q
 
@@ -163,28 +164,51 @@ def test_a_function_in_torch_is_proved_and_one_in_numpy_is_searched(net: hf.Netw
         assert b.metric.lower.value <= a.metric.upper.value
 
 
-def test_the_questions_hear_each_others_witnesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lie about the worst score that no search for worst scores meets is met by the witness of the radius, and the other way round."""
-    solved, (net, x) = risks._solved, linear()  # which can move by 4 / 7 in the maximum norm
-    for goal in ("worst", "radius"):
-        monkeypatch.setattr(risks, "_solved", _lying(goal, solved))
-        with pytest.raises(hf.Contradiction, match=r"Liar says at least 0\.99 .proved., \w+ says at most .* at input 0, the witness"):
-            hf.risk(net, x, "robustness", radius=0.9, queries=FEW)
-    monkeypatch.undo()
-    monkeypatch.setattr(risks, "metric_bound", lambda problem: torch.full((len(problem),), 1e-3))
-    with pytest.raises(hf.Contradiction, match=r"search for Q says at least .* slopes and shells says at most .* at input 0, the witness"):
-        hf.risk(net, x, "robustness", radius=0.9, queries=FEW)
-
-
-def _lying(goal: str, solved: Callable[..., list[Bracket]]) -> Callable[..., list[Bracket]]:
+@dataclass(frozen=True)
+class Liar(Method[int]):
     """Proves too much of one question, and finds nothing against it."""
 
-    def answer(problem: Problem, *arguments: Any) -> list[Bracket]:
-        if problem.goal != goal:
-            return solved(problem, *arguments)
-        return [Bracket(Bound(0.99, Evidence("proved", "Liar")), by_definition(math.inf)) for _ in range(len(problem))]
+    goals: ClassVar[tuple[Goal, ...]] = ("radius", "worst", "steepness")
 
-    return answer
+    claim: float = 0.99
+
+    def obstacle(self, problem: Problem) -> None:
+        return None
+
+    def start(self, problem: Problem, seed: int) -> int:
+        return 0
+
+    def step(self, problem: Problem, state: int) -> tuple[None, Claims]:
+        return None, Claims(proved=torch.full((len(problem),), self.claim, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("goal", "claim"), [("worst", 0.99), ("radius", 0.99), ("steepness", -1e-3)])
+def test_the_questions_hear_each_others_witnesses(goal: Goal, claim: float) -> None:
+    """A lie about one part that its own search does not meet is met by the witnesses of the others."""
+    net, x = linear()  # which can move by 4 / 7 in the maximum norm
+    problems = risks.risk_problems(net, hf.Ball(x, 0.9), hf.Robustness(torch.tensor([0])))
+    honest = risks.risk_methods(queries=FEW)
+    with pytest.raises(hf.Contradiction, match=rf"input 0 {goal}: Liar says at least {claim} .proved., \w+ says at most .* the witness"):
+        hf.solve(problems, lambda problem: [Liar(claim)] if problem.goal == goal else honest(problem))
+
+
+def test_a_run_that_was_stopped_between_its_parts_hears_them_too(tmp_path: Path) -> None:
+    """What the last part finds betters the first one although that was finished before the run was taken up again."""
+    net, x = linear()
+    problems = risks.risk_problems(net, hf.Ball(x, 0.9), hf.Robustness(torch.tensor([0])))
+    honest = risks.risk_methods(queries=FEW)
+
+    def chosen(problem: Problem) -> list[Method[Any]]:
+        return [] if problem.goal == "worst" else honest(problem)
+
+    whole = hf.solve(problems, chosen)
+    with hf.Store.create(tmp_path / "run") as store:
+        hf.solve(problems[:1], chosen, store=store)
+        again = hf.solve(problems, chosen, store=store)
+        assert [str(r.bracket) for r in store.records()] == [str(r.bracket) for r in sorted(again, key=lambda r: r.key.part)]
+    assert [str(r.bracket) for r in again] == [str(r.bracket) for r in whole]
+    assert whole[0].bracket.upper.evidence.method != "the input itself"
+    assert risks.risks_of(again)[0].score == pytest.approx(2.0)
 
 
 def test_nothing_is_proved_of_a_black_box(net: hf.Network, x: Tensor) -> None:
@@ -211,12 +235,14 @@ def test_what_fails_at_the_input_itself_has_radius_zero(net: hf.Network, x: Tens
 def test_queries_are_counted_and_the_way_to_q_is_kept(net: hf.Network, x: Tensor) -> None:
     before = net.queries
     found = hf.risk(net, x, "robustness", radius=0.1, queries=200)
-    assert 0 <= net.queries - before - found[0].queries * len(x) < 40  # shared out evenly; checks of the input come before
+    assert (
+        0 <= net.queries - before - found[0].queries * len(x) < 100
+    )  # shared out evenly; checks of the input come before, and at last the parts hear each other
     for r in found:
         ratios = [step.ratio for step in r.path]
         assert ratios == sorted(ratios)
         assert r.metric is not None
-        assert ratios[-1] == pytest.approx(r.metric.lower.value)
+        assert ratios[-1] <= r.metric.lower.value * (1 + 1e-4)
         assert all(step.queries <= 200 for step in r.path)
 
 

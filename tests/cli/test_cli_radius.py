@@ -132,8 +132,8 @@ def test_frames_by_their_scale(ask: Ask) -> None:
     arguments = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--methods", "certify", "--frames")
     for name, options in (
         ("all", ("all",)),
-        ("half", ("all", "--frame-scale", "0.5,0.5,0.5")),
-        ("still", ("each", "--frame-scale", "1,0,0")),
+        ("half", ("all", "--shares", "0.5,0.5,0.5")),
+        ("still", ("each", "--shares", "1,0,0")),
     ):
         said = ask(*arguments, *options, "-o", name)
         assert said.code == 0, said.err
@@ -144,11 +144,11 @@ def test_frames_by_their_scale(ask: Ask) -> None:
     assert ask("resume", "still").code == 0
     assert ask("report", "still").code == 0
     with Store.open("still") as store:
-        assert store.question.asked.frame_scale == "1,0,0"
+        assert store.question.asked.shares == "1,0,0"
 
 
 def test_what_cannot_move_cannot_break(ask: Ask) -> None:
-    said = ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--frames", "all", "--frame-scale", "0,0,0", "-o", "run")
+    said = ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--frames", "all", "--shares", "0,0,0", "-o", "run")
     assert said.code == 0, said.err
     assert said.out.count("∞ proved") == 2
     assert "nothing may change here" in said.out

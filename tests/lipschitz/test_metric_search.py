@@ -1,6 +1,8 @@
 """The search for Q: exact on networks in closed form, every ratio replayed, every budget kept, and black boxes too."""
 
 import math
+import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,18 +14,38 @@ import truth
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.errors import BadInput
-from holdfast.lipschitz.metric import FEWEST, Found, Search, search_metric
+from holdfast.lipschitz.metric import FEWEST, REPLAY, STEP, Steepest, Step, path_of
 from holdfast.lipschitz.ratio import LANDMARKS
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
 from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Region
 from holdfast.result import Key
+from holdfast.solver import Stop, solve
 
-EVERY = [None, ("rays",), ("slopes",), ("mesh",)]
+EVERY = [None, "rays", "slopes", "mesh"]
 
 
 def asked(net: hf.Network, region: Region, prop: object) -> Problem:
-    return Problem(net, region, prop, "worst", tuple(Key(i) for i in range(len(region))))  # type: ignore[arg-type]
+    return Problem(net, region, prop, "steepness", tuple(Key(i) for i in range(len(region))))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the records show, row by row."""
+
+    ratio: Tensor  # (batch,)
+    point: Tensor  # (batch, *shape); the input itself where nothing was found
+    path: list[tuple[Step, ...]]
+
+
+def search_metric(problem: Problem, *, queries: int, seed: int = 0, searches: str | None = None) -> Found:
+    records = solve([problem], [Steepest(queries, searches)], seed=seed)
+    if records[0].skipped:
+        raise BadInput(records[0].skipped[0])
+    shown = [record.bracket.lower.evidence.witness for record in records]
+    points = [centre if point is None else point for point, centre in zip(shown, problem.region.centre, strict=True)]
+    ratio = torch.tensor([record.bracket.lower.value for record in records], dtype=torch.float64)
+    return Found(ratio, torch.stack(points), [path_of(record.aside) for record in records])
 
 
 def linear_problem(p: float, domain: tuple[float, float] | None = None) -> tuple[Problem, Tensor]:
@@ -53,14 +75,14 @@ def replayed(problem: Problem, model: nn.Module, found: Found) -> Tensor:
 # ---- closed forms
 
 
-@pytest.mark.parametrize("methods", EVERY[:3], ids=str)
+@pytest.mark.parametrize("searches", EVERY[:3], ids=str)
 @pytest.mark.parametrize("p", [1, 2, math.inf])
-def test_q_of_a_linear_network_is_the_dual_norm(p: float, methods: tuple[Search, ...] | None) -> None:
+def test_q_of_a_linear_network_is_the_dual_norm(p: float, searches: str | None) -> None:
     problem, weight = linear_problem(p)
-    found = search_metric(problem, queries=400, methods=methods)
+    found = search_metric(problem, queries=400, searches=searches)
     exact = float(truth.length(weight, truth.dual(p)))
     assert bool((found.ratio <= exact * (1 + 1e-6)).all())
-    least = 0.8 if methods == ("rays",) and p != math.inf else 0.999
+    least = 0.8 if searches == "rays" and p != math.inf else 0.999
     assert bool((found.ratio >= exact * least).all())
 
 
@@ -73,15 +95,15 @@ def test_q_of_a_kink_lies_far_from_the_input() -> None:
             layer.bias.fill_(offset)
     net = hf.Network.from_torch(nn.Sequential(first, nn.ReLU(), second).eval())
     problem = asked(net, Ball(torch.zeros(1, 1), torch.ones(1, dtype=torch.float64)), Linear.of([1.0], batch=1))
-    for methods in (("rays",), ("mesh",), ("rays", "mesh")):
-        assert float(search_metric(problem, queries=300, methods=methods).ratio) == pytest.approx(2.5, rel=1e-2)
+    for searches in ("rays", "mesh", "rays,mesh"):
+        assert float(search_metric(problem, queries=300, searches=searches).ratio) == pytest.approx(2.5, rel=1e-2)
 
 
 def test_rises_count_as_much_as_falls() -> None:
     """A score that can only rise, and one that can only fall, by the same amounts."""
     net = hf.Network.from_torch(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)).eval())
     ball = Ball(torch.rand(2, 4), torch.full((2,), 0.7, dtype=torch.float64))
-    up, down = (search_metric(asked(net, ball, Linear.of([sign], batch=2)), queries=300, methods=("rays",)).ratio for sign in (1.0, -1.0))
+    up, down = (search_metric(asked(net, ball, Linear.of([sign], batch=2)), queries=300, searches="rays").ratio for sign in (1.0, -1.0))
     assert torch.allclose(up, down, rtol=1e-2)
 
 
@@ -98,25 +120,26 @@ def regions(kind: str) -> Family:
     return Ball(centre, radius, float(kind), unit)
 
 
-@pytest.mark.parametrize("methods", EVERY, ids=str)
+@pytest.mark.parametrize("searches", EVERY, ids=str)
 @pytest.mark.parametrize("kind", ["1", "2", "3", "inf", "patch", "frames"])
-def test_points_are_in_the_region_and_worth_what_is_said(kind: str, methods: tuple[Search, ...] | None) -> None:
+def test_points_are_in_the_region_and_worth_what_is_said(kind: str, searches: str | None) -> None:
     model, region = curved(), regions(kind)
     net = hf.Network.from_torch(model, domain=(0, 1))
     label = net(region.centre).argmax(1)
     problem = asked(net, region, Robustness(label))
-    found = search_metric(problem, queries=200, seed=1, methods=methods)
+    found = search_metric(problem, queries=200, seed=1, searches=searches)
     assert bool(region.contains(found.point).all())
-    moved = found.distance > 0
+    moved = region.distance(found.point) > 0
     assert torch.equal(moved, region.limit() * region.radius > 0)
-    assert torch.equal(found.distance[moved], region.distance(found.point)[moved])
-    assert torch.allclose(found.ratio[moved], replayed(problem, model, found)[moved], rtol=1e-5)
+    truth_there = replayed(problem, model, found)[moved]
+    assert bool((found.ratio[moved] <= truth_there).all())  # what rounding may do is taken off
+    assert bool((found.ratio[moved] >= 0.998 * truth_there).all())
     assert bool((found.ratio[~moved] == 0).all())
 
 
 @pytest.mark.parametrize("queries", [FEWEST, FEWEST + 1, 100, 333])
-@pytest.mark.parametrize("methods", [("rays",), ("mesh",), ("rays", "mesh")], ids=str)
-def test_every_query_is_counted(queries: int, methods: tuple[Search, ...]) -> None:
+@pytest.mark.parametrize("searches", ["rays", "mesh", "rays,mesh"], ids=str)
+def test_every_query_is_counted(queries: int, searches: str) -> None:
     asked_points = [0]
 
     def model(x: np.ndarray) -> np.ndarray:
@@ -126,17 +149,21 @@ def test_every_query_is_counted(queries: int, methods: tuple[Search, ...]) -> No
     net = hf.Network.from_callable(model)
     problem = asked(net, Ball(torch.rand(3, 5), torch.full((3,), 0.3, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
     asked_points[0] = 0
-    found = search_metric(problem, queries=queries, methods=methods)
-    assert asked_points[0] == 3 * found.queries == 3 * queries
+    method = Steepest(queries, searches)
+    state = method.start(problem, 0)
+    while state is not None:
+        before = asked_points[0]
+        state, _ = method.step(problem, state)
+        assert asked_points[0] - before <= 3 * 2 * STEP  # a step is bounded
+    assert asked_points[0] == 3 * (queries - REPLAY)
 
 
 def test_gradients_count_as_queries() -> None:
     net = hf.Network.from_torch(curved())
     problem = asked(net, Ball(torch.rand(3, 8), torch.full((3,), 0.3, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
     before = net.queries
-    found = search_metric(problem, queries=250)
-    assert found.queries == 250
-    assert net.queries - before <= 3 * 250  # the twin in float64, which replays, counts its own
+    search_metric(problem, queries=250)
+    assert net.queries - before <= 3 * (250 + REPLAY)  # the twin in float64, which replays, counts its own
 
 
 def test_the_path_rises_to_the_answer() -> None:
@@ -148,15 +175,15 @@ def test_the_path_rises_to_the_answer() -> None:
         assert 1 < len(path) <= LANDMARKS
         assert [s.queries for s in path] == sorted({s.queries for s in path})
         assert [s.ratio for s in path] == sorted({s.ratio for s in path})
-        assert path[-1].ratio == found.ratio[row]
+        assert path[-1].ratio == pytest.approx(float(found.ratio[row]), rel=1e-4)
         assert torch.equal(path[-1].point, found.point[row])
 
 
-@pytest.mark.parametrize("methods", EVERY, ids=str)
-def test_the_same_seed_gives_the_same_points(methods: tuple[Search, ...] | None) -> None:
+@pytest.mark.parametrize("searches", EVERY, ids=str)
+def test_the_same_seed_gives_the_same_points(searches: str | None) -> None:
     net = hf.Network.from_torch(curved())
     problem = asked(net, Ball(torch.rand(3, 8), torch.full((3,), 0.5, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
-    one, two = (search_metric(problem, queries=150, seed=4, methods=methods) for _ in range(2))
+    one, two = (search_metric(problem, queries=150, seed=4, searches=searches) for _ in range(2))
     assert torch.equal(one.point, two.point)
     assert torch.equal(one.ratio, two.ratio)
 
@@ -170,6 +197,22 @@ def test_rounding_is_no_slope() -> None:
     assert bool((found.ratio <= 4e-3).all())
 
 
+def test_a_step_ends_soon_after_the_deadline() -> None:
+    """Counted, not timed: once the clock has run out, at most one more part of a step is asked."""
+    asked_points: list[tuple[float, int]] = []
+
+    def model(x: np.ndarray) -> np.ndarray:
+        asked_points.append((time.monotonic(), len(x)))
+        return np.stack([np.sin(3 * x).sum(1), x[:, 0]], 1)
+
+    net = hf.Network.from_callable(model)
+    problem = asked(net, Ball(torch.rand(2, 5), torch.full((2,), 0.3, dtype=torch.float64)), Robustness(torch.zeros(2, dtype=torch.int64)))
+    began = time.monotonic()
+    solve([problem], [Steepest(10**7, "mesh")], Stop(seconds=0.3))
+    late = sum(count for at, count in asked_points if at > began + 0.3)
+    assert late <= 2 * 100
+
+
 # ---- black boxes, and scores without slopes
 
 
@@ -181,7 +224,7 @@ def test_a_black_box_finds_nearly_as_much_as_gradients() -> None:
     seen, blind = (search_metric(asked(net, ball, Robustness(label)), queries=400).ratio for net in nets)
     assert bool((blind >= 0.9 * seen).all())
     with pytest.raises(BadInput, match="black box"):
-        search_metric(asked(nets[1], ball, Robustness(label)), queries=100, methods=("slopes",))
+        search_metric(asked(nets[1], ball, Robustness(label)), queries=100, searches="slopes")
 
 
 def test_a_score_in_numpy_needs_no_slopes() -> None:
@@ -192,7 +235,7 @@ def test_a_score_in_numpy_needs_no_slopes() -> None:
 
 
 def test_saturated_probabilities_are_left_behind() -> None:
-    """Where the softmax is one to the last bit, the score says nothing; its slopes at a temperature, or a surrogate's, lead out."""
+    """Where the softmax is one to the last bit, the score says nothing; its slopes at a temperature lead out."""
     model = nn.Linear(6, 2).eval()
     with torch.no_grad():
         model.weight.mul_(200)
@@ -200,11 +243,10 @@ def test_saturated_probabilities_are_left_behind() -> None:
     net = hf.Network.from_torch(model)
     x = (model.weight[0] - model.weight[1]).detach()[None] * 3e-3
     ball = Ball(x, torch.full((1,), 1.0, dtype=torch.float64))
-    label = net(x).argmax(1)
     assert float(net(x).softmax(1).amax()) == 1
     prop = Custom(lambda z: z.softmax(-1)[..., 0] - z.softmax(-1)[..., 1])
-    for options in ({}, {"surrogate": Robustness(label)}, {"methods": ("rays",)}):
-        assert float(search_metric(asked(net, ball, prop), queries=300, **options).ratio) > 1.5  # type: ignore[arg-type]
+    for searches in (None, "rays"):
+        assert float(search_metric(asked(net, ball, prop), queries=300, searches=searches).ratio) > 1.5
 
 
 def test_digits_with_few_queries_come_close_to_many() -> None:
@@ -225,7 +267,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(BadInput, match="at least"):
         search_metric(problem, queries=FEWEST - 1)
     with pytest.raises(BadInput, match="unknown search"):
-        search_metric(problem, queries=100, methods=("luck",))  # type: ignore[arg-type]
+        search_metric(problem, queries=100, searches="luck")
     box = Box.between(torch.zeros(3, 6), torch.ones(3, 6))
-    with pytest.raises(BadInput, match="no distance"):
+    with pytest.raises(BadInput, match="does not grow"):
         search_metric(asked(problem.network, box, problem.property), queries=100)

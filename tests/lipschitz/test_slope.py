@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from holdfast.bounding.relax import Mish, Relaxation
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.lipschitz.metric_bound import look, metric_bound, slope_bound
+from holdfast.lipschitz.metric_bound import Shells, look, slope_bound
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Tie, Uncertainty
@@ -38,6 +40,21 @@ PROPERTIES: dict[str, Asked] = {
 
 def asked(net: Network, region: Region, prop: Property, goal: str = "worst") -> Problem:
     return Problem(net, region, prop, goal, tuple(Key(i) for i in range(len(region))))  # type: ignore[arg-type]
+
+
+def metric_bound(problem: Problem, **options: Any) -> Tensor:
+    """What the method proves when it is left to its end; each of its steps may only better the one before."""
+    method, problem = Shells(**options), replace(problem, goal="steepness")
+    if (why := method.obstacle(problem)) is not None:
+        raise BadInput(why)
+    state, best = method.start(problem, 0), torch.full((len(problem),), INF, dtype=torch.float64)
+    while state is not None:
+        state, claims = method.step(problem, state)
+        assert claims.proved is not None
+        better = -claims.proved.nan_to_num(-INF, neginf=-INF)
+        assert (better <= best).all()
+        best = better
+    return best
 
 
 def small(seed: int = 0, inner: Callable[[], nn.Module] = nn.ReLU, scale: float = 0.6) -> tuple[Network, Tensor]:

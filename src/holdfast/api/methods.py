@@ -6,9 +6,11 @@ from holdfast.attacks import PGD, CarliniWagner, Corners, Mesh
 from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.hamming import Branch, Greedy, Grid
+from holdfast.lipschitz import Shells, Steepest  # noqa: F401  so that they can be named
 from holdfast.method import Method
 from holdfast.network import Network
-from holdfast.problem import Goal
+from holdfast.problem import Goal, Problem
+from holdfast.property import LinearProperty
 
 Tier = Literal["search", "fast", "tight", "split"]
 Mode = Literal["prove", "grid"]
@@ -43,3 +45,12 @@ def default_methods(
     exact: list[Method[Any]] = [Enumerate()] if what == "words" else []
     proofs: dict[Tier, Method[Any]] = {"fast": Certify(arithmetic=arithmetic), "tight": Tighten(), "split": Split()}
     return [*exact, *counts, *([] if what == "units" else searches), proofs[tier]]
+
+
+def score_methods(problem: Problem, tier: Tier, arithmetic: Arithmetic = "real") -> list[Method[Any]]:
+    """For the scores of any property: also mesh search, where gradients mislead, and closed-form planes, which can prove a curved one."""
+    methods = default_methods(problem.network, problem.goal, tier, arithmetic=arithmetic)
+    extra: list[Method[Any]] = [Mesh()] if problem.network.differentiable else []  # a black box has it already
+    if not isinstance(problem.property, LinearProperty) and tier != "search":
+        extra.append(Certify(arithmetic=arithmetic))
+    return [*methods, *(method for method in extra if method not in methods)]

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
@@ -86,7 +87,8 @@ class Certify(Method[Search]):
 
     def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
         if problem.goal == "worst":
-            return None, self._claims(problem, proved_score(problem, self.arithmetic))
+            score = proved_score(problem, self.arithmetic)
+            return state if clock.passed() and bool(score.isnan().any()) else None, self._claims(problem, score)
         radius = torch.minimum(_next_radius(problem.family, state), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
         near = state.high <= state.low * (1 + self.close)
@@ -197,7 +199,12 @@ def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:
 
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
-    """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known."""
+    """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known in time."""
+    parts = [_proved_score(problem.take(rows), arithmetic) for rows in clock.portions(problem.region.centre)]
+    return torch.nn.functional.pad(torch.cat(parts), (0, len(problem) - sum(map(len, parts))), value=torch.nan)
+
+
+def _proved_score(problem: Problem, arithmetic: Arithmetic) -> Tensor:
     graph = graph_of(problem, executed=arithmetic == "executed")
     order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the engine
     ordered = problem.take(order)

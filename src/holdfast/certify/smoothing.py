@@ -9,23 +9,26 @@ a bracket.
 As in the paper, the noise is not clipped: the network is asked about points outside of its domain as well.
 """
 
+import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from scipy.stats import beta, norm
 from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
+from holdfast.property import Property
 from holdfast.region import Ball
-from holdfast.result import Bound, Evidence, Traits
+from holdfast.result import Bound, Goal, Key, Record, Traits, by_definition
+from holdfast.solver import Progress, Sink, Stop, solve
 
-ELEMENTS = 2**22  # numbers in one draw of noise
+BLOCK = 256  # samples of one input in a step, fewer where inputs are large; it depends on nothing but the size of an input,
+NUMBERS = 2**16  # so that every sample is the same however the inputs are batched
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,14 @@ class Noise:
 
     def at_least(self, count: int) -> float:
         """So often it happened: with the confidence asked for, its probability is at least this."""
+        from scipy.stats import beta  # takes its time
+
         return float(beta.ppf(1 - self.confidence, count, self.samples - count + 1)) if count else 0.0
 
     def radius(self, probability: float) -> float:
         """What follows from a lower end of the probability; without a majority, nothing."""
+        from scipy.stats import norm
+
         return self.sigma * float(norm.ppf(probability)) if probability > 0.5 else 0.0
 
     def assumptions(self, what: str) -> tuple[str, ...]:
@@ -71,78 +78,90 @@ class Smoothed:
 
 
 def smoothed(
-    net: Network, x: Tensor, *, sigma: float, samples: int = 10_000, confidence: float = 0.999, choosing: int = 100, seed: int = 0
+    net: Network,
+    x: Tensor,
+    *,
+    sigma: float,
+    samples: int = 10_000,
+    confidence: float = 0.999,
+    choosing: int = 100,
+    seed: int = 0,
+    stop: Stop | None = None,
+    store: Sink | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> list[Smoothed]:
     """CERTIFY of the paper, for every input: the class is chosen by some samples, its probability estimated by others.
 
     Costs `choosing` + `samples` queries for each input. A network with outputs that are no numbers has no answer there.
     """
-    noise = Noise(sigma, samples, confidence)
     if choosing < 1:
         raise BadInput(f"smoothing: at least one sample is needed to choose a class, got choosing={choosing}.")
+    method = Smoothing(sigma, samples, confidence, choosing)
+    records = solve([smoothing_problem(net, x)], [method], stop, seed=seed, store=store, progress=progress)
+    return [smoothed_of(record) for record in records]
+
+
+def smoothed_of(record: Record) -> Smoothed:
+    """The view of a record; before all samples are counted it says nothing."""
+    counts = record.aside["counts"].long() if "counts" in record.aside else torch.zeros(0, dtype=torch.int64)
+    guess = next((e for e in record.bracket.estimates if e.evidence.method == "Smoothing"), None)
+    if guess is None or "chosen" not in record.aside:
+        return Smoothed(None, counts, 0.0, by_definition(0.0))
+    p_lower = float(record.aside["p_lower"])
+    return Smoothed(int(record.aside["chosen"]) if p_lower > 0.5 else None, counts, p_lower, guess)
+
+
+@dataclass(frozen=True)
+class Anything(Property):
+    """Nothing is required of the network itself: it is the smoothed classifier that is asked about."""
+
+    def score(self, outputs: Tensor) -> Tensor:
+        return outputs.new_ones(outputs.shape[:-1])
+
+    def check(self, batch: int, outputs: int) -> None:
+        pass
+
+
+def smoothing_problem(net: Network, x: Tensor) -> Problem:
+    """Euclidean balls without a domain: the noise is not clipped."""
     centre = torch.as_tensor(x)
     if centre.dim() < 2 or not len(centre):
         raise BadInput(f"smoothing: x has shape {tuple(centre.shape)}, expected (inputs, ...) with at least one input.")
     centre = net.exactly(centre) if centre.is_floating_point() else net.embed(centre)
-    generator = torch.Generator().manual_seed(seed)
-    chosen = _counts(net, centre, sigma, choosing, generator).argmax(1)
-    counts = _counts(net, centre, sigma, samples, generator)
-    settings = {"sigma": sigma, "samples": samples, "choosing": choosing}
-    evidence = Evidence(
-        "sampled", "Smoothing", settings, seed, str(net.dtype), noise.assumptions("it keeps its class"), confidence=confidence
-    )
-    return [_certified(noise, int(label), row, evidence) for label, row in zip(chosen, counts, strict=True)]
-
-
-def _certified(noise: Noise, label: int, counts: Tensor, evidence: Evidence) -> Smoothed:
-    p_lower = noise.at_least(int(counts[label]))
-    return Smoothed(label if p_lower > 0.5 else None, counts, p_lower, Bound(noise.radius(p_lower), evidence))
-
-
-def _counts(net: Network, centre: Tensor, sigma: float, samples: int, generator: torch.Generator) -> Tensor:
-    """-> (inputs, classes) int64: how often each class is the answer under noise."""
-    total: Tensor | None = None
-    for points in _draws(centre, sigma, samples, generator):
-        outputs = net(points.flatten(0, 1))
-        answer = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]) * outputs.isfinite().all(-1, keepdim=True)
-        found = answer.reshape(len(points), len(centre), -1).sum(0).cpu()
-        total = found if total is None else total + found
-    assert total is not None
-    return total
-
-
-def _draws(centre: Tensor, sigma: float, samples: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """-> (some, inputs, *shape) at a time: the inputs with noise. The numbers are drawn on the processor: the same on every device."""
-    at_once = max(1, ELEMENTS // centre.numel())
-    for begin in range(0, samples, at_once):
-        noise = torch.randn((min(at_once, samples - begin), *centre.shape), generator=generator)
-        yield centre + sigma * noise.to(centre)
+    ball = Ball(centre, torch.zeros(len(centre), dtype=torch.float64), 2.0)
+    return Problem(net, ball, Anything(), "radius", tuple(Key(i) for i in range(len(centre))))
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How often the property held so far."""
+    """How often each class was the answer so far, or the property held and did not: (batch, classes), of the samples that choose a class
+    and of those that count."""
 
     drawn: int
-    held: Tensor  # (batch,) int64
-    generator: torch.Generator
+    choosing: Tensor
+    counts: Tensor
+    seed: int
 
 
 @dataclass(frozen=True)
 class Smoothing(Method[Counted]):
-    """The radius within which the majority under noise keeps the property; an estimate, zero where no majority shows.
+    """The radius within which the majority under noise keeps its class; an estimate, zero where no majority shows.
 
-    The property (its label) is given, so no samples are spent on choosing a class. Nothing is said before all samples are counted: the
-    confidence belongs to a number of samples that was fixed beforehand.
+    choosing  samples that choose the class; with 0 the property (its label) is given, and what is counted is how often it holds.
+
+    Nothing is said before all samples are counted: the confidence belongs to a number of samples that was fixed beforehand. Every block of
+    samples of an input has its own seed, so that a run that was stopped goes on with the very samples it would have drawn.
     """
 
     finds: ClassVar[str] = "sampled radii of the smoothed classifier"
     help: ClassVar[str] = "randomised smoothing: a radius with a confidence, for any network"
     traits: ClassVar[Traits] = Traits(glass=False)
+    goals: ClassVar[tuple[Goal, ...]] = ("radius",)
 
     sigma: float = 0.25
     samples: int = 10_000
     confidence: float = 0.999
+    choosing: int = 0
 
     def __post_init__(self) -> None:
         self._noise()
@@ -156,20 +175,56 @@ class Smoothing(Method[Counted]):
         return None
 
     def start(self, problem: Problem, seed: int) -> Counted:
-        return Counted(0, torch.zeros(len(problem), dtype=torch.int64), torch.Generator().manual_seed(seed))
+        classes = problem.network.outputs_for(problem.region.centre) if self.choosing else 2
+        none = torch.zeros(len(problem), classes, dtype=torch.int64)
+        return Counted(0, none, none, seed)
+
+    def recalled(self, problem: Problem, state: Counted, aside: Mapping[str, Tensor]) -> Counted:
+        drawn = aside.get("drawn")
+        if drawn is None or not bool((drawn == drawn[0]).all()):  # NaN too: not all inputs were as far
+            return state
+        counts, choosing = (aside[name].to(torch.int64).cpu() for name in ("counts", "choosing"))
+        return replace(state, drawn=int(drawn[0]), choosing=choosing, counts=counts)
 
     def step(self, problem: Problem, state: Counted) -> tuple[Counted | None, Claims]:
-        """As many samples as one draw holds."""
-        centre = problem.region.centre
-        count = min(self.samples - state.drawn, max(1, ELEMENTS // centre.numel()))
-        held = state.held.clone()
-        for points in _draws(centre, self.sigma, count, state.generator):
-            held += (problem.score(points) > 0).sum(0).cpu()
-        state = Counted(state.drawn + count, held, state.generator)
-        if state.drawn < self.samples:
-            return state, Claims()
+        """One block of samples of every input."""
+        block = max(1, min(BLOCK, NUMBERS // problem.region.centre[0].numel()))
+        size = min(block, self.choosing + self.samples - state.drawn)
+        answers = self._answers(problem, state, size)  # (size, batch, classes)
+        first = max(0, min(size, self.choosing - state.drawn))
+        state = replace(
+            state, drawn=state.drawn + size, choosing=state.choosing + answers[:first].sum(0), counts=state.counts + answers[first:].sum(0)
+        )
+        aside = {
+            "drawn": torch.full((len(problem),), float(state.drawn)),
+            "counts": state.counts.double(),
+            "choosing": state.choosing.double(),
+        }
+        if state.drawn < self.choosing + self.samples:
+            return state, Claims(aside=aside)
+        chosen = state.choosing.argmax(1) if self.choosing else torch.ones(len(problem), dtype=torch.int64)
         noise = self._noise()
-        radii = [noise.radius(noise.at_least(int(k))) for k in state.held]
-        assumptions = noise.assumptions("the majority keeps the property")
-        estimate = torch.tensor(radii, dtype=torch.float64)
-        return None, Claims(estimate=estimate, estimate_kind="sampled", confidence=self.confidence, assumptions=assumptions)
+        p_lower = [noise.at_least(int(k)) for k in state.counts.gather(1, chosen[:, None])]
+        if self.choosing:
+            aside |= {"chosen": chosen.double(), "p_lower": torch.tensor(p_lower, dtype=torch.float64)}
+        assumptions = noise.assumptions("it keeps its class" if self.choosing else "the majority keeps the property")
+        estimate = torch.tensor([noise.radius(p) for p in p_lower], dtype=torch.float64)
+        return None, Claims(estimate=estimate, estimate_kind="sampled", confidence=self.confidence, assumptions=assumptions, aside=aside)
+
+    def _answers(self, problem: Problem, state: Counted, size: int) -> Tensor:
+        """-> (size, batch, classes) int64: one at the answer to each sample, nowhere where an output is no number."""
+        centre = problem.region.centre
+        noise = torch.stack([torch.randn((size, *centre.shape[1:]), generator=_generator(state, key)) for key in problem.keys], 1)
+        points = centre + self.sigma * noise.to(centre)
+        if not self.choosing:
+            held = problem.score(points) > 0
+            return torch.stack([~held, held], -1).long().cpu()
+        outputs = problem.network(points.flatten(0, 1))
+        answer = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]) * outputs.isfinite().all(-1, keepdim=True)
+        return answer.reshape(*points.shape[:2], -1).cpu()
+
+
+def _generator(state: Counted, key: Key) -> torch.Generator:
+    """On the processor: the same numbers on every device."""
+    drawn = hashlib.sha256(f"{state.seed} {key} {state.drawn}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))

@@ -13,7 +13,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.method import known_methods
 from holdfast.network import Network
 from holdfast.network.trace import layers
-from holdfast.problem import Problem
+from holdfast.problem import Goal, Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Region, Sparse, Words
 from holdfast.result import Key
@@ -66,7 +66,7 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
     table = Table("method", "finds", "works here", title="methods", title_justify="left")
     problems = _problems(net, x, outputs)
     for keyword, kind in known_methods().items():
-        reasons = [(method_words, kind().obstacle(problem)) for method_words, problem in problems]
+        reasons = [(method_words, kind().unfit(problem)) for method_words, problem in problems]
         asked = next((words for words, reason in reasons if reason is None), None)
         reason = next((text for text in (reason for _, reason in reasons) if text), "")
         table.add_row(keyword, kind.finds, f"[green]yes[/]{asked}" if asked is not None else f"[red]no:[/] {escape(reason)}")
@@ -83,11 +83,12 @@ def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Pr
     if net.vectors is not None:
         words = Words.around(torch.zeros((1, x.shape[1]), dtype=torch.int64), [[[0, 1]] * x.shape[1]], net.vectors)
         found.append((", with --substitutes", _problem(net, words, outputs)))
+    found.append((", in risk", _problem(net, Ball(x[:1], zero + 1e-3, torch.inf, net.domain), outputs, "steepness")))
     return found
 
 
-def _problem(net: Network, region: Region, outputs: int) -> Problem:
-    return Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), "radius", (Key(0),))
+def _problem(net: Network, region: Region, outputs: int, goal: Goal = "radius") -> Problem:
+    return Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), goal, (Key(0),))
 
 
 def _example(net: Network, shape: list[int] | None) -> torch.Tensor:

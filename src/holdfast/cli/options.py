@@ -35,6 +35,36 @@ Tier = Annotated[
         "too, minutes. search: witnesses only.",
     ),
 ]
+Arithmetic = Annotated[
+    str, typer.Option(metavar="KIND", help="What proofs speak of. real: exact arithmetic. executed: the network's own float32.")
+]
+Methods = Annotated[str | None, typer.Option(metavar="NAMES", help="Only these, as in pgd,certify; 'holdfast inspect MODEL' lists all.")]
+# Of commands that ask about a property over a region around each input.
+Property = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT",
+        help="robustness, confidence (runner-up, targeted, least), uncertainty, tie, reach, or package.module:score, your own "
+        "function of the outputs, positive where all is well.",
+    ),
+]
+HowFar = Annotated[float | None, typer.Option(metavar="NUMBER", help="How far an input may move, in the units of the domain.")]
+Norm = Annotated[str, typer.Option(metavar="P", help="1, 2, inf or any p >= 1.")]
+Epsilon = Annotated[
+    float, typer.Option(metavar="NUMBER", help="Confidence, tie: by how much classes must differ. Reach: the rise. Uncertainty: KL.")
+]
+Targets = Annotated[
+    str | None, typer.Option(metavar="CLASSES", help="For targeted and reach: one class for all inputs, or for each, as in 3,3,7.")
+]
+Square = Annotated[
+    str | None, typer.Option(metavar="TOP,LEFT,SIZE", help="Only this square of the images moves; without --radius, freely.")
+]
+Shares = Annotated[
+    str | None, typer.Option(metavar="NUMBERS", help="For lists of features: feature k moves by the radius times its number.")
+]
+Softmax = Annotated[
+    bool, typer.Option("--softmax/--no-softmax", metavar="", help="Speak of the outputs' softmax, or of the outputs themselves.")
+]
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")]
 Batch = Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory.")]
 Pictures = Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")]

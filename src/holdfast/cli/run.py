@@ -131,7 +131,7 @@ def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
     if unknown:
         raise BadInput(f"method {unknown[0]!r} is unknown; there are {', '.join(known)}.")
     methods = [known[name]() for name in dict.fromkeys(names)]
-    reasons = {method.name: [method.obstacle(problem) for problem in problems] for method in methods}
+    reasons = {method.name: [method.unfit(problem) for problem in problems] for method in methods}
     if problems and all(all(found) for found in reasons.values()):
         told = " ".join(f"{name}: {found[0]}" for name, found in reasons.items())
         raise BadInput(f"none of the methods can answer this. {told}")

@@ -4,7 +4,7 @@ First along the steepest directions at the input itself: for small r the ratio t
 and uphill at several radii at once, and again at radii closer around the best.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,15 @@ class Sides:
         return self.point.gather(0, wide.expand(-1, *self.point.shape[1:]))
 
 
+@dataclass(frozen=True, eq=False)
+class Climbed:
+    began: int
+    end: int
+    sides: Sides
+    turn: int
+    generator: torch.Generator
+
+
 @dataclass(frozen=True)
 class Slopes:
     """Rounds of gradient steps from the best points so far, every third from random ones, following each guide in turn.
@@ -48,25 +57,25 @@ class Slopes:
     radii: int = 4  # at once for each way; each is one query, with its gradient, a step
     steps: int = 12  # before the ladder is drawn anew
 
-    def run(self, tally: Tally, queries: int, generator: torch.Generator) -> None:
-        """Spend `queries` more queries of each row."""
-        began, end, family = tally.queries, tally.queries + queries, tally.problem.family
+    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Climbed:
+        began, family = tally.queries, tally.problem.family
         nothing = torch.zeros(2, len(family), dtype=torch.float64, device=family.centre.device)
         sides = Sides(nothing, family.centre.expand(2, *family.centre.shape))
-        guides = (tally.stand_in, tally.problem.property.score)
-        for guide in guides:
+        for guide in _guides(tally):
             sides = self._steepest(tally, end, guide, sides)
-        turn = 0
-        while tally.queries < end:
-            both = tally.queries - began < queries / 2
-            which = torch.arange(2, device=nothing.device)[:, None].expand(2, len(family)) if both else sides.ratio.argmax(0).expand(2, -1)
-            which = which.repeat_interleave(self.radii, 0)
-            point, fresh = sides.at(which), turn % 3 == 2
-            radii = self._ladder(tally, family.distance(point), turn, both)
-            regions = rungs(family, radii)
-            start = regions.sample(1, generator).reshape(point.shape) if fresh else _scaled(tally, point, radii)
-            sides = self._climb(tally, radii, start, end, guides[turn % len(guides)], which, sides)
-            turn += 1
+        return Climbed(began, end, sides, 0, generator)
+
+    def more(self, tally: Tally, state: Climbed) -> Climbed:
+        """One ladder, climbed."""
+        family, sides, turn = tally.problem.family, state.sides, state.turn
+        both = tally.queries - state.began < (state.end - state.began) / 2
+        rows = torch.arange(2, device=family.centre.device)[:, None].expand(2, len(family))
+        which = (rows if both else sides.ratio.argmax(0).expand(2, -1)).repeat_interleave(self.radii, 0)
+        point, fresh = sides.at(which), turn % 3 == 2
+        radii = self._ladder(tally, family.distance(point), turn, both)
+        start = rungs(family, radii).sample(1, state.generator).reshape(point.shape) if fresh else _scaled(tally, point, radii)
+        sides = self._climb(tally, radii, start, state.end, _guides(tally)[turn % 2], which, sides)
+        return replace(state, sides=sides, turn=turn + 1)
 
     def _ladder(self, tally: Tally, best: Tensor, turn: int, both: bool) -> Tensor:
         """(2 radii, batch) the best distances of each -> radii around them, closer in later turns; at first all sizes."""
@@ -105,6 +114,10 @@ class Slopes:
             target = regions.vertex((gradient * downhill).flatten(0, 1))
             x = regions.project(x.flatten(0, 1) + pace * (target - regions.centre)).reshape(x.shape)
         return sides
+
+
+def _guides(tally: Tally) -> tuple[Guide, Guide]:
+    return tally.stand_in, tally.problem.property.score
 
 
 def _scaled(tally: Tally, point: Tensor, radii: Tensor) -> Tensor:

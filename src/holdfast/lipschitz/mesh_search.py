@@ -1,13 +1,19 @@
 """The metric Q as the paper searches it: mesh search on the ratio itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from holdfast.attacks.mads import begin, minimise
+from holdfast.attacks.mads import Mads, begin, minimise
 from holdfast.attacks.unit_box import chart
 from holdfast.lipschitz.ratio import Tally
+
+
+@dataclass(frozen=True, eq=False)
+class Meshed:
+    end: int
+    mads: Mads
 
 
 @dataclass(frozen=True)
@@ -16,13 +22,17 @@ class MeshRatio:
 
     block: int = 16
 
-    def run(self, tally: Tally, queries: int, generator: torch.Generator) -> None:
-        """Spend `queries` more queries of each row."""
-        family = tally.problem.family
-        box = chart(family.at(tally.radius))
+    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Meshed:
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        box = chart(tally.problem.family.at(tally.radius))
+        return Meshed(end, begin(box.place(tally.point), seed))
+
+    def more(self, tally: Tally, state: Meshed) -> Meshed:
+        """One block."""
+        box = chart(tally.problem.family.at(tally.radius))
 
         def objective(t: Tensor) -> Tensor:
             return -tally.ask(box.point(t))[1]
 
-        seed = int(torch.randint(2**62, (1,), generator=generator))
-        minimise(objective, begin(box.place(tally.point), seed), queries, self.block)
+        asked = state.mads.queries + min(self.block, state.end - tally.queries)
+        return replace(state, mads=minimise(objective, state.mads, asked, self.block))

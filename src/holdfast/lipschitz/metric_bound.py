@@ -6,21 +6,25 @@ above.
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.bounding.crown import Boxes, lower_bound, propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.of_problem import graph_of, rows_of
-from holdfast.errors import BadInput
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
+from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty
 from holdfast.region import Box, Patch
 from holdfast.region.base import check_norm
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm_above
+from holdfast.result import Goal, Traits
 from holdfast.rounding import TINY, gamma
 
 UP, DOWN = 1 + 32 * gamma(1), 1 - 32 * gamma(1)  # a few operations on numbers that are not negative
@@ -56,13 +60,17 @@ def look(problem: Problem, norm: float = math.inf) -> View:
     return View(prop.least(lower), prop.most(lower, upper), steepest.nan_to_num(torch.inf, torch.inf))
 
 
-def _graph(problem: Problem) -> Graph:
-    """The graph of the score itself: no last softmax is left out."""
+def _check(problem: Problem) -> None:
     if not isinstance(problem.property, BoundedProperty):
         raise BadInput(f"a slope is proved for scores known from linear rows, not for {type(problem.property).__name__}.")
     if not isinstance(problem.region, NormFamily | Patch | Box):
         raise BadInput(f"a slope needs a convex region with a length (Ball, Frames, Patch, Box), not {type(problem.region).__name__}.")
-    return graph_of(replace(problem, goal="worst"))
+
+
+def _graph(problem: Problem) -> Graph:
+    """The graph of the score itself: no last softmax is left out."""
+    _check(problem)
+    return graph_of(problem if problem.goal == "steepness" else replace(problem, goal="worst"))
 
 
 def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -97,32 +105,81 @@ def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
     return norm_above(gradient.flatten(2), dual(math.inf if isinstance(region, Patch) else check_norm(norm)))
 
 
-def metric_bound(problem: Problem, *, shells: int = 16, ratio: float = 2 ** (1 / 3)) -> Tensor:
-    """-> (batch,) float64: no |s(x') - s(x)| / length(x' - x) over the region around x = centre is larger.
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What is known so far of every ball, (1 + balls, batch) each, radii rising from zero; infinite where nothing is."""
+
+    radii: Tensor
+    view: View
+    waiting: tuple[int, ...]  # balls to look at, the next one first
+
+
+@dataclass(frozen=True)
+class Shells(Method[Looked]):
+    """No |s(x') - s(x)| / length(x' - x) over the region around x = centre is larger than what is proved here.
 
     The ball is cut into `shells`, the radius of each `ratio` times that of the next smaller. For the ball of radius r_k let L_k bound the
     slope and U_k bound |s(x') - s(x)|, both proved. Walking straight out to x' one is in the ball k while at distance below r_k, so with
     B_k = min(U_k, B_(k-1) + L_k (r_k - r_(k-1))) the change at distance r between r_(k-1) and r_k is at most
     min(B_k, B_(k-1) + L_k (r - r_(k-1))). Divided by r, the first falls and the second is monotone: the quotient is largest at r_(k-1) or
-    where the two meet. Inside the smallest ball it is at most L_0.
+    where the two meet. Inside the smallest ball it is at most L_0. What bounds a ball bounds those inside it, so the largest comes first
+    and says something at once.
     """
-    family = problem.region
-    if not isinstance(family, NormFamily | Patch):
-        raise BadInput(f"the metric is asked for balls around an input (Ball, Frames, Patch), not for a {type(family).__name__}.")
-    if shells < 1 or not ratio > 1:
-        raise BadInput(f"metric: shells must be at least 1 and their ratio above 1, got {shells} and {ratio}.")
-    largest = torch.minimum(family.radius.double(), family.limit())
-    if not bool(largest.isfinite().all()):
-        raise BadInput("metric: an infinite ball in an unbounded domain has no largest quotient here; give a radius or a domain.")
-    exact = replace(problem, region=replace(family, radius=largest))
-    shrink = float(ratio) ** -torch.arange(shells, -1, -1, dtype=torch.float64, device=largest.device)
-    radii = torch.cat([torch.zeros_like(largest)[None], largest * shrink[:, None]])
-    radii[-1] = largest
-    balls = exact.tiled(radii)
-    # Balls of one size side by side: a small one is soon done, but not next to a large one.
-    seen = [look(balls.take(rows)) for rows in torch.arange(len(balls), device=largest.device).split(CHUNK)]
-    least, most, slope = (torch.cat(p).reshape(radii.shape) for p in zip(*((v.least, v.most, v.slope) for v in seen), strict=True))
-    return _largest_quotient(radii, least, most, slope)
+
+    finds: ClassVar[str] = "proved upper ends of the steepness Q"
+    help: ClassVar[str] = "DeepQuant's metric Q from above: bounds of the gradient on shells of the ball"
+    traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
+    goals: ClassVar[tuple[Goal, ...]] = ("steepness",)
+
+    shells: int = 16
+    ratio: float = 2 ** (1 / 3)
+
+    def __post_init__(self) -> None:
+        if self.shells < 1 or not self.ratio > 1:
+            raise BadInput(f"metric: shells must be at least 1 and their ratio above 1, got {self.shells} and {self.ratio}.")
+
+    def obstacle(self, problem: Problem) -> str | None:
+        if not isinstance(problem.region, NormFamily | Patch):
+            return f"the metric is asked for balls around an input (Ball, Frames, Patch), not for a {type(problem.region).__name__}"
+        if not bool(_largest(problem).isfinite().all()):
+            return "an infinite ball in an unbounded domain has no largest quotient here; give a radius or a domain"
+        try:
+            _check(problem)
+            checked_graph(problem)
+            look(problem.take(torch.zeros(1, dtype=torch.int64)).tiled(torch.zeros(1, 1)))  # every layer, at the input itself
+        except (BadInput, UnsupportedLayer) as error:
+            return str(error)
+        return None
+
+    def start(self, problem: Problem, seed: int) -> Looked:
+        largest = _largest(problem)
+        shrink = float(self.ratio) ** -torch.arange(self.shells, -1, -1, dtype=torch.float64, device=largest.device)
+        radii = torch.cat([torch.zeros_like(largest)[None], largest * shrink[:, None]])
+        radii[-1] = largest
+        unknown = torch.full_like(radii, torch.inf)
+        return Looked(radii, View(-unknown, unknown, unknown), (0, *range(len(radii) - 1, 0, -1)))
+
+    def step(self, problem: Problem, state: Looked) -> tuple[Looked | None, Claims]:
+        """As many balls as are bounded at once; balls of one size side by side: a small one is soon done, but not next to a large one."""
+        some = list(state.waiting[: max(1, CHUNK // len(problem))])
+        assert isinstance(problem.region, NormFamily | Patch)
+        exact = replace(problem, region=replace(problem.region, radius=_largest(problem)))
+        balls = exact.tiled(state.radii[some])
+        seen = [look(balls.take(rows)) for rows in clock.portions(balls.region.centre)]
+        done = sum(len(part.least) for part in seen)
+        view = View(state.view.least.clone(), state.view.most.clone(), state.view.slope.clone())
+        places = torch.tensor(some, device=state.radii.device).repeat_interleave(len(problem))[:done]
+        rows = torch.arange(len(problem), device=state.radii.device).repeat(len(some))[:done]
+        for name in ("least", "most", "slope"):
+            getattr(view, name)[places, rows] = torch.cat([getattr(part, name) for part in seen])
+        state = Looked(state.radii, view, state.waiting[done // len(problem) :])
+        most = _largest_quotient(state.radii, view.least, view.most, view.slope)
+        proved = torch.where(most.isfinite(), -most, torch.nan)
+        return state if state.waiting else None, Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS)
+
+
+def _largest(problem: Problem) -> Tensor:
+    return torch.minimum(problem.family.radius.double(), problem.family.limit())
 
 
 def _largest_quotient(radii: Tensor, least: Tensor, most: Tensor, slope: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from holdfast.attacks.descent import nearest, widen
 from holdfast.problem import Problem
-from holdfast.property import Property
 
 ROUNDING = 8  # units in the last place that the score of an input may be off
 TRACE = 1e-6  # how loud the stand-in may speak beside the score
@@ -29,7 +28,6 @@ class Tally:
 
     problem: Problem
     budget: int
-    surrogate: Property | None = None  # left out: the property of the outputs divided by a temperature
     queries: int = 0  # of each row
     outputs: Tensor = field(init=False)  # (batch, outputs) at the input itself
     centre: Tensor = field(init=False)  # (2, batch) its score, and the stand-in's
@@ -62,8 +60,6 @@ class Tally:
 
     def stand_in(self, outputs: Tensor) -> Tensor:
         """(..., batch, outputs) -> (..., batch): a score like the property's that has slopes where probabilities are saturated."""
-        if self.surrogate is not None:
-            return self.surrogate.score(outputs)
         heat = ((self.outputs.amax(-1) - self.outputs.amin(-1)) / 4).clamp_min(1)
         return self.problem.property.score(outputs / heat[:, None].to(outputs))
 

@@ -1,7 +1,7 @@
 """The metric Q without gradients: rays from the input, several radii along each, and blocks of features turned over to find better rays."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,22 @@ class Ray:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """One side of the search; `other` is the best ray of the side that is still to come."""
+
+    end: int  # queries of the whole search
+    until: int  # of this side
+    began: int
+    ray: Ray
+    side: Tensor  # (batch,) -1 where the score is to fall, 1 where it is to rise
+    other: Ray | None
+    generator: torch.Generator
+    place: int = 0  # features of this order that had their turn
+    size: int = 1  # of a block
+    order: Tensor | None = None  # (batch, n)
+
+
 @dataclass(frozen=True)
 class Rays:
     """Turn blocks of features over, several blocks at once; take the best of them and all that gain together, at the radius so far and a
@@ -56,15 +72,30 @@ class Rays:
     first: float = 0.25
     spread: float = 1.3  # how much nearer and farther at first
 
-    def run(self, tally: Tally, queries: int, generator: torch.Generator) -> None:
-        """Spend `queries` more queries of each row."""
-        end = tally.queries + queries
+    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Turning:
         falls, rises = self._begin(tally, end, generator)
         first = falls.ratio >= rises.ratio
         better, other, side = falls.where(first, rises), rises.where(first, falls), torch.where(first, -1.0, 1.0)
-        better = self._improve(tally, tally.queries + (end - tally.queries) // 2, better, side, generator)
-        seen = other.ratio > 0
-        self._improve(tally, end, other.where(seen, better), torch.where(seen, -side, side), generator)
+        return Turning(end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, generator)
+
+    def more(self, tally: Tally, state: Turning) -> Turning:
+        """A few blocks turned over."""
+        if tally.queries >= state.until and state.other is not None:
+            seen = state.other.ratio > 0
+            ray, side = state.other.where(seen, state.ray), torch.where(seen, -state.side, state.side)
+            return Turning(state.end, state.end, tally.queries, ray, side, None, state.generator)
+        rows, n = state.ray.u.shape
+        place, size, order = state.place, state.size, state.order
+        done = (tally.queries - state.began) / (state.until - state.began)
+        if order is None or place >= n:  # all features had their turn: in a new order, in smaller blocks
+            place, size = 0, max(1, int(n * self.first * (1 - done) ** 4)) if done < 0.5 else 1
+            order = torch.rand(rows, n, generator=state.generator).argsort(-1).to(state.ray.u.device)
+        count = min(self.blocks, math.ceil((n - place) / size), state.until - tally.queries)
+        block = (torch.arange(n, device=order.device) - place).div(size, rounding_mode="floor").expand(rows, n)
+        block = torch.zeros_like(order).scatter(-1, order, block)
+        spread = 1 + (self.spread - 1) * (1 - done)
+        ray = self._turn(tally, state.until, state.ray, state.side, block, count, spread, state.generator)
+        return replace(state, ray=ray, place=place + count * size, size=size, order=order)
 
     def _begin(self, tally: Tally, end: int, generator: torch.Generator) -> tuple[Ray, Ray]:
         """The best rays to begin with: along which the score falls, and along which it rises."""
@@ -84,22 +115,6 @@ class Rays:
                 falls = falls.best(u, radii, torch.where(change < 0, ratio, -1.0))
                 rises = rises.best(u, radii, torch.where(change > 0, ratio, -1.0))
         return falls, rises
-
-    def _improve(self, tally: Tally, end: int, ray: Ray, side: Tensor, generator: torch.Generator) -> Ray:
-        rows, n = ray.u.shape
-        place, size, began = n, 1, tally.queries
-        order = torch.zeros((rows, n), dtype=torch.int64, device=ray.u.device)
-        while tally.queries < end:
-            done = (tally.queries - began) / (end - began)
-            if place >= n:  # all features had their turn: in a new order, in smaller blocks
-                place, size = 0, max(1, int(n * self.first * (1 - done) ** 4)) if done < 0.5 else 1
-                order = torch.rand(rows, n, generator=generator).argsort(-1).to(ray.u.device)
-            count = min(self.blocks, math.ceil((n - place) / size), end - tally.queries)
-            block = (torch.arange(n, device=order.device) - place).div(size, rounding_mode="floor").expand(rows, n)
-            block = torch.zeros_like(order).scatter(-1, order, block)
-            place += count * size
-            ray = self._turn(tally, end, ray, side, block, count, 1 + (self.spread - 1) * (1 - done), generator)
-        return ray
 
     def _turn(
         self, tally: Tally, end: int, ray: Ray, side: Tensor, block: Tensor, count: int, spread: float, generator: torch.Generator

@@ -488,12 +488,12 @@ class Network:
         """The hash of all that decides the answers to inputs like x: the model and how it is read, and the program as torch traces it, so
         that what the model's code calls is a part of it."""
         adapter = self.module
-        how = [self.fingerprint, self.dtype, self.source]
-        if isinstance(adapter, Adapter):
+        how, tensors = [self.fingerprint, self.dtype, self.source], {}
+        if isinstance(adapter, Adapter):  # a score of a network is none, but always has a program
             how += [adapter.time_first, adapter.pool, adapter.takes_lengths]
+            tensors = {key: value for key, value in (("mean", adapter.mean), ("std", adapter.std)) if isinstance(value, Tensor)}
         with contextlib.suppress(UnsupportedLayer):
             how.append(of_program(self.program(x)))
-        tensors = {key: value for key, value in (("mean", adapter.mean), ("std", adapter.std)) if isinstance(value, Tensor)}
         return of_tensors(tensors, begin=str(how))
 
     def double(self, x: Tensor) -> "Network | None":

@@ -36,7 +36,7 @@ class Frames(NormFamily):
         free = self.free()
         if not bool(((free == 0) | ((free >= SMALLEST) & (free <= 1 / SMALLEST))).all()):
             raise BadInput(
-                f"frame k moves by the radius times its number in the mask (shares=, --frame-scale), which must be 0 or between "
+                f"frame k moves by the radius times its number in the mask (shares=, --shares), which must be 0 or between "
                 f"{SMALLEST:g} and {1 / SMALLEST:g}; got {float(free.min()):g} to {float(free.max()):g}."
             )
 

@@ -6,7 +6,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Batch, DataOption, Gap, Limit, Out, Queries, Scale, Seconds, Seed, Tier, Unit, measures
+from holdfast.cli.options import (
+    MEASURE,
+    Arithmetic,
+    Batch,
+    DataOption,
+    Gap,
+    Limit,
+    Methods,
+    Out,
+    Queries,
+    Scale,
+    Seconds,
+    Seed,
+    Tier,
+    Unit,
+    measures,
+)
 from holdfast.cli.parse import ModelOptions
 
 if TYPE_CHECKING:
@@ -28,7 +44,7 @@ class Radius(Command):
     limit: int | None = None
     norm: str = "inf"
     frames: str | None = None
-    frame_scale: str | None = None
+    shares: str | None = None
     targets: str | None = None
     substitutes: str | None = None
     unit: str | None = None
@@ -69,7 +85,7 @@ class Radius(Command):
         norm, unit, mode, tier = norm_option(self.norm), unit_option(self.unit), mode_option(self.mode), tier_option(self.tier)
         arithmetic = arithmetic_option(self.arithmetic)
         stop = Stop(self.seconds, self.queries, self.gap)
-        frames, scale = frames_option(self.frames), numbers(self.frame_scale, "frame-scale")
+        frames, scale = frames_option(self.frames), numbers(self.shares, "shares")
         targets_option(self.targets, 1)  # a word that is none is told before the model is read
         values = values_option(self.values)
         if self.methods is not None:
@@ -89,7 +105,7 @@ class Radius(Command):
         else:
             methods = methods_named(self.methods, problems)
         asked = Asked(
-            norm="words" if sets is not None else f"{norm:g}", frames=self.frames, frame_scale=self.frame_scale, targets=self.targets,
+            norm="words" if sets is not None else f"{norm:g}", frames=self.frames, shares=self.shares, targets=self.targets,
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
             unit=self.unit, free=self.free, values=self.values,
         )  # fmt: skip
@@ -115,7 +131,7 @@ def radius(
     frames: Annotated[
         str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
     ] = None,
-    frame_scale: Annotated[
+    shares: Annotated[
         str | None,
         typer.Option(metavar="NUMBERS", help="With --frames: frame k moves by the radius times its number, as in 1,1,0.5; 0 is still."),
     ] = None,
@@ -145,12 +161,8 @@ def radius(
     scale: Scale = None,
     limit: Limit = None,
     tier: Tier = "fast",
-    arithmetic: Annotated[
-        str, typer.Option(metavar="KIND", help="What proofs speak of. real: exact arithmetic. executed: the network's own float32.")
-    ] = "real",
-    methods: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these, as in pgd,certify; 'holdfast inspect MODEL' lists all.")
-    ] = None,
+    arithmetic: Arithmetic = "real",
+    methods: Methods = None,
     seed: Seed = 0,
     batch: Batch = 128,
     saliency: Annotated[

@@ -1,69 +1,83 @@
 """`holdfast risk`: what can go wrong near each input, how fast, and how far away?"""
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from rich.console import Console
 
-from holdfast.cli.options import (
-    MEASURE,
-    DataOption,
-    Limit,
-    Pictures,
-    Scale,
-    Seconds,
-    Seed,
-    with_model,
-)
+from holdfast.cli import options
+from holdfast.cli.around import Around
+from holdfast.cli.command import Command
 from holdfast.cli.parse import ModelOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.cli.run import Built
+    from holdfast.store import Store
 
 
 def register(app: typer.Typer) -> None:
-    app.command("risk", rich_help_panel=MEASURE)(what_can_go_wrong)
+    app.command(rich_help_panel=options.MEASURE)(risk)
 
 
-@with_model("vocabulary")
-def what_can_go_wrong(
+@dataclass(frozen=True)
+class Risk(Around, Command):
+    name: ClassVar[str] = "risk"
+
+    queries: int = 2000
+    pictures: int = 20
+
+    def build(self) -> "Built":
+        from holdfast.api.risk import risk_methods, risk_problems
+        from holdfast.cli.parse import tier_option
+        from holdfast.cli.run import Built, question_of
+        from holdfast.question import Means
+        from holdfast.solver import Stop
+
+        tier = tier_option(self.tier)
+        methods, stop = risk_methods(tier, self.queries), Stop(self.seconds)
+        net, data, whole, region, prop = self.read()
+        problems = risk_problems(whole, region, prop)
+        for problem in problems:
+            problem.check()
+        means = Means(tier, seed=self.seed, seconds=self.seconds, queries=self.queries)
+        question = question_of(self, self.network, net, data, self.asked(), means, source=self.data)
+        return Built(net, question, problems, methods, stop, data, self.seed, self.batch)
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        from holdfast.cli.around import keep_classes
+        from holdfast.cli.risk_view import draw
+
+        keep_classes(store, built)
+        draw(store, built.net, self.pictures)
+
+    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+        from holdfast.cli.risk_view import table
+
+        console.print(table(store), highlight=False)
+
+
+@options.measures(Risk, "vocabulary")
+def risk(
     network: ModelOptions,
-    data: DataOption,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the answers go: risk.json, risk.npz, and pictures.")],
-    property: Annotated[
-        str,
-        typer.Option(
-            metavar="WHAT",
-            help="robustness, confidence (runner-up, targeted, least), uncertainty, tie, reach, or package.module:score, your own "
-            "function of the outputs, positive where all is well.",
-        ),
-    ] = "robustness",
-    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="How far an input may move, in the units of the domain.")] = None,
-    norm: Annotated[str, typer.Option(metavar="P", help="1, 2, inf or any p >= 1.")] = "inf",
-    epsilon: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Confidence, tie: by how much classes must differ. Reach: the rise. Uncertainty: KL.")
-    ] = 0.0,
-    target: Annotated[
-        str | None, typer.Option(metavar="CLASSES", help="For targeted and reach: one class for all inputs, or for each, as in 3,3,7.")
-    ] = None,
-    patch: Annotated[
-        str | None, typer.Option(metavar="TOP,LEFT,SIZE", help="Only this square of the images moves; without --radius, freely.")
-    ] = None,
-    units: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="For lists of features: feature k moves by the radius times its number.")
-    ] = None,
-    outputs: Annotated[bool, typer.Option("--outputs", metavar="", help="Speak of the outputs themselves, not of their softmax.")] = False,
+    data: options.DataOption,
+    out: options.Out,
+    property: options.Property = "robustness",
+    radius: options.HowFar = None,
+    norm: options.Norm = "inf",
+    epsilon: options.Epsilon = 0.0,
+    targets: options.Targets = None,
+    patch: options.Square = None,
+    shares: options.Shares = None,
+    softmax: options.Softmax = True,
     queries: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Network evaluations an input for the search of Q.")] = 2000,
-    tier: Annotated[str, typer.Option(metavar="TIER", help="As for radius: fast, tight, split or search.")] = "fast",
-    scale: Scale = None,
-    limit: Limit = None,
-    pictures: Pictures = 20,
-    seed: Seed = 0,
-    seconds: Seconds = None,
+    scale: options.Scale = None,
+    limit: options.Limit = None,
+    tier: options.Tier = "fast",
+    pictures: options.Pictures = 20,
+    seed: options.Seed = 0,
+    batch: options.Batch = 128,
+    seconds: options.Seconds = None,
 ) -> None:
     """What can go wrong near each input, how fast, and how far away?"""
-    from holdfast.cli.risk import RiskQuestion, quantify
-
-    question = RiskQuestion(
-        network, data, property, radius=radius, norm=norm, epsilon=epsilon, target=target, patch=patch, units=units, outputs=outputs,
-        queries=queries, tier=tier, seconds=seconds, scale=scale, limit=limit, pictures=pictures, seed=seed,
-    )  # fmt: skip
-    quantify(question, out, Console())

@@ -1,0 +1,73 @@
+"""A run of `holdfast risk` to look at: its table and its pictures, from the store alone."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from holdfast.api.risk import Risk, risks_of
+from holdfast.network import Network
+from holdfast.report.summary import at_least, at_most
+from holdfast.result import Bracket
+from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from holdfast.cli.pictures import Array
+
+SHOWN = 6  # examples on the way to the largest ratio, in a picture
+
+
+def table(store: Store, most: int = 40) -> Table:
+    found, names = risks_of(store.with_aside()), [stored.name for stored in store.inputs()]
+    view = Table(
+        "input", "score", "worst score", "Q", "radius", "s/Q (estimate)",
+        caption=f"{len(found)} inputs; from what is proved to what was found, for Q from what was found to what is proved; "
+        f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
+        caption_justify="left",
+    )  # fmt: skip
+    for name, r in list(zip(names, found, strict=False))[:most]:
+        guess = "-" if r.estimate is None else f"{r.estimate.value:.4g}"
+        view.add_row(name, f"{r.score:.4g}", _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
+    return view
+
+
+def _ends(bracket: Bracket | None) -> str:
+    return "-" if bracket is None else f"{at_least(bracket.lower.value)} to {at_most(bracket.upper.value)}"
+
+
+def draw(store: Store, net: Network, most: int) -> None:
+    """risk-0000.png, ... in the run's folder."""
+    if not most:
+        return
+    from holdfast.cli.pictures import drawable, ends_of  # matplotlib takes its time
+
+    for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
+        if drawable(stored.x.shape):
+            figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {r.score:.3g}")
+            figure.savefig(store.folder / f"risk-{stored.index:04d}.png", dpi=100)
+
+
+def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figure":
+    """The input, the way to the largest ratio, the worst input of the region, the nearest that fails, and what changed there."""
+    from matplotlib.figure import Figure
+
+    from holdfast.cli.pictures import draw_input, draw_map
+
+    steps = [r.path[i] for i in sorted({int(i) for i in np.linspace(0, len(r.path) - 1, SHOWN)})] if r.path else []
+    shown = [(torch.from_numpy(x), title), *((e.point, f"{e.queries} queries\nQ >= {e.ratio:.3g}") for e in steps)]
+    if r.worst.upper.evidence.witness is not None:
+        shown.append((r.worst.upper.evidence.witness, f"worst found\n{r.worst.upper.value:.3g}"))
+    if r.example is not None and r.radius is not None:
+        shown.append((r.example, f"fails\nat {r.radius.upper.value:.3g}"))
+    figure = Figure(figsize=(1.5 * (len(shown) + 1), 2.0), layout="constrained")
+    axes = figure.subplots(1, len(shown) + 1)
+    for axis, (image, text) in zip(axes, shown, strict=False):
+        draw_input(axis, image.numpy(), ends, text)
+    change = shown[-1][0].numpy() - x
+    flat = change.reshape(-1, *change.shape[-2:])[0]
+    largest = float(np.abs(flat).max() or 1)
+    draw_map(axes[-1], flat, "RdBu_r", (-largest, largest), "what changed\nin the last")
+    return figure
