@@ -70,7 +70,7 @@ def test_an_empty_run(new_store: NewStore, tmp_path: Path) -> None:
 
 
 def test_a_question_that_says_little(tmp_path: Path) -> None:
-    with hf.Store.create(tmp_path / "bare", {}) as store:
+    with hf.Store.create(tmp_path / "bare") as store:
         store.write([record(0, 0.1, 0.2)])
         assert "the network" in page(store, tmp_path).text
 
@@ -189,12 +189,12 @@ def test_interruption_is_announced(new_store: NewStore, tmp_path: Path) -> None:
 
 
 def test_nothing_is_hidden(new_store: NewStore, tmp_path: Path) -> None:
-    store = new_store(extra={"unheard of": 7})
+    store = new_store(prepared={"unheard of": 7})
     answered = record(0, 0.1, 0.4)
     answered = replace(answered, bracket=answered.bracket.with_estimate(estimate(0.3)), skipped=("Magic: needs a wand",))
     store.write([answered])
     text = page(store, tmp_path).text
-    for part in ("Magic: needs a wand", "unheard of 7", "batches 10", "tier fast", "real arithmetic.", "f00d", "beef"):
+    for part in ("Magic: needs a wand", "unheard of7", "batches 10", "tier fast", "real arithmetic.", "f00d", "beef"):
         assert part in text
     assert store.provenance["torch"] in text
     assert "estimated, CLEVER" in text
@@ -205,11 +205,10 @@ HOSTILE = "</script></title><script>alert(1)</script><img src=https://evil.examp
 
 def test_hostile_names_stay_text(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store(
-        model={"name": HOSTILE, "source": HOSTILE, "fingerprint": HOSTILE},
+        model={"name": HOSTILE, "source": HOSTILE, "fingerprint": HOSTILE, "domain": HOSTILE},
         data={"name": HOSTILE, "fingerprint": HOSTILE, "count": 1},
         classes=[HOSTILE, HOSTILE],
         vocabulary=[HOSTILE],
-        domain=HOSTILE,
     )
     store.put_inputs([torch.zeros(1, 2)], [0], [1], [HOSTILE], [[0]])
     answered = record(0, 0.1, 0.4, note=HOSTILE)
