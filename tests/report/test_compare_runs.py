@@ -25,13 +25,13 @@ NewStore = Callable[..., hf.Store]
 Ends = Sequence[tuple[float, float]]
 
 
-def run(store: hf.Store, ends: Ends, name: str, *, order: Sequence[int] | None = None, wrong: Sequence[int] = ()) -> Run:
+def run(store: hf.Store, ends: Ends, name: str, *, order: Sequence[int] | None = None, wrong: Sequence[int] = (), **kind: str) -> Run:
     """Input k holds the number k; `order` says where in the data it stands."""
     places = list(order or range(len(ends)))
     x = [torch.full((2,), float(k)) for k in places]
     store.put_inputs(x, [1] * len(x), [0 if k in wrong else 1 for k in places], [""] * len(x), [None] * len(x))
     note = dict.fromkeys(wrong, "the property fails at the input itself")
-    store.write([record(place, *ends[k], note=note.get(k, "")) for place, k in enumerate(places)])
+    store.write([record(place, *ends[k], note=note.get(k, ""), **kind) for place, k in enumerate(places)])
     return load(store, name)
 
 
@@ -281,7 +281,9 @@ def test_names_tell_runs_apart() -> None:
 
 
 def test_scores_are_compared_too(new_store: NewStore, tmp_path: Path) -> None:
-    runs = [run(new_store(command="worst", norm=None), ends, name) for ends, name in (([(-1.0, -0.5)], "a"), ([(0.5, 1.0)], "b"))]
+    runs = [
+        run(new_store(command="worst", norm=None), ends, name, goal="worst") for ends, name in (([(-1.0, -0.5)], "a"), ([(0.5, 1.0)], "b"))
+    ]
     found = compare(runs)
     assert [side.tallies[0].certified for side in found.sides] == [0, 1]
     assert "above 0" in Document(render(found)).text

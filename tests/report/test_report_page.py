@@ -110,7 +110,7 @@ def test_open_ends_are_said_to_be_open(new_store: NewStore, tmp_path: Path) -> N
 
 def test_worst_scores_may_be_negative_and_unbounded(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store(command="worst", norm=None)
-    store.write([record(0, -1.5, -0.5), record(1, -math.inf, 2.0), record(2, 0.5, 0.5)])
+    store.write([record(k, *ends, goal="worst") for k, ends in enumerate([(-1.5, -0.5), (-math.inf, 2.0), (0.5, 0.5)])])
     document = page(store, tmp_path)
     assert "How low can the score" in document.text
     assert "misclassified" not in document.text
