@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ import holdfast as hf
 import truth
 from holdfast.attacks import PGD
 from holdfast.errors import MissingExtra, StoreError
-from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, by_definition
+from holdfast.question import Asked, Data, Means, Model, Question
+from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits, by_definition
 from holdfast.store import FILE, Store
 
+QUESTION = Question(asked=Asked(norm="2", substitutes={"0": [1, 2]}), data=Data(classes=("cat", "dog")), options={"batch": 3})
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -30,19 +33,20 @@ def evidence(kind: Any, **options: Any) -> Evidence:
     return Evidence(kind, options.pop("method", "Test"), **options)
 
 
-def rich_record(index: int = 0, frame: int | None = None) -> Record:
+def rich_record(index: int = 0, frame: int | None = None, part: str = "") -> Record:
     """Every field differs from its default."""
     settings = {"steps": 3, "rate": 0.1, "name": "a'b\"é", "flag": True, "none": None}
-    proof = evidence("proved", settings=settings, seed=7, dtype="torch.float64", assumptions=("one", "two"))
+    proof = evidence("proved", settings=settings, seed=7, dtype="torch.float64", assumptions=("one", "two"), checks=("seen",),
+                     traits=Traits(True, False, True, True, True))  # fmt: skip
     witness = evidence("witnessed", seed=8, dtype="torch.float32", witness=torch.randn(2, 3))
     guess = evidence("sampled", method="Guess", confidence=0.95)
     bracket = Bracket(
         Bound(0.1 + 0.2, proof),
-        Bound(1 / 3 + 1, witness),
+        Bound(1 / 3 + 1, witness, 1e-9, 1.25),
         (Bound(0.5, guess), Bound(math.inf, evidence("estimated"))),
         "a note",
     )
-    return Record(Key(index, frame), bracket, "stopped", 1.25, 17, ("Other: does not apply",))
+    return Record(Key(index, frame, part), bracket, "stopped", 1.25, 17, ("Other: does not apply",), "asked", "means", "probability")
 
 
 def open_record(index: int, lower: float = 0.0, upper: float = math.inf, status: Any = "interrupted") -> Record:
@@ -51,7 +55,7 @@ def open_record(index: int, lower: float = 0.0, upper: float = math.inf, status:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path / "run", {"norm": 2, "what": "radius"})
+    return Store.create(tmp_path / "run", QUESTION)
 
 
 def reopened(store: Store) -> Store:
@@ -64,6 +68,7 @@ def reopened(store: Store) -> Store:
 
 def test_every_field_of_a_record_comes_back(store: Store) -> None:
     records = [rich_record(0), rich_record(1, 0), rich_record(1, 2), open_record(2, -math.inf, math.inf)]
+    records += [rich_record(3, 0, "largest"), rich_record(3, 0, "smallest"), rich_record(3, 1, "largest")]
     store.write(records)
     found = reopened(store).records()
     assert found == records
@@ -100,7 +105,7 @@ def test_question_provenance_and_inputs_come_back(store: Store) -> None:
     x = [torch.rand(2, 3), torch.rand(1, 3)]
     store.put_inputs(x, [1, None], [0, None], ["first", ""], [None, [3, 0, 5]])
     store = reopened(store)
-    assert store.question == {"norm": 2, "what": "radius"}
+    assert store.question == QUESTION
     assert store.provenance["holdfast"] == hf.__version__
     assert store.provenance["torch"] == torch.__version__
     one, two = store.inputs()
@@ -118,7 +123,7 @@ def test_answers_and_maps_come_back(store: Store) -> None:
     answers = {Key(0): said, Key(1, 2): said, Key(2): Answers(said.before)}
     store.put_answers(answers)
     found = torch.tensor([[0.1, math.nan, 2.0]], dtype=torch.float64)
-    store.put_saliency({1: found})
+    store.put_artefacts("saliency", {Key(1): found})
     store = reopened(store)
     assert store.answers() == answers
     one, two = store.inputs()
@@ -126,6 +131,45 @@ def test_answers_and_maps_come_back(store: Store) -> None:
     assert two.saliency is not None
     assert two.saliency.dtype == np.float32
     np.testing.assert_array_equal(two.saliency, found.float().numpy())
+
+
+def test_what_lies_beside_a_record_comes_back_by_its_name_and_key(store: Store) -> None:
+    maps = {"saliency": torch.rand(2, 3), "path": torch.arange(4)}
+    store.write([replace(rich_record(0, part="worst"), aside=maps), rich_record(0, part="radius")])
+    store.put_artefacts("path", {Key(1): torch.zeros(0)})
+    store = reopened(store)
+    assert torch.equal(store.artefacts("saliency")[Key(0, part="worst")], maps["saliency"])
+    assert {key: found.tolist() for key, found in store.artefacts("path").items()} == {Key(0, part="worst"): [0, 1, 2, 3], Key(1): []}
+    assert store.artefacts("other") == {}
+    assert store.inputs() == []  # a map of an input that was not kept
+
+
+def test_the_parts_of_a_question_are_kept_apart(store: Store) -> None:
+    for part, lower in (("worst", 0.5), ("radius", 0.25), ("worst", 0.75)):
+        store.write([Record(Key(0, part=part), Bracket(by_definition(lower), by_definition(1.0)), "finished", 0.1, 1)])
+    store = reopened(store)
+    assert {r.key.part: r.bracket.lower.value for r in store.records()} == {"radius": 0.25, "worst": 0.75}
+    assert [(e.key.part, e.lower) for e in store.history()] == [("worst", 0.5), ("radius", 0.25), ("worst", 0.75)]
+    assert set(store.finished()) == {Key(0, part="radius"), Key(0, part="worst")}
+
+
+def test_a_question_comes_back_whole_and_knows_itself_again(tmp_path: Path) -> None:
+    asked = Question(
+        "reach", Model("m", "onnx", "f00d", ("a note",), "[0, 1]", {"mean": "0.5"}, ("a", "b")), Data("d", "beef", 3, ("x", "y")),
+        Asked(norm="inf", specification=[["p", "h"]], tolerance=0.5), Means(tier="tight", seconds=2.0, gap=0.1), {"box": "0:1"}, "/here",
+    )  # fmt: skip
+    with Store.create(tmp_path / "run", asked) as store:
+        again = store.question
+    assert (again.fingerprint, again.model, again.data, again.means) == (asked.fingerprint, asked.model, asked.data, asked.means)
+    assert again.differs(asked) is None
+    assert again.same_truth(asked)
+    assert replace(asked, means=Means(seed=5)).fingerprint == asked.fingerprint  # how it is searched is no other question
+    other = replace(asked, asked=replace(asked.asked, tolerance=0.25))
+    assert other.fingerprint != asked.fingerprint
+    assert asked.differs(other) == ("tolerance", 0.5, 0.25)
+    assert not asked.same_truth(replace(asked, model=replace(asked.model, fingerprint=None)))
+    with pytest.raises(StoreError, match="written by another version"):
+        Question.from_json({"norm": 2})
 
 
 def test_answers_of_an_earlier_witness_are_not_handed_out(store: Store) -> None:
@@ -168,7 +212,7 @@ def test_interrupted_and_stopped_records_are_asked_again(store: Store) -> None:
 
 def test_a_run_through_the_library_comes_back(tmp_path: Path) -> None:
     known = truth.linear(0, shape=(3, 2))
-    with Store.create(tmp_path / "run", {}) as store:
+    with Store.create(tmp_path / "run") as store:
         each = hf.radius(known.network(), known.x, known.y, norm=2, frames="each", methods=[PGD(rounds=1)], store=store)
     found = Store.open(tmp_path / "run").records()
     assert [r.key for r in found] == [Key(i, k) for i in range(4) for k in range(3)]
@@ -197,7 +241,7 @@ def run(folder):
     try:
         store = Store.open(folder)
     except StoreError:
-        store = Store.create(folder, {{"norm": 2}})
+        store = Store.create(folder)
     solve([problem], [PGD(rounds=4, steps=10)], batch=3, store=store)
 
 def forked(folder, kill_after=None):
@@ -252,7 +296,7 @@ def test_a_run_survives_kill_9_at_any_moment(tmp_path: Path) -> None:
 def test_a_taken_folder_is_not_overwritten(store: Store) -> None:
     store.write([rich_record()])
     with pytest.raises(StoreError, match=r"already holds a run. Continue it with 'holdfast resume"):
-        Store.create(store.folder, {})
+        Store.create(store.folder)
     assert len(store.records()) == 1
 
 
@@ -261,9 +305,9 @@ def test_a_run_killed_before_its_first_transaction_is_begun_again(tmp_path: Path
     connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
     assert (tmp_path / FILE).exists()
-    assert Store.create(tmp_path, {"norm": 1}).question == {"norm": 1}
+    assert Store.create(tmp_path, QUESTION).question == QUESTION
     with pytest.raises(StoreError, match="already holds a run"):
-        Store.create(tmp_path, {})
+        Store.create(tmp_path)
 
 
 def test_no_run_here(tmp_path: Path) -> None:
@@ -276,15 +320,15 @@ def test_no_run_here(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="cannot begin a run there"):
-        Store.create(tmp_path / "file" / "run", {})
+        Store.create(tmp_path / "file" / "run")
     with pytest.raises(StoreError, match="no run here"):
         Store.open(tmp_path / "file" / "run")
 
 
 def test_a_question_json_cannot_hold_leaves_no_half_run(tmp_path: Path) -> None:
     with pytest.raises((TypeError, StoreError)):
-        Store.create(tmp_path / "run", {"what": object()})
-    Store.create(tmp_path / "run", {"what": "fine"})
+        Store.create(tmp_path / "run", Question(asked=Asked(norm=object())))  # type: ignore[arg-type]
+    Store.create(tmp_path / "run")
 
 
 def overwritten(data: bytes) -> bytes:
@@ -338,7 +382,7 @@ def test_another_version_is_named(store: Store) -> None:
     store.close()
     with sqlite3.connect(store.folder / FILE) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE name = 'version'")
-    with pytest.raises(StoreError, match=r"another version of holdfast .format 99, this one reads 1"):
+    with pytest.raises(StoreError, match=r"another version of holdfast .format 99, this one reads 2"):
         Store.open(store.folder)
 
 
@@ -357,7 +401,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_written(small_disk: Path) -> None:
-    store = Store.create(small_disk / "run", {})
+    store = Store.create(small_disk / "run")
     written: list[int] = []
 
     def fill() -> None:
@@ -399,12 +443,13 @@ def no_constants(name: str) -> None:
 
 
 def test_json_is_json(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "run", {"norm": math.inf, "domain": [0.0, 1.0]})
+    store = Store.create(tmp_path / "run", Question(asked=Asked(radius=math.inf), options={"domain": [0.0, 1.0]}))
     store.write([rich_record(0), open_record(2)])
     store.put_answers({Key(0): Answers((Likely(1, math.nan, math.nan), Likely(0, -math.inf, 0.0)))})
     text = store.export(tmp_path / "out" / "records.json").read_text()
     document = json.loads(text, parse_constant=no_constants)
-    assert document["question"]["domain"] == [0.0, 1.0]
+    assert document["question"]["options"]["domain"] == [0.0, 1.0]
+    assert document["question"]["asked"]["radius"] == "inf"
     first, second = document["records"]
     assert (first["input"], first["lower"]["value"], first["status"]) == (0, 0.1 + 0.2, "stopped")
     assert first["lower"]["settings"]["name"] == "a'b\"é"

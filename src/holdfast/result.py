@@ -261,6 +261,12 @@ class Record:
     goal: Goal = "radius"
     aside: "Mapping[str, Tensor]" = field(default_factory=dict, compare=False)
 
+    @property
+    def witness(self) -> "Tensor | None":
+        """The concrete input that shows an end: the upper one, or the lower one where the largest number is asked for."""
+        ends = (self.bracket.upper, self.bracket.lower)
+        return next((end.evidence.witness for end in ends if end.evidence.witness is not None), None)
+
 
 @dataclass(frozen=True)
 class Likely:

@@ -45,9 +45,11 @@ CREATE TABLE artefact (
 """
 # What a page shows beside the brackets, made when it is first written: a run without them is whole, and older readers do not miss them.
 ANSWER = """CREATE TABLE IF NOT EXISTS answer (
-    position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, upper REAL, body TEXT NOT NULL,
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, shown REAL, body TEXT NOT NULL,
     PRIMARY KEY (position, frame, part)
 )"""
+# The end that a record's witness shows: the upper one, or the lower one where the largest number is asked for.
+SHOWN = "CASE json_extract(record.body, '$.goal') WHEN 'largest' THEN record.lower WHEN 'steepness' THEN record.lower ELSE record.upper END"
 SALIENCY = "saliency"  # the name of the maps of inputs among the artefacts
 SMALL = 1024  # numbers
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
@@ -246,18 +248,19 @@ class Store:
 
     def put_answers(self, answers: Mapping[Key, Answers]) -> None:
         """What the network says at the input of a record and at the witness that the record has now."""
-        rows = [(*_columns(key), _upper(self._ends[key][1]), json.dumps(asdict(answer))) for key, answer in answers.items()]
+        rows = [(*_columns(key), json.dumps(asdict(answer)), *_columns(key)) for key, answer in answers.items()]
         with self._transaction() as connection:
             connection.execute(ANSWER)
-            connection.executemany("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?, ?)", rows)
+            connection.executemany(
+                f"INSERT OR REPLACE INTO answer SELECT ?, ?, ?, {SHOWN}, ? FROM record WHERE position = ? AND frame = ? AND part = ?", rows
+            )
 
     def answers(self) -> dict[Key, Answers]:
         """Those that are stored and speak of the record's witness as it is now: a better record makes them stale."""
         if not self._has("answer"):
             return {}
         rows = self._connection.execute(
-            "SELECT position, frame, part, answer.body FROM answer JOIN record USING (position, frame, part) "
-            "WHERE answer.upper IS record.upper"
+            f"SELECT position, frame, part, answer.body FROM answer JOIN record USING (position, frame, part) WHERE answer.shown IS {SHOWN}"
         )
         return {_key(*row[:3]): _answers(json.loads(row[3])) for row in rows}
 
@@ -340,11 +343,7 @@ class Store:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(self.rows()), path)
 
     def _npz(self, path: Path) -> None:
-        ends = {r.key: (r.bracket.upper.evidence.witness, r.bracket.lower.evidence.witness) for r in self.records()}
-        shown = {
-            str(key).replace("/", "_").replace(" ", "_"): upper if upper is not None else lower for key, (upper, lower) in ends.items()
-        }
-        found = {name: witness.numpy() for name, witness in shown.items() if witness is not None}
+        found = {str(r.key).replace("/", "_").replace(" ", "_"): r.witness.numpy() for r in self.records() if r.witness is not None}
         with path.open("wb") as stream:
             np.savez_compressed(stream, **found)  # type: ignore[arg-type]
 
@@ -404,11 +403,7 @@ def _ends(record: Record) -> tuple[float, float, str]:
 def _known(record: Record) -> tuple[float | None, float | None]:
     """An end that is not known is NULL."""
     lower, upper = record.bracket.lower.value, record.bracket.upper.value
-    return None if lower == -math.inf else lower, _upper(upper)
-
-
-def _upper(value: float) -> float | None:
-    return None if value == math.inf else value
+    return None if lower == -math.inf else lower, None if upper == math.inf else upper
 
 
 def _body(record: Record) -> dict[str, Any]:

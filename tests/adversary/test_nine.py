@@ -250,7 +250,7 @@ def test_a_store_answers_no_other_question(change: str, tmp_path: Path) -> None:
         "another network without weights": lambda store: asked_again(store, Threshold(0.0), X),
     }
     ask, truth = AGAIN[change]
-    with Store.create(tmp_path / "run", {}) as store:
+    with Store.create(tmp_path / "run") as store:
         first.get(change, lambda store: asked_again(store, steep(1.0), X))(store)
         try:
             [lower] = ask(store)
@@ -262,7 +262,7 @@ def test_a_store_answers_no_other_question(change: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["another network", "another input"])
 def test_an_unfinished_store_gives_no_head_start_to_another_question(change: str, tmp_path: Path) -> None:
     ask, truth = AGAIN[change]
-    with Store.create(tmp_path / "run", {}) as store:
+    with Store.create(tmp_path / "run") as store:
         net = net_of(steep(1.0))
         hf.radius(net, X, [0], store=store, methods=[hf.Certify(), hf.PGD()], stop=hf.Stop(queries=60))
         try:
@@ -273,7 +273,7 @@ def test_an_unfinished_store_gives_no_head_start_to_another_question(change: str
 
 
 def test_the_same_question_is_answered_from_the_store(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "run", {}) as store:
+    with Store.create(tmp_path / "run") as store:
         first = asked_again(store, steep(1.0), X)
         again = asked_again(store, steep(1.0), X)
     assert first == again

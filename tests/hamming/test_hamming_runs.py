@@ -43,7 +43,7 @@ def test_an_interrupted_run_that_is_resumed_ends_with_the_same_brackets(tmp_path
         if seen == 12:
             raise KeyboardInterrupt
 
-    with Store.create(tmp_path / "run", {}) as store:
+    with Store.create(tmp_path / "run") as store:
         with pytest.warns(UserWarning, match="interrupted"):
             half = hf.radius(net, x, y, norm=0, store=store, progress=interrupt)
         assert any(not b.closed for b in half)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import QUESTION
+from report_runs import MODEL, question
 
 import holdfast as hf
 
@@ -14,10 +14,10 @@ import holdfast as hf
 def new_store(tmp_path: Path) -> Iterator[Callable[..., hf.Store]]:
     stores: list[hf.Store] = []
 
-    def create(**question: Any) -> hf.Store:
+    def create(**said: Any) -> hf.Store:
         """Each of a network of its own, unless the question names one."""
-        model = {**QUESTION["model"], "fingerprint": QUESTION["model"]["fingerprint"] + str(len(stores) or "")}
-        stores.append(hf.Store.create(tmp_path / f"run{len(stores)}", {**QUESTION, "model": model, **question}))
+        model = {**MODEL, "fingerprint": f"{MODEL['fingerprint']}{len(stores) or ''}"}
+        stores.append(hf.Store.create(tmp_path / f"run{len(stores)}", question(**{"model": model, **said})))
         return stores[-1]
 
     yield create

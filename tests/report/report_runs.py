@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from html.parser import HTMLParser
 from typing import Any
 
@@ -9,22 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast.question import Asked, Data, Means, Model, Question
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 
-QUESTION: dict[str, Any] = {
-    "command": "radius",
-    "model": {"name": "tiny", "source": "torch", "fingerprint": "f00d"},
-    "data": {"name": "points", "fingerprint": "beef", "count": 3},
-    "norm": "inf",
-    "frames": None,
-    "targets": None,
-    "tier": "fast",
-    "seed": 0,
-    "classes": None,
-    "vocabulary": None,
-    "domain": "[0, 1]",
-    "stop": {"seconds": None, "queries": None, "gap": 0.0},
-}
+MODEL = {"name": "tiny", "source": "torch", "fingerprint": "f00d", "domain": "[0, 1]"}
+DATA = {"name": "points", "fingerprint": "beef", "count": 3}
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 
@@ -59,6 +49,18 @@ class TinyWords(nn.Module):
         return answer
 
 
+def question(**said: Any) -> Question:
+    """A question about the tiny network: every word finds the part it belongs to; `model` and `data` replace what is said of them."""
+    said = {"command": "radius", "norm": "inf", "tier": "fast", "model": MODEL, "data": DATA, **said}
+    model, data = {"domain": MODEL["domain"], **said.pop("model")}, dict(said.pop("data"))
+    parts: dict[type, dict[str, Any]] = {Model: model, Data: data, Asked: {}, Means: {}, Question: {}}
+    for name, value in said.items():
+        kind = next(kind for kind in parts if name in {f.name for f in fields(kind)})
+        parts[kind][name] = tuple(value) if name in ("classes", "vocabulary") and value is not None else value
+    made = {kind: kind(**values) for kind, values in parts.items() if kind is not Question}
+    return Question(model=made[Model], data=made[Data], asked=made[Asked], means=made[Means], **parts[Question])
+
+
 def put(store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, tokens: Tensor | None = None) -> None:
     said = net(x).argmax(-1).tolist()
     ids = [None] * len(x) if tokens is None else tokens.tolist()
@@ -67,15 +69,19 @@ def put(store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, toke
 
 def proof(value: float) -> Bound:
     assumption = ("real arithmetic",)
-    return Bound(value, Evidence("proved", "Certify", {"tier": "fast"}, 0, "torch.float64", assumption))
+    return Bound(value, Evidence("proved", "Certify", {"tier": "fast"}, 0, "torch.float64", assumption, traits=hf.Certify.traits))
 
 
 def witness(value: float, x: Tensor | None = None) -> Bound:
-    return Bound(value, Evidence("witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=x))
+    return Bound(value, Evidence("witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=x, traits=hf.PGD.traits))
 
 
 def estimate(value: float) -> Bound:
     return Bound(value, Evidence("estimated", "CLEVER", {"batches": 10}, 0))
+
+
+def sampled(value: float, confidence: float = 0.999) -> Bound:
+    return Bound(value, Evidence("sampled", "Smoothing", {"sigma": 0.25}, 0, confidence=confidence))
 
 
 def bracket(lower: float, upper: float, note: str = "") -> Bracket:
@@ -87,8 +93,11 @@ def bracket(lower: float, upper: float, note: str = "") -> Bracket:
 
 
 def record(index: int, lower: float, upper: float, frame: int | None = None, **changes: Any) -> Record:
-    status = changes.pop("status", "closed" if lower == upper else "finished")
-    return Record(Key(index, frame), bracket(lower, upper, **changes), status, 0.5 + index, 100)
+    """goal, part, status and note; of goals that rise the upper end is proved and the lower one witnessed."""
+    status, goal = changes.pop("status", "closed" if lower == upper else "finished"), changes.pop("goal", "radius")
+    key = Key(index, frame, changes.pop("part", ""))
+    made = bracket(-upper, -lower, **changes).turned() if goal in ("largest", "steepness") else bracket(lower, upper, **changes)
+    return Record(key, made, status, 0.5 + index, 100, goal=goal)
 
 
 class Document(HTMLParser):

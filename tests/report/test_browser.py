@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from browser_pipe import PROGRAM, Browser
-from report_runs import QUESTION, TinySequence, put, record
+from report_runs import TinySequence, put, question, record
 
 import holdfast as hf
 from holdfast.report import write_report
@@ -44,7 +44,7 @@ def quiet(browser: Browser) -> Iterator[Browser]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Inputs 0 to 129 in mixed order of their ends; some closed, open, misclassified."""
     folder = tmp_path_factory.mktemp("page")
-    store = hf.Store.create(folder / "run", {**QUESTION, "classes": ["cat", HOSTILE]})
+    store = hf.Store.create(folder / "run", question(classes=["cat", HOSTILE]))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(COUNT, 1, 6, 6, generator=generator)
     store.put_inputs(list(x), [0] * COUNT, [1 if k == 7 else 0 for k in range(COUNT)], [f"name{k}" for k in range(COUNT)], [None] * COUNT)

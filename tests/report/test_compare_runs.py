@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from report_runs import QUESTION, Document, TinyImages, bracket, put, record
+from report_runs import MODEL, Document, TinyImages, bracket, put, record
 
 import holdfast as hf
 from holdfast.errors import BadInput
+from holdfast.question import Data
 from holdfast.report.compare import Comparison, compare, interval, outcome
 from holdfast.report.compare_page import render
 from holdfast.report.compare_table import as_json, as_markdown
@@ -24,13 +25,13 @@ NewStore = Callable[..., hf.Store]
 Ends = Sequence[tuple[float, float]]
 
 
-def run(store: hf.Store, ends: Ends, name: str, *, order: Sequence[int] | None = None, wrong: Sequence[int] = ()) -> Run:
+def run(store: hf.Store, ends: Ends, name: str, *, order: Sequence[int] | None = None, wrong: Sequence[int] = (), **kind: str) -> Run:
     """Input k holds the number k; `order` says where in the data it stands."""
     places = list(order or range(len(ends)))
     x = [torch.full((2,), float(k)) for k in places]
     store.put_inputs(x, [1] * len(x), [0 if k in wrong else 1 for k in places], [""] * len(x), [None] * len(x))
     note = dict.fromkeys(wrong, "the property fails at the input itself")
-    store.write([record(place, *ends[k], note=note.get(k, "")) for place, k in enumerate(places)])
+    store.write([record(place, *ends[k], note=note.get(k, ""), **kind) for place, k in enumerate(places)])
     return load(store, name)
 
 
@@ -142,7 +143,7 @@ def test_accuracy_stands_beside_robustness(new_store: NewStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("norm", "2"), ("frames", "each"), ("targets", "3"), ("domain", "[0, 255]"), ("command", "worst")]
+    ("name", "value"), [("norm", "2"), ("radius", 0.2), ("frames", "each"), ("targets", "3"), ("domain", "[0, 255]"), ("command", "worst")]
 )
 def test_different_questions_are_refused(new_store: NewStore, name: str, value: str) -> None:
     one, two = run(new_store(), [(0.1, 0.2)], "a"), run(new_store(**{name: value}), [(0.1, 0.2)], "b")
@@ -170,7 +171,7 @@ def test_runs_without_inputs_are_matched_by_place_on_the_same_data(new_store: Ne
         store.write([record(0, *ends)])
         runs.append(load(store))
     assert compare(runs).duels[0].losses == 1
-    strange = replace(runs[1], question={**runs[1].question, "data": {"fingerprint": "other"}})
+    strange = replace(runs[1], question=replace(runs[1].question, data=Data(fingerprint="other")))
     with pytest.raises(BadInput, match="fingerprints"):
         compare([runs[0], strange])
 
@@ -215,7 +216,7 @@ def test_real_runs_of_two_networks(new_store: NewStore) -> None:
     assert not found.duels[0].wins + found.duels[0].losses  # one network cannot beat itself
 
 
-SAME = {"model": QUESTION["model"]}
+SAME = {"model": MODEL}
 
 
 @pytest.mark.parametrize("liar", ["a", "b"])
@@ -262,11 +263,10 @@ def test_frames_of_one_network_must_agree_too(new_store: NewStore) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"model": {**QUESTION["model"], "fingerprint": "cafe"}},
+        {"model": {**MODEL, "fingerprint": "cafe"}},
         {"model": {"name": "tiny"}},
-        {"asked": {"network": {"mean": "0.5"}}},
-        {"asked": {"network": {"black_box": True}}},
-        {"radius": 0.2},
+        {"prepared": {"mean": "0.5"}},
+        {"prepared": {"black_box": True}},
     ],
 )
 def test_what_asks_another_network_or_another_question_may_differ(new_store: NewStore, other: dict[str, object]) -> None:
@@ -281,7 +281,9 @@ def test_names_tell_runs_apart() -> None:
 
 
 def test_scores_are_compared_too(new_store: NewStore, tmp_path: Path) -> None:
-    runs = [run(new_store(command="worst", norm=None), ends, name) for ends, name in (([(-1.0, -0.5)], "a"), ([(0.5, 1.0)], "b"))]
+    runs = [
+        run(new_store(command="worst", norm=None), ends, name, goal="worst") for ends, name in (([(-1.0, -0.5)], "a"), ([(0.5, 1.0)], "b"))
+    ]
     found = compare(runs)
     assert [side.tallies[0].certified for side in found.sides] == [0, 1]
     assert "above 0" in Document(render(found)).text

@@ -38,7 +38,7 @@ def answered(store: hf.Store, *, maps: bool = True) -> hf.Store:
     if maps:
         found = torch.zeros(1, 4, 5)
         found[0, 2, 3] = 1.25
-        store.put_saliency({0: found})
+        store.put_artefacts("saliency", {Key(0): found})
     return store
 
 
@@ -96,7 +96,8 @@ def test_a_thousand_inputs_with_all_of_it_stay_under_a_megabyte(new_store: NewSt
     made = [record(k, 0.1, 0.4) for k in range(1000)]
     store.write([replace(r, bracket=replace(r.bracket, upper=witness(0.4, 1 - x[k]))) for k, r in enumerate(made)])
     store.put_answers({r.key: Answers(BEFORE, AFTER) for r in made})
-    store.put_saliency(dict(enumerate(torch.rand(1000, 1, 8, 8, generator=generator))))
+    maps = torch.rand(1000, 1, 8, 8, generator=generator)
+    store.put_artefacts("saliency", {Key(k): found for k, found in enumerate(maps)})
     html = write_report(store, tmp_path / "r.html").read_text()
     assert len(html.encode()) < 1_000_000
     assert html.count(" data-a=") == 1000

@@ -70,7 +70,7 @@ def test_an_empty_run(new_store: NewStore, tmp_path: Path) -> None:
 
 
 def test_a_question_that_says_little(tmp_path: Path) -> None:
-    with hf.Store.create(tmp_path / "bare", {}) as store:
+    with hf.Store.create(tmp_path / "bare") as store:
         store.write([record(0, 0.1, 0.2)])
         assert "the network" in page(store, tmp_path).text
 
@@ -110,7 +110,7 @@ def test_open_ends_are_said_to_be_open(new_store: NewStore, tmp_path: Path) -> N
 
 def test_worst_scores_may_be_negative_and_unbounded(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store(command="worst", norm=None)
-    store.write([record(0, -1.5, -0.5), record(1, -math.inf, 2.0), record(2, 0.5, 0.5)])
+    store.write([record(k, *ends, goal="worst") for k, ends in enumerate([(-1.5, -0.5), (-math.inf, 2.0), (0.5, 0.5)])])
     document = page(store, tmp_path)
     assert "How low can the score" in document.text
     assert "misclassified" not in document.text
@@ -189,12 +189,12 @@ def test_interruption_is_announced(new_store: NewStore, tmp_path: Path) -> None:
 
 
 def test_nothing_is_hidden(new_store: NewStore, tmp_path: Path) -> None:
-    store = new_store(extra={"unheard of": 7})
+    store = new_store(prepared={"unheard of": 7})
     answered = record(0, 0.1, 0.4)
     answered = replace(answered, bracket=answered.bracket.with_estimate(estimate(0.3)), skipped=("Magic: needs a wand",))
     store.write([answered])
     text = page(store, tmp_path).text
-    for part in ("Magic: needs a wand", "unheard of 7", "batches 10", "tier fast", "real arithmetic.", "f00d", "beef"):
+    for part in ("Magic: needs a wand", "unheard of7", "batches 10", "tier fast", "real arithmetic.", "f00d", "beef"):
         assert part in text
     assert store.provenance["torch"] in text
     assert "estimated, CLEVER" in text
@@ -205,11 +205,10 @@ HOSTILE = "</script></title><script>alert(1)</script><img src=https://evil.examp
 
 def test_hostile_names_stay_text(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store(
-        model={"name": HOSTILE, "source": HOSTILE, "fingerprint": HOSTILE},
+        model={"name": HOSTILE, "source": HOSTILE, "fingerprint": HOSTILE, "domain": HOSTILE},
         data={"name": HOSTILE, "fingerprint": HOSTILE, "count": 1},
         classes=[HOSTILE, HOSTILE],
         vocabulary=[HOSTILE],
-        domain=HOSTILE,
     )
     store.put_inputs([torch.zeros(1, 2)], [0], [1], [HOSTILE], [[0]])
     answered = record(0, 0.1, 0.4, note=HOSTILE)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from report_runs import QUESTION, TinyImages, estimate, put, record
+from report_runs import TinyImages, estimate, put, question, record
 
 import holdfast as hf
 from holdfast.report import write_report
@@ -74,7 +74,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hf.Store]:
     """A real run, an open bracket and an estimate."""
-    made = hf.Store.create(tmp_path_factory.mktemp("schemas") / "run", QUESTION)
+    made = hf.Store.create(tmp_path_factory.mktemp("schemas") / "run", question())
     net, x = hf.Network.from_torch(TinyImages().eval(), domain=(0, 1)), torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     put(made, x, net(x).argmax(-1).tolist(), net)
     hf.radius(net, x[:2], net(x[:2]).argmax(-1), store=made)

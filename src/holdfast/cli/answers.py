@@ -28,7 +28,7 @@ MOST = 3  # classes that are kept
 def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
     """Ask about every record whose answers are not stored yet, or were stored for an earlier witness."""
     known = store.answers()
-    witnesses = {r.key: r.bracket.upper.evidence.witness for r in store.records() if r.key not in known}
+    witnesses = {r.key: r.witness for r in store.records() if r.key not in known}
     for problem in problems:
         rows = torch.tensor([row for row, key in enumerate(problem.keys) if key in witnesses], dtype=torch.int64)
         for some in rows.split(batch):

@@ -22,18 +22,18 @@ from holdfast.store import Store
 ENDINGS = (".html", ".json", ".md")
 
 
-def open_runs(folders: Sequence[Path]) -> list[Run]:
+def open_runs(folders: Sequence[Path], part: str | None = None) -> list[Run]:
     """Runs with names that tell them apart."""
     names = distinct([folder.resolve().name for folder in folders], [str(folder) for folder in folders])
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(Store.open(folder)) for folder in folders]
-        return [load(store, name) for store, name in zip(stores, names, strict=True)]
+        return [load(store, name, part) for store, name in zip(stores, names, strict=True)]
 
 
-def compare(folders: Sequence[Path], at: str | None, confidence: float, out: Path | None, console: Console) -> None:
+def compare(folders: Sequence[Path], at: str | None, part: str | None, confidence: float, out: Path | None, console: Console) -> None:
     if out is not None and out.suffix not in ENDINGS:
         raise BadInput(f"{out}: unknown ending; use one of {', '.join(ENDINGS)}.")
-    found = laid_side_by_side(open_runs(folders), radii=numbers(at, "at"), confidence=confidence)
+    found = laid_side_by_side(open_runs(folders, part), radii=numbers(at, "at"), confidence=confidence)
     for view in (*_tables(sides(found), console), *_tables(duels(found), console)):
         console.print(view, highlight=False)
     console.print(Text(explained(found), style="dim"))

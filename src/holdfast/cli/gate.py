@@ -28,8 +28,8 @@ class Files:
     json: Path | None = None
 
 
-def gate(run: Path, rules: Rules, against: Path | None, files: Files, console: Console) -> None:
-    judged, *baseline = open_runs([run] if against is None else [run, against])
+def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files: Files, console: Console) -> None:
+    judged, *baseline = open_runs([run] if against is None else [run, against], part)
     decision = judge(judged, rules, baseline[0] if baseline else None)
     view = Table("", "check", "wanted", "found")
     for check in decision.checks:

@@ -22,6 +22,12 @@ DataOption = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Of a question that has several: radius, worst, steepness, smallest, largest. Default: the first of these."
+    ),
+]
 Scale = Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")]
 Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")]
 Unit = Annotated[

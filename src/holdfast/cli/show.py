@@ -21,7 +21,22 @@ from holdfast.report.picture import describe_change
 from holdfast.report.sentence import moved_places
 from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
-from holdfast.report.summary import Row, about, at_least, at_most, class_name, rows_of, short, unbreakable, weakest, word_name
+from holdfast.report.summary import (
+    Part,
+    Row,
+    about,
+    at_least,
+    at_most,
+    class_name,
+    frame_name,
+    parts_of,
+    rows_of,
+    short,
+    unbreakable,
+    weakest,
+    word_name,
+)
+from holdfast.report.verdict import labelled, spoken, verdict
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
 
@@ -33,28 +48,54 @@ LONGEST_BAR = 24
 def show(folder: Path, number: int, console: Console) -> None:
     with Store.open(folder) as store:
         question, rows = store.question, rows_of(store.records(), store.inputs(), store.answers())
-    row = next((row for row in rows if row.index == number), None)
-    if row is None:
-        known = f"it has answers to {len(rows)}, from {rows[0].index} to {rows[-1].index}" if rows else "it has no answers yet"
-        raise BadInput(f"{folder}: no answer to input {number}; {known}.")
-    title = f"input {number}" + (f", {short(row.source.name)}" if row.source and row.source.name not in ("", str(number)) else "")
+    parts = parts_of(row for row in rows if row.index == number)
+    shown = [row for part in parts for row in part.rows]
+    if not shown:
+        known = sorted({row.index for row in rows})
+        told = f"it has answers to {len(known)}, from {known[0]} to {known[-1]}" if known else "it has no answers yet"
+        raise BadInput(f"{folder}: no answer to input {number}; {told}.")
+    source = shown[0].source
+    title = f"input {number}" + (f", {short(source.name)}" if source and source.name not in ("", str(number)) else "")
     console.rule(Text(title, style="bold"))
+    for part in parts:
+        if len(parts) > 1:
+            console.rule(Text(part.heading), align="left")
+        if len(part.rows) > 1:
+            console.print(_outputs(part), highlight=False)
+        for row in part.rows if len(part.rows) == 1 else ():
+            _show(row, question, console)
+
+
+def _show(row: Row, question: Question, console: Console) -> None:
     if row.source is not None:
         console.print(_pictures(row, question.model.vocabulary or (), colour=console.color_system is not None))
-        console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
+        if labelled(row):
+            console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
     if row.answers is not None:
         console.print(_likely(row.answers, question), highlight=False)
     console.print(_evidence(row), highlight=False)
     if row.frames:
-        console.print(_frames(row, question.model.vocabulary or ()), highlight=False)
+        console.print(_frames(row, question), highlight=False)
+    said = f"{spoken(verdict(row, 0.0), question.command)}, " if question.command == "verify" else ""
     note = f"; {short(row.bracket.note, 400)}" if row.bracket.note else ""
-    console.print(Text(f"{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}"))
+    console.print(Text(f"{said}{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}"))
+
+
+def _outputs(part: Part) -> Table:
+    """Many outputs in one table: each end with what found it."""
+    view = Table("output", "lower", "", "upper", "", "status")
+    for row in part.rows:
+        lower, upper = row.bracket.lower, row.bracket.upper
+        cells = [(shown, f"{end.evidence.kind}, {end.evidence.method}", STYLE.get(end.evidence.kind, "")) for shown, end in
+                 ((at_least(lower.value), lower), (at_most(upper.value), upper))]  # fmt: skip
+        ends = [text for shown, why, style in cells for text in (Text(shown, "bold"), Text(why, style))]
+        view.add_row(str(row.output), *ends, row.status)
+    return view
 
 
 def _pictures(row: Row, vocabulary: Sequence[str], *, colour: bool) -> Group | Columns:
     assert row.source is not None
-    found = row.bracket.upper.evidence.witness
-    x, witness = row.source.x, None if found is None else found.numpy()
+    x, witness = row.source.x, row.witness
     if row.source.tokens is not None:
         return _sentences(row, vocabulary)
     if witness is None or witness.shape != x.shape:
@@ -80,8 +121,7 @@ def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
 def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:
     assert row.source is not None
     assert row.source.tokens is not None
-    found = row.bracket.upper.evidence.witness
-    witness = None if found is None else found.numpy()
+    witness = row.witness
     moved = moved_places(np.array(row.source.tokens), row.source.x, witness)
     lines = [Text.assemble(("input:", "bold"), blocks.sentence(row.source.tokens, vocabulary, row.frames, moved))]
     if witness is not None and moved and witness.ndim == 1:
@@ -128,17 +168,17 @@ def _why(bound: Bound) -> list[Text]:
     return [Text(e.kind, STYLE.get(e.kind, "green")), *map(Text, parts)]
 
 
-def _frames(row: Row, vocabulary: Sequence[str]) -> Table:
+def _frames(row: Row, question: Question) -> Table:
     """One line for each frame or word, or for the weakest of many, with a bar as long as its lower end."""
     tokens = row.source.tokens if row.source else None
     finite = [end for r in row.frames for end in (r.bracket.lower.value, r.bracket.upper.value) if abs(end) < math.inf]
     most = max(finite, default=0.0) or 1.0
     left_out = f"the weakest {MOST_FRAMES} of {len(row.frames)}" if len(row.frames) > MOST_FRAMES else None
-    view = Table("word" if tokens else "frame", "lower", "upper", "", caption=left_out)
+    view = Table("word" if tokens else frame_name(question), "lower", "upper", "", caption=left_out)
     chosen = set(weakest(row.frames, MOST_FRAMES)) if len(row.frames) > MOST_FRAMES else {record.key.frame for record in row.frames}
     for record in (record for record in row.frames if record.key.frame in chosen):
         place, bracket = record.key.frame or 0, record.bracket
-        name = f"{place} {word_name(tokens[place], vocabulary)}" if tokens and place < len(tokens) else str(place)
+        name = f"{place} {word_name(tokens[place], question.model.vocabulary or ())}" if tokens and place < len(tokens) else str(place)
         told = Text("nothing breaks it") if unbreakable(bracket) else _bar(bracket, most)
         view.add_row(Text(name), at_least(bracket.lower.value), at_most(bracket.upper.value), told)
     return view

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 
 def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[Row, ...]]) -> None:
-    """Contradiction where one run's proved lower end lies above what another's witness shows, for the same network, question and input.
+    """Contradiction where one run's lower end lies above another's upper end, for the same network, question and input: a proof excludes
+    what a witness shows, whichever of the two is the upper one.
 
-    Every witness was replayed by the network and, where it has one, by its twin in float64, so no rounding explains that.
+    Every witness was replayed by the network and, where it has one, by its twin in float64, and a score says how far rounding may have
+    moved it, so no rounding explains that.
     """
     for one, two in combinations(range(len(runs)), 2):
         if not runs[one].question.same_truth(runs[two].question):
@@ -23,8 +25,8 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[Row, ...]]) -> None:
             first, second = pair[one], pair[two]
             for a, b, frame in _brackets(first, second):
                 for low, high, names in ((a, b, (one, two)), (b, a, (two, one))):
-                    if low.lower.value > high.upper.value:
-                        both = f"input {first.index}{frame} of {runs[one].name} (input {second.index}{frame} of {runs[two].name})"
+                    if low.lower.value > high.upper.value + low.lower.slack + high.upper.slack:
+                        both = f"input {first.name}{frame} of {runs[one].name} (input {second.name}{frame} of {runs[two].name})"
                         said = f"{runs[names[0]].name}: ", f"{runs[names[1]].name}: "
                         raise contradiction(low.lower, high.upper, both, said)
 

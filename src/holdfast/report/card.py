@@ -1,12 +1,15 @@
 """A fragment of a model card: what is known of a network's robustness, in Markdown that stands beside its accuracy."""
 
+from dataclasses import replace
+
 from holdfast.report.markdown import table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes, headline
+from holdfast.report.sense import RADIUS
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
-from holdfast.report.summary import about, at_least, at_most, totals_of
-from holdfast.report.verdict import right, tally
+from holdfast.report.summary import about, at_least, at_most, capital, totals_of
+from holdfast.report.verdict import VERDICTS, right, spoken, tally
 from holdfast.store import Store
 
 MEANING = (
@@ -17,26 +20,23 @@ MEANING = (
 
 def render(store: Store) -> str:
     run = load(store)
-    count = len(run.rows) + run.silent
-    parts = [
-        "## Robustness",
-        text(headline(run.question, count)),
-        _ends(run, count),
-        MEANING,
-        _at_radii(run, count),
-        _methods(store),
-        _facts(run),
-    ]
+    parts = ["## Robustness", text(headline(run.question, len(run.part.answered) + run.silent))]
+    for part in (run.part, *run.others):
+        one = replace(run, part=part)
+        count = len(one.rows) + one.silent
+        parts += [*([f"### {capital(part.heading)}"] if run.others else []), _ends(one, count), _at_radii(one, count)]
+    parts += [MEANING, _methods(store), _facts(run)]
     return "\n\n".join(parts) + "\n"
 
 
 def _ends(run: Run, count: int) -> str:
-    totals = totals_of(run.rows)
-    what = "score" if run.scores else "radius"
+    totals, sense = totals_of(run.rows), run.sense
+    what = sense.quantity
+    low, high = ("proved", "witnessed") if sense.rises else ("witnessed", "proved")
     rows = [
         ["inputs", str(count)],
-        ["right", f"{sum(map(right, run.rows))} of {count}"],
-        [f"mean {what}", f"{at_least(totals.mean_lower)} (proved) to {at_most(totals.mean_upper)} (witnessed)"],
+        *([["right", f"{sum(map(right, run.rows))} of {count}"]] if run.labelled else []),
+        [f"mean {what}", f"{at_least(totals.mean_lower)} ({low}) to {at_most(totals.mean_upper)} ({high})"],
         [f"median {what}", f"{at_least(totals.median_lower)} to {at_most(totals.median_upper)}"],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
         ["without a witness", str(totals.open_above)],
@@ -46,9 +46,10 @@ def _ends(run: Run, count: int) -> str:
 
 
 def _at_radii(run: Run, count: int) -> str:
-    found = [tally(run.rows, at, scores=run.scores, silent=run.silent) for at in usual_radii(run.question, [(row,) for row in run.rows])]
+    found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, [(row,) for row in run.rows])]
     rows = [[about(t.at), *(f"{n} of {count}" for n in (t.certified, t.broken, t.unknown))] for t in found]
-    return table(["score above" if run.scores else "radius", "certified", "broken", "unknown"], rows)
+    words = [*(spoken(said, run.question.command) for said in VERDICTS)]
+    return table([run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words], rows)
 
 
 def _methods(store: Store) -> str:

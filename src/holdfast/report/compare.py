@@ -13,7 +13,8 @@ from scipy.special import stdtrit
 from holdfast.errors import BadInput
 from holdfast.report.pairing import Run, paired, usual_radii
 from holdfast.report.question import setting
-from holdfast.report.summary import Row
+from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.summary import Row, unbreakable
 from holdfast.report.verdict import Tally, right, tally
 from holdfast.result import Bracket
 
@@ -41,7 +42,7 @@ class Side:
     tallies: tuple[Tally, ...]
     mean_lower: float
     mean_upper: float
-    rank_lower: int | None  # 1 holds longest; None without a mean
+    rank_lower: int | None  # 1 is best, the largest or, where smaller is better, the smallest; None without a mean
     rank_upper: int | None
     closed: int
     open_above: int
@@ -52,7 +53,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Duel:
-    """Two runs on the same inputs. The first wins where its lower end lies above the other's upper end: no doubt is left."""
+    """Two runs on the same inputs. The first wins where its proved end lies beyond the other's witnessed end: no doubt is left."""
 
     first: str
     second: str
@@ -93,8 +94,12 @@ class Comparison:
     notes: tuple[str, ...] = field(default=())
 
     @property
-    def scores(self) -> bool:
-        return self.runs[0].scores
+    def sense(self) -> Sense:
+        return self.runs[0].sense
+
+    @property
+    def labelled(self) -> bool:
+        return all(run.labelled for run in self.runs)
 
 
 def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confidence: float = 0.95) -> Comparison:
@@ -124,15 +129,15 @@ def _sides(runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequenc
         Side(
             name=run.name,
             model=run.model,
-            accuracy=sum(map(right, rows)) / len(rows),
-            tallies=tuple(tally(rows, at, scores=run.scores) for at in radii),
+            accuracy=sum(map(right, rows)) / len(rows) if run.labelled else math.nan,
+            tallies=tuple(tally(rows, at) for at in radii),
             mean_lower=lower[place],
             mean_upper=upper[place],
-            rank_lower=_rank(lower, place),
-            rank_upper=_rank(upper, place),
+            rank_lower=_rank(lower, place, run.sense),
+            rank_upper=_rank(upper, place, run.sense),
             closed=sum(row.bracket.closed for row in rows),
-            open_above=sum(row.bracket.upper.value == math.inf > row.bracket.lower.value for row in rows),
-            unbreakable=sum(row.bracket.lower.value == math.inf for row in rows),
+            open_above=sum(run.sense.is_open(row.bracket) for row in rows),
+            unbreakable=sum(unbreakable(row.bracket) for row in rows),
             seconds=sum(row.seconds for row in rows),
             queries=sum(row.queries for row in rows),
         )
@@ -150,8 +155,9 @@ def _common_means(columns: Sequence[Sequence[Row]], end: str) -> list[float]:
     return [float(row.mean()) if row.size else math.nan for row in values]
 
 
-def _rank(means: Sequence[float], place: int) -> int | None:
-    return None if math.isnan(means[place]) else 1 + sum(other > means[place] for other in means)
+def _rank(means: Sequence[float], place: int, sense: Sense) -> int | None:
+    best = [mean if sense.rises else -mean for mean in means]
+    return None if math.isnan(means[place]) else 1 + sum(other > best[place] for other in best)
 
 
 def _duel(one: Run, first: Sequence[Row], two: Run, second: Sequence[Row], confidence: float) -> Duel:
@@ -160,10 +166,10 @@ def _duel(one: Run, first: Sequence[Row], two: Run, second: Sequence[Row], confi
     return Duel(
         first=one.name,
         second=two.name,
-        outcomes=tuple(outcome(a.bracket, b.bracket) for a, b in zip(first, second, strict=True)),
+        outcomes=tuple(outcome(a.bracket, b.bracket, one.sense) for a, b in zip(first, second, strict=True)),
         lower=interval(_differences(low, other_low), confidence),
         upper=interval(_differences(high, other_high), confidence),
-        accuracy=interval(np.array([float(right(a)) - right(b) for a, b in zip(first, second, strict=True)]), confidence),
+        accuracy=interval(np.array([float(right(a)) - right(b) for a, b in zip(first, second, strict=True) if one.labelled]), confidence),
         least=least,
         most=most,
     )
@@ -185,8 +191,10 @@ def _differences(values: Values, others: Values) -> Values:
     return values[known] - others[known]
 
 
-def outcome(first: Bracket, second: Bracket) -> Outcome:
-    """Whose truth is larger, as far as the brackets say."""
+def outcome(first: Bracket, second: Bracket, sense: Sense = RADIUS) -> Outcome:
+    """Whose truth is better, as far as the brackets say."""
+    if not sense.rises:
+        first, second = first.turned(), second.turned()
     if first.lower.value > second.upper.value:
         return "first"
     if second.lower.value > first.upper.value:

@@ -14,13 +14,13 @@ Cells = tuple[list[str], list[list[str]]]  # headings, and rows of as many cells
 
 def sides(found: Comparison) -> Cells:
     """One row for each run."""
-    certified = [f"above {about(at)}" if found.scores else f"certified at {about(at)}" for at in found.radii]
-    quantity = "score" if found.scores else "radius"
+    sense = found.sense
+    quantity = sense.quantity
     headings = [
         "run",
         "model",
-        "right",
-        *certified,
+        *(["right"] if found.labelled else []),
+        *(f"certified {sense.claim} {about(at)}" for at in found.radii),
         f"mean proved {quantity}",
         f"mean witnessed {quantity}",
         "rank by proof",
@@ -30,14 +30,13 @@ def sides(found: Comparison) -> Cells:
         [
             side.name,
             side.model,
-            percent(side.accuracy),
+            *([percent(side.accuracy)] if found.labelled else []),
             *(percent(t.share) for t in side.tallies),
-            at_least(side.mean_lower),
-            at_most(side.mean_upper),
-            _rank(side.rank_lower),
-            _rank(side.rank_upper),
+            *ends,
+            *map(_rank, (side.rank_lower, side.rank_upper) if sense.rises else (side.rank_upper, side.rank_lower)),
         ]
         for side in found.sides
+        for ends in [(at_least(side.mean_lower), at_most(side.mean_upper))[:: 1 if sense.rises else -1]]
     ]
     return headings, rows
 
@@ -65,13 +64,19 @@ def duels(found: Comparison) -> Cells:
 def explained(found: Comparison) -> str:
     """What the numbers mean, in a few sentences."""
     share = about(100 * found.confidence)
-    what = "score" if found.scores else "radius"
+    what = found.sense.quantity
+    better = (
+        "proved lower end lies above the other's witnessed upper end"
+        if found.sense.rises
+        else "proved upper end lies below the other's witnessed lower end"
+    )
     return (
-        f"All numbers speak of the {len(found.pairs)} inputs that every run answered. A run wins an input where its proved lower end lies "
-        f"above the other's witnessed upper end; where brackets overlap it is undecided. Differences are first minus second: the mean over "
+        f"All numbers speak of the {len(found.pairs)} inputs that every run answered. A run wins an input where its {better}; "
+        f"where brackets overlap it is undecided. Differences are first minus second: the mean over "
         f"the inputs where both ends are finite, with its {share} % interval (Student's t, inputs taken as drawn at random; a statement "
         f"about such inputs, not a proof). The true mean difference of the {what} on these very inputs lies in the last column's range, by "
-        f"proofs below and witnesses above. Means leave out inputs where an end is infinite in any run."
+        f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means leave out inputs where an end "
+        f"is infinite in any run."
     )
 
 
@@ -101,6 +106,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
     """docs/schema/comparison.schema.json describes it. Infinite and unknown numbers are null."""
     return {
         "format": 1,
+        "part": found.runs[0].part.name,
+        "goal": found.pairs[0][0].goal,
         "confidence": found.confidence,
         "radii": list(found.radii),
         "inputs": len(found.pairs),
@@ -118,6 +125,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "rows": [
             {
                 "input": [row.index for row in pair],
+                "output": pair[0].output,
                 "right": [right(row) for row in pair],
                 "lower": [_known(row.bracket.lower.value) for row in pair],
                 "upper": [_known(row.bracket.upper.value) for row in pair],

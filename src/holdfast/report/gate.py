@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.errors import BadInput
 from holdfast.report.pairing import Run, paired
-from holdfast.report.summary import Row, about, at_least, short
-from holdfast.report.verdict import Tally, right, tally, verdict
+from holdfast.report.sense import SENSES, Sense
+from holdfast.report.summary import Row, about, at_least, at_most, short
+from holdfast.report.verdict import Tally, Verdict, right, spoken, tally, verdict
 
 
 @dataclass(frozen=True)
 class Rules:
     """What a run must satisfy. Shares lie between 0 and 1; what is None is not asked.
 
-    at             the radius (or score) at which inputs count as certified or broken.
+    at             the radius (or score, value, probability) at which inputs count as certified or broken; for worst scores 0 if not said.
     min_certified  at least this share of all inputs is certified there; unknown ones are not.
     max_broken     at most this share is shown to break there.
     min_accuracy   at least this share of the inputs is classified right.
@@ -34,8 +35,10 @@ class Rules:
                 raise BadInput(f"--{name.replace('_', '-')} {value}: a share must lie between 0 and 1, as in 0.9.")
         if self.at is not None and math.isnan(self.at):
             raise BadInput("--at: not a number.")
-        if self.at is None and (self.min_certified is not None or self.max_broken is not None):
-            raise BadInput("a share certified or broken is one at a radius: say which, as in --at 0.05.")
+
+    @property
+    def shares(self) -> bool:
+        return self.min_certified is not None or self.max_broken is not None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,13 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     """BadInput where nothing is asked, or where run and baseline cannot be compared."""
     if not run.rows and not run.inputs:
         raise BadInput(f"{run.name}: the run is empty, so nothing can be said for or against it.")
-    found = None if rules.at is None else tally(run.rows, rules.at, scores=run.scores, silent=run.silent)
+    if rules.shares and rules.at is None:
+        if run.sense != SENSES["worst"]:
+            raise BadInput(f"a share certified or broken is one at a {run.sense.quantity}: say which, as in --at 0.05.")
+        rules = replace(rules, at=0.0)
+    if rules.min_accuracy is not None and not run.labelled:
+        raise BadInput(f"{run.name}: --min-accuracy asks how often the network says the label, and the run kept none.")
+    found = None if rules.at is None else tally(run.rows, rules.at, silent=run.silent)
     checks = [*_alone(run, rules, found), *([] if baseline is None else _against(run, baseline, rules))]
     if not checks:
         raise BadInput("nothing to check: give --min-certified with --at, --max-broken, --min-accuracy or --against.")
@@ -76,27 +85,30 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
 
 
 def _alone(run: Run, rules: Rules, found: Tally | None) -> list[Check]:
-    checks = []
+    checks, words = [], run.question.command
     if rules.min_certified is not None and found is not None:
-        not_certified = _named(run, rules, "broken", "broken") + _named(run, rules, "unknown", "unknown")
+        not_certified = _named(run, rules, "broken") + _named(run, rules, "unknown")
         passed = found.certified >= rules.min_certified * found.count - 1e-9  # 0.9 of 10 is 9, whatever binary fractions say
-        checks.append(_shares("certified", passed, f"at least {_percent(rules.min_certified)}", found, found.certified, not_certified))
+        checks.append(
+            _shares("certified", words, passed, f"at least {_percent(rules.min_certified)}", found, found.certified, not_certified)
+        )
     if rules.max_broken is not None and found is not None:
         passed = found.broken <= rules.max_broken * found.count + 1e-9
-        broken = _named(run, rules, "broken", "broken")
-        checks.append(_shares("broken", passed, f"at most {_percent(rules.max_broken)}", found, found.broken, broken))
+        broken = _named(run, rules, "broken")
+        checks.append(_shares("broken", words, passed, f"at most {_percent(rules.max_broken)}", found, found.broken, broken))
     if rules.min_accuracy is not None:
         correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
-        wrong = tuple(f"{name(row)}: misclassified" for row in run.rows if not right(row))
+        wrong = tuple(f"{named(row)}: misclassified" for row in run.rows if not right(row))
         passed = correct >= rules.min_accuracy * count - 1e-9
         checks.append(Check("accuracy", passed, f"at least {_percent(rules.min_accuracy)}", f"{correct} of {count} right", wrong))
     return checks
 
 
-def _shares(what: str, passed: bool, wanted: str, found: Tally, counted: int, details: tuple[str, ...]) -> Check:
+def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: Tally, counted: int, details: tuple[str, ...]) -> Check:
     unanswered = f", {found.silent} of these without any answer" if found.silent else ""
     told = (
-        f"{_percent(counted / max(1, found.count))}: {found.certified} certified, {found.broken} broken, {found.unknown} unknown"
+        f"{_percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
+        f"{found.broken} {spoken('broken', command)}, {found.unknown} unknown"
         f"{unanswered}, of {found.count}"
     )
     return Check(f"{what} at {about(found.at)}", passed, wanted, told, details)
@@ -107,27 +119,24 @@ def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
     missing = len(baseline.rows) - len(pairs)
     checks = [
         Check("same inputs", missing == 0, f"all {len(baseline.rows)} of {baseline.name}", f"{len(pairs)} in both"),
-        _accuracy_kept(pairs, rules.tolerance),
+        *([_accuracy_kept(pairs, rules.tolerance)] if run.labelled and baseline.labelled else []),
     ]
-    if rules.at is not None:
-        checks.append(_share_kept(pairs, rules, rules.at, scores=run.scores))
-    else:
-        checks.append(_mean_kept(pairs, rules.tolerance))
+    checks.append(_mean_kept(pairs, rules.tolerance, run.sense) if rules.at is None else _share_kept(pairs, rules, rules.at))
     return checks
 
 
 def _accuracy_kept(pairs: Sequence[tuple[Row, ...]], tolerance: float) -> Check:
     before, now = (sum(right(pair[k]) for pair in pairs) for k in (0, 1))
-    lost = tuple(f"{name(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new))
+    lost = tuple(f"{named(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new))
     passed = now >= before - tolerance * len(pairs) - 1e-9
     return Check("accuracy kept", passed, _baseline(before / len(pairs), tolerance), f"{now} of {len(pairs)} right", lost)
 
 
-def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float, *, scores: bool) -> Check:
-    verdicts = [tuple(verdict(row, at, scores=scores) for row in pair) for pair in pairs]
+def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Check:
+    verdicts = [tuple(verdict(row, at) for row in pair) for pair in pairs]
     before, now = (sum(found[k] == "certified" for found in verdicts) for k in (0, 1))
     lost = tuple(
-        f"{name(pair[1])}: was certified, is {found[1]}"
+        f"{named(pair[1])}: was certified, is {found[1]}"
         for pair, found in zip(pairs, verdicts, strict=True)
         if found[0] == "certified" != found[1]
     )
@@ -136,41 +145,52 @@ def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float, *, sc
     return Check(f"certified at {about(at)} kept", passed, wanted, f"{_percent(now / len(pairs))}, {now} of {len(pairs)}", lost)
 
 
-def _mean_kept(pairs: Sequence[tuple[Row, ...]], tolerance: float) -> Check:
-    """Mean lower ends over the inputs where both are finite; an input that was unbreakable and no longer is counts as lost by itself."""
-    ends = [(old.bracket.lower.value, new.bracket.lower.value) for old, new in pairs]
+def _mean_kept(pairs: Sequence[tuple[Row, ...]], tolerance: float, sense: Sense) -> Check:
+    """Mean proved ends over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
+    all, counts as lost by itself where nothing like it is proved now."""
+    up = 1.0 if sense.rises else -1.0  # more is better
+    ends = [(up * sense.proved(old.bracket).value, up * sense.proved(new.bracket).value) for old, new in pairs]
     finite = [pair for pair in ends if all(map(math.isfinite, pair))]
     before, now = (sum(pair[k] for pair in finite) / len(finite) if finite else 0.0 for k in (0, 1))
-    opened = tuple(f"{name(pair[1])}: nothing could break it" for pair, (a, b) in zip(pairs, ends, strict=True) if a == math.inf > b)
-    worse = tuple(
-        f"{name(new)}: at most {about(new.bracket.upper.value)}, was at least {about(old.bracket.lower.value)}"
-        for old, new in pairs
-        if new.bracket.upper.value < old.bracket.lower.value
+    lost = tuple(
+        f"{named(pair[1])}: {'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
+        for pair, (a, b) in zip(pairs, ends, strict=True)
+        if (math.isinf(a) or math.isinf(b)) and a > b
     )
-    passed = now >= before - tolerance * abs(before) and not opened
-    wanted = f"the baseline's {at_least(before)}" + (f" less {_percent(tolerance)} of it" if tolerance else "")
-    return Check("mean proved radius kept", passed, wanted, f"{at_least(now)} over {len(finite)} inputs", opened + worse)
+    better, worse = ("at least", "at most")[:: int(up)]
+    fell = tuple(
+        f"{named(new)}: {worse} {about(shown)}, was {better} {about(proved)}"
+        for old, new in pairs
+        for proved, shown in [(sense.proved(old.bracket).value, sense.witnessed(new.bracket).value)]
+        if up * shown < up * proved
+    )
+    passed = now >= before - tolerance * abs(before) and not lost
+    shown = at_least if sense.rises else at_most
+    wanted = f"the baseline's {shown(up * before)}" + (
+        f" {'less' if sense.rises else 'and'} {_percent(tolerance)} of it" if tolerance else ""
+    )
+    return Check(f"mean proved {sense.quantity} kept", passed, wanted, f"{shown(up * now)} over {len(finite)} inputs", lost + fell)
 
 
 def _baseline(share: float, tolerance: float) -> str:
     return f"the baseline's {_percent(share)}" + (f" less {_percent(tolerance)}" if tolerance else "")
 
 
-def _named(run: Run, rules: Rules, wanted: str, word: str) -> tuple[str, ...]:
+def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
     assert rules.at is not None
-    answered = {row.index for row in run.rows}
-    silent = [f"input {stored.index}: unknown, no answer" for stored in run.inputs if stored.index not in answered]
-    rows = [row for row in run.rows if verdict(row, rules.at, scores=run.scores) == wanted]
-    return (*(f"{name(row)}: {word} {_ends(row)}" for row in rows), *(silent if wanted == "unknown" else ()))
+    silent = [f"input {stored.index}: unknown, no answer" for stored in run.inputs if stored.index not in run.part.answered]
+    rows = [row for row in run.rows if verdict(row, rules.at) == wanted]
+    word = spoken(wanted, run.question.command)
+    return (*(f"{named(row)}: {word} {_ends(row)}" for row in rows), *(silent if wanted == "unknown" else ()))
 
 
 def _ends(row: Row) -> str:
     return f"({about(row.bracket.lower.value)} to {about(row.bracket.upper.value)}, {row.status})"
 
 
-def name(row: Row) -> str:
+def named(row: Row) -> str:
     told = short(row.source.name) if row.source else ""
-    return f"input {row.index}" + (f" ({told})" if told and told != str(row.index) else "")
+    return f"input {row.name}" + (f" ({told})" if told and told != str(row.index) else "")
 
 
 def _percent(share: float) -> str:

@@ -46,8 +46,9 @@ def summary(decision: Decision) -> str:
     rows = [["pass" if c.passed else "**FAIL**", *(markdown.text(part) for part in (c.name, c.wanted, c.found))] for c in decision.checks]
     parts = [head, about, markdown.table(["", "check", "wanted", "found"], rows)]
     parts += [_list(check) for check in decision.checks if check.details]
+    proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
     return (
-        "\n\n".join([*parts, "Unknown inputs are not certified. Lower ends are proved, upper ends are witnessed by concrete inputs."])
+        "\n\n".join([*parts, f"Unknown inputs are not certified. {proved} ends are proved, {shown} ends are witnessed by concrete inputs."])
         + "\n"
     )
 
@@ -70,6 +71,8 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "run": decision.run.name,
         "model": decision.run.model,
         "baseline": None if decision.baseline is None else decision.baseline.name,
+        "part": decision.run.part.name,
+        "goal": next((row.goal for row in decision.run.rows), None),
         "at": decision.rules.at,
         "counts": None
         if found is None

@@ -19,14 +19,15 @@ class Heat:
 
     scale: float
     by_lower: bool  # a word has one shade: of its lower or of its upper end
+    thing: str = "frame"
 
     @staticmethod
-    def over(records: Iterable[Record]) -> "Heat":
+    def over(records: Iterable[Record], thing: str = "frame") -> "Heat":
         """One scale for all, so that inputs can be compared; the largest twentieth shares the lightest shade."""
         known = list(records)
         values = sorted(v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v))
         scale = values[int(0.95 * (len(values) - 1))] if values else 1.0
-        return Heat(scale, by_lower_end(known))
+        return Heat(scale, by_lower_end(known), thing)
 
     def level(self, end: Bound, bracket: Bracket) -> str:
         value = end.value
@@ -44,7 +45,7 @@ class Heat:
         cells = []
         for record in thinned(frames):
             lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
-            title = f"frame {record.key.frame}: {_range(record.bracket)}"
+            title = f"{self.thing} {record.key.frame}: {_range(record.bracket)}"
             cells.append(Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper))
         return Markup('<div class="strip">{}</div>').format(Markup().join(cells))
 

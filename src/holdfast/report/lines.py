@@ -11,8 +11,8 @@ from holdfast.report.heat import Heat
 from holdfast.report.likely import Map, map_of, packed
 from holdfast.report.picture import Pictures
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import Row, at_least, at_most, class_name, short
-from holdfast.report.verdict import right
+from holdfast.report.summary import Row, at_least, at_most, class_name, frame_name, short
+from holdfast.report.verdict import right, spoken, verdict
 from holdfast.result import Bound
 
 PICTURE_BYTES = 450_000  # for all lines together; those that come too late go without
@@ -26,9 +26,11 @@ class Line:
     """One line of the table, ready to be shown."""
 
     row: Row
+    anchor: str
     label: str
     prediction: str
     wrong: bool
+    verdict: str  # at zero, where that is all that was asked
     lower: "End"
     upper: "End"
     name: str
@@ -50,11 +52,12 @@ class End:
     source: str
 
 
-def lines_of(rows: Sequence[Row], question: Question) -> list[Line]:
-    heat = Heat.over(record for row in rows for record in row.frames)
+def lines_of(rows: Sequence[Row], question: Question, most: int = PICTURE_BYTES) -> list[Line]:
+    """`most` bytes of pictures."""
+    heat = Heat.over((record for row in rows for record in row.frames), frame_name(question))
     lines: list[Line] = []
     answers = [packed(row.answers) for row in rows]
-    room = PICTURE_BYTES - min(PICTURE_BYTES // 4, sum(len(said) + ATTRIBUTE for said in answers if said))
+    room = most - min(most // 4, sum(len(said) + ATTRIBUTE for said in answers if said))
     for row, said in zip(rows, answers, strict=True):
         pictures = _pictures(row, question.model.vocabulary or (), heat) if room > 0 else BLANK
         saliency = map_of(row.source.saliency) if room > 0 and row.source else Map()
@@ -68,13 +71,16 @@ def _line(row: Row, question: Question, pictures: Pictures, saliency: Map, answe
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
     closed = "by definition" if row.bracket.closed else ""
+    unproved, unseen = closed or "nothing proved yet", closed or "no witness yet"
     return Line(
         row=row,
+        anchor=f"i{row.index}" if row.output is None else f"i{row.index}-output-{row.output}",
         label=class_name(question, label),
         prediction=class_name(question, prediction),
         wrong=not right(row),
-        lower=_end(lower, at_least(lower.value), closed or "nothing proved yet"),
-        upper=_end(upper, at_most(upper.value), closed or "no witness yet"),
+        verdict=spoken(verdict(row, 0.0), question.command),
+        lower=_end(lower, at_least(lower.value), unproved if row.sense.rises else unseen),
+        upper=_end(upper, at_most(upper.value), unseen if row.sense.rises else unproved),
         name=short(row.source.name) if row.source and row.source.name != str(row.index) else "",
         note=short(row.bracket.note, LONG_NOTE),
         low=at_least(lower.value, 7),
@@ -96,8 +102,7 @@ def _end(bound: Bound, shown: str, unmoved: str) -> End:
 def _pictures(row: Row, vocabulary: Sequence[str], heat: Heat) -> Pictures:
     if row.source is None:
         return BLANK
-    found = row.bracket.upper.evidence.witness
-    witness = None if found is None else found.numpy()
+    witness = row.witness
     shown = picture.show(row.source.x, witness)
     if row.source.tokens is not None:
         return sentences(row.source, row.frames, witness, vocabulary, heat)

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,35 @@ import numpy as np
 from holdfast.errors import BadInput
 from holdfast.question import Question
 from holdfast.report.agreement import agree
-from holdfast.report.summary import Row, rows_of, short, word_name
+from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.summary import Part, Row, parts_of, rows_of, short, word_name
+from holdfast.report.verdict import labelled
 from holdfast.store import Store, StoredInput
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it is compared."""
+    """A run as it is compared: one part of it. `others` are the parts that are not."""
 
     name: str
     question: Question
     provenance: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    part: Part
     inputs: tuple[StoredInput, ...]
+    others: tuple[Part, ...] = ()
 
     @property
-    def scores(self) -> bool:
-        """Worst scores, not radii."""
-        return self.question.command == "worst"
+    def rows(self) -> tuple[Row, ...]:
+        return self.part.rows
+
+    @property
+    def sense(self) -> Sense:
+        return self.part.sense
+
+    @property
+    def labelled(self) -> bool:
+        """Can it be said how often the network is right?"""
+        return self.sense.quantity == "radius" or any(map(labelled, self.rows))
 
     @property
     def model(self) -> str:
@@ -39,31 +50,44 @@ class Run:
     @property
     def silent(self) -> int:
         """Inputs that have no answer yet."""
-        return max(0, len(self.inputs) - len(self.rows))
+        return len({stored.index for stored in self.inputs} - self.part.answered)
 
 
-def load(store: Store, name: str | None = None) -> Run:
-    inputs = store.inputs()
-    rows = rows_of(store.records(), inputs)
-    return Run(name or store.folder.name or str(store.folder), store.question, store.provenance, tuple(rows), tuple(inputs))
+def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
+    """The named part, or that of the radius, else of the worst score, else the first there is. BadInput where it is not there."""
+    inputs, called = store.inputs(), name or store.folder.name or str(store.folder)
+    parts = parts_of(rows_of(store.records(), inputs))
+    chosen = [found for found in parts if part in (None, found.name, found.sense.quantity, *(row.goal for row in found.rows[:1]))]
+    if not chosen:
+        raise BadInput(f"{called}: no part {part}; there is {', '.join(found.name or found.sense.quantity for found in parts)}.")
+    others = tuple(found for found in parts if found is not chosen[0])
+    return Run(called, store.question, store.provenance, chosen[0], tuple(inputs), others)
 
 
 def paired(runs: Sequence[Run]) -> list[tuple[Row, ...]]:
     """One tuple for each input that all runs answered, with a row of each; BadInput where they cannot be compared, Contradiction where
-    runs of one network exclude each other."""
+    runs of one network exclude each other, in this part of the question or in another."""
     for other in runs[1:]:
         _same_question(runs[0], other)
+    pairs = _pairs(runs)
+    if not pairs:
+        names = ", ".join(run.name for run in runs)
+        raise BadInput(f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data.")
+    agree(runs, pairs)
+    for part in runs[0].others:
+        same = [replace(run, part=found) for run in runs for found in run.others if found.name == part.name]
+        if len(same) == len(runs):
+            agree(same, _pairs(same))
+    return pairs
+
+
+def _pairs(runs: Sequence[Run]) -> list[tuple[Row, ...]]:
     tables = [_by_identity(run) for run in runs]
     if any(table is None for table in tables):
         tables = [_by_place(run, runs[0]) for run in runs]
     first, *rest = [table for table in tables if table is not None]
     common = [identity for identity in first if all(identity in table for table in rest)]
-    if not common:
-        names = ", ".join(run.name for run in runs)
-        raise BadInput(f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data.")
-    pairs = [tuple(table[identity] for table in (first, *rest)) for identity in common]
-    agree(runs, pairs)
-    return pairs
+    return [tuple(table[identity] for table in (first, *rest)) for identity in common]
 
 
 def _same_question(first: Run, other: Run) -> None:
@@ -74,6 +98,8 @@ def _same_question(first: Run, other: Run) -> None:
             f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} there and {short(yours, 60)} here. "
             f"Radii can be compared only where the same changes are allowed; ask both the same."
         )
+    if first.rows and other.rows and first.sense != other.sense:
+        raise BadInput(f"{first.name} holds {first.sense.heading}, {other.name} {other.sense.heading}: say --part.")
 
 
 def _by_identity(run: Run) -> dict[str, Row] | None:
@@ -85,7 +111,7 @@ def _by_identity(run: Run) -> dict[str, Row] | None:
     found: dict[str, Row] = {}
     for row in run.rows:
         assert row.source is not None
-        digest = identity(row.source, vocabulary)
+        digest = f"{identity(row.source, vocabulary)}/{row.output}"
         found[f"{digest}/{seen[digest]}"] = row  # an input that stands twice in the data meets its twins in their order
         seen[digest] += 1
     return found
@@ -109,7 +135,7 @@ def _by_place(run: Run, first: Run) -> dict[str, Row]:
             f"{run.name}: a run without its inputs can only be compared with one on the very same data, and the fingerprints of the data "
             f"differ or are missing."
         )
-    return {str(row.index): row for row in run.rows}
+    return {row.name: row for row in run.rows}
 
 
 def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
@@ -119,14 +145,16 @@ def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
 
 
 def usual_radii(question: Question, pairs: Sequence[tuple[Row, ...]]) -> tuple[float, ...]:
-    """A few radii at which the runs differ: the quartiles of what is proved, else of what is witnessed, in two digits."""
-    if question.command == "worst":
-        return (0.0,)
-    if question.asked.norm in ("0", "words"):
-        return (1.0, 2.0, 3.0)
+    """A few numbers at which the runs differ: the quartiles of what is proved, else of what is witnessed, in two digits. For scores 0."""
     rows = [row for pair in pairs for row in pair]
-    for ends in ([row.bracket.lower.value for row in rows], [row.bracket.upper.value for row in rows]):
-        known = [value for value in ends if 0 < value < math.inf]
+    sense = rows[0].sense if rows else RADIUS
+    if rows and rows[0].goal == "worst":
+        return (0.0,)
+    if sense == RADIUS and question.asked.norm in ("0", "words"):
+        return (1.0, 2.0, 3.0)
+    for end in (sense.proved, sense.witnessed):
+        values = [end(row.bracket).value for row in rows]
+        known = [value for value in values if math.isfinite(value) and (value > 0 or not sense.zero)]
         if known:
             quartiles = np.quantile(known, [0.25, 0.5, 0.75])
             return tuple(sorted({float(f"{value:.2g}") for value in quartiles.tolist()}))

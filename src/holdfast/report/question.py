@@ -8,13 +8,26 @@ from holdfast.question import Question
 from holdfast.report.summary import norm_name, short
 
 LONG_LIST = 12
+HEADLINES = {
+    "worst": "How low can the score of {model} fall in the region around {inputs} of {data}?",
+    "verify": "Can what {instances} happen to {model}? sat: an input shows it. unsat: it is proved never to happen.",
+    "reach": "Between which values do the outputs of {model} lie, over {boxes}?",
+    "risk": "What can go wrong with {model} near {inputs} of {data}{norm}: how badly, how far away, how fast?",
+    "saliency": "How far can the margin of {model} fall when one place of {inputs} of {data} changes?",
+    "testgen": "How few changes make neurons of {model} do what they never did on {data}?",
+    "smoothing": "How far may {inputs} of {data} move{norm}, before the smoothed {model} changes its answer?",
+    "monitor": "How likely does {model} keep its answer when {inputs} of {data} are changed, place by place?",
+}
 
 
 def headline(question: Question, count: int) -> str:
     model, data = short(question.model.name) or "the network", short(question.data.name) or "the data"
     inputs, asked = "the input" if count == 1 else f"each of the {count} inputs", question.asked
-    if question.command == "worst":
-        return f"How low can the score of {model} fall in the region around {inputs} of {data}?"
+    command = question.command.split(" ")[0]
+    if command in HEADLINES:
+        norm = f" in the {norm_name(asked.norm)} norm" if asked.norm is not None else ""
+        boxes, instances = ("the box", "the instance describes") if count == 1 else (f"{count} boxes", f"the {count} instances describe")
+        return HEADLINES[command].format(model=model, data=data, inputs=inputs, boxes=boxes, instances=instances, norm=norm)
     words = asked.norm == "words"
     alone = f", one {'word' if words else 'frame'} at a time" if asked.frames == "each" else ""
     change = "reaches the target class" if asked.targets else "changes its answer"

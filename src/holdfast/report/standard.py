@@ -46,13 +46,20 @@ STABILITY = Property("stability", "5.3", "how far an input may change before the
 SENSITIVITY = Property("sensitivity", "5.4", "how strongly the output changes with the input")
 RELEVANCE = Property("relevance", "5.5", "which parts of an input decide the answer")
 REACHABILITY = Property("reachability", "5.6", "which outputs can be reached from the allowed inputs")
+PROPERTIES = {
+    "radius": (STABILITY,),
+    "worst": (STABILITY, REACHABILITY),
+    "verify": (STABILITY, REACHABILITY),
+    "reach": (REACHABILITY,),
+    "risk": (STABILITY, SENSITIVITY),
+    "saliency": (SENSITIVITY, RELEVANCE),
+    "testgen": (REACHABILITY,),
+    "smoothing": (STABILITY,),
+    "monitor": (STABILITY, RELEVANCE),
+}
 
 
 def properties_of(question: Question) -> tuple[Property, ...]:
     """What a run's numbers are evidence of."""
-    command = question.command
-    if command in ("worst", "verify", "reach"):
-        return STABILITY, REACHABILITY
-    if command == "radius":
-        return (STABILITY, RELEVANCE) if question.asked.frames == "each" else (STABILITY,)
-    return (SENSITIVITY,)
+    each = (RELEVANCE,) if question.asked.frames == "each" else ()
+    return (*PROPERTIES.get(question.command.split(" ")[0], (STABILITY,)), *each)

@@ -6,21 +6,25 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
+
+from numpy.typing import NDArray
 
 from holdfast.question import Question
-from holdfast.result import Answers, Bound, Bracket, Key, Record, Status, overall
+from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
+from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, overall
 from holdfast.store import StoredInput
 
 DIGITS = 4
 LONG = 120  # signs of a name, a class or a word
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-WORST_FIRST: tuple[Status, ...] = ("interrupted", "stopped", "finished", "closed")
+WORST_FIRST: tuple[Status, ...] = ("refuted", "interrupted", "stopped", "finished", "closed")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One input. Where its frames were asked one by one, the bracket is that of the weakest frame:
-    min of the lower ends <= min of the truths <= min of the upper ends."""
+    """One input, or one output of it where each is asked for. Where its frames or cases were asked one by one, the bracket is that of
+    the weakest: min of the lower ends <= min of the truths <= min of the upper ends, and with max where a smaller number is better."""
 
     index: int
     bracket: Bracket
@@ -30,16 +34,61 @@ class Row:
     frames: tuple[Record, ...] = ()
     source: StoredInput | None = None
     answers: Answers | None = None  # at the input and at the witness of the bracket; None: not stored
+    goal: Goal = "radius"
+    part: str = ""
+    output: int | None = None
+
+    @property
+    def sense(self) -> Sense:
+        return sense_of(self.goal, self.part)
 
     @property
     def fails_at_once(self) -> bool:
         """The property does not even hold at the input itself: a misclassified input."""
-        return bool(self.bracket.note) and self.bracket.upper.value == 0
+        return self.goal == "radius" and bool(self.bracket.note) and self.bracket.upper.value == 0
+
+    @property
+    def witness(self) -> NDArray[Any] | None:
+        found = self.sense.witnessed(self.bracket).evidence.witness
+        return None if found is None else found.numpy()
+
+    @property
+    def name(self) -> str:
+        return str(self.index) if self.output is None else f"{self.index}, output {self.output}"
 
 
-def is_open(bracket: Bracket) -> bool:
-    """Nothing was found above, and what is proved below does not settle it."""
-    return math.isinf(bracket.upper.value) and not bracket.closed
+@dataclass(frozen=True)
+class Part:
+    """The rows of one part of a question; a question that has no parts is one."""
+
+    name: str
+    sense: Sense
+    rows: tuple[Row, ...]
+
+    @property
+    def heading(self) -> str:
+        outputs = {row.output for row in self.rows if row.output is not None}
+        of = "" if not outputs else " of each output" if len(outputs) > 1 else f" of output {min(outputs)}"
+        return f"{self.sense.heading}{of}"
+
+    @property
+    def answered(self) -> set[int]:
+        return {row.index for row in self.rows}
+
+
+def parts_of(rows: Iterable[Row]) -> list[Part]:
+    """At least one, however empty: the radius first, then the worst score, then what else there is."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.part, []).append(row)
+    found = [Part(name, group[0].sense, tuple(group)) for name, group in groups.items()]
+    order = list(SENSES.values())
+    return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [Part("", RADIUS, ())]
+
+
+def frame_name(question: Question) -> str:
+    """What is asked one by one."""
+    return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], "frame")
 
 
 def unbreakable(bracket: Bracket) -> bool:
@@ -64,38 +113,43 @@ def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
 
 
 def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answers: Mapping[Key, Answers] | None = None) -> list[Row]:
-    """One row for each input that has a record, in the order of the data."""
+    """One row for each input that has a record, part by part and in the order of the data."""
     sources = {stored.index: stored for stored in inputs}
-    groups: dict[int, list[Record]] = {}
+    groups: dict[Key, list[Record]] = {}
     for record in records:
-        groups.setdefault(record.key.index, []).append(record)
-    return [_row(index, group, sources.get(index), answers or {}) for index, group in sorted(groups.items())]
+        own = record.key.frame if is_apart(record.goal, record.key.part) else None
+        groups.setdefault(Key(record.key.index, own, record.key.part), []).append(record)
+    return [_row(key, group, sources.get(key.index), answers or {}) for key, group in sorted(groups.items(), key=lambda item: item[0])]
 
 
-def _row(index: int, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> Row:
+def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> Row:
+    sense = sense_of(group[0].goal, key.part)
+    weaker = min if sense.rises else max
     brackets = [record.bracket for record in group]
     estimates: dict[str, Bound] = {}
     for estimate in (e for bracket in brackets for e in bracket.estimates):
-        smallest = estimates.setdefault(estimate.evidence.method, estimate)
-        if estimate.value < smallest.value:
-            estimates[estimate.evidence.method] = estimate
+        other = estimates.get(estimate.evidence.method, estimate)
+        estimates[estimate.evidence.method] = weaker(other, estimate, key=lambda bound: bound.value)
     breakable = [bracket for bracket in brackets if not unbreakable(bracket)]
-    first = min(group, key=lambda record: record.bracket.upper.value)
+    first = weaker(group, key=lambda record: sense.witnessed(record.bracket).value)
     notes = dict.fromkeys(bracket.note for bracket in breakable or brackets if bracket.note)
     return Row(
-        index=index,
+        index=key.index,
         bracket=Bracket(
-            min((b.lower for b in brackets), key=lambda bound: bound.value),
-            first.bracket.upper,
+            weaker((b.lower for b in brackets), key=lambda bound: bound.value),
+            weaker((b.upper for b in brackets), key=lambda bound: bound.value),
             tuple(estimates.values()),
             "; ".join(notes),
         ),
         status=min((record.status for record in group), key=WORST_FIRST.index),
         seconds=sum(record.seconds for record in group),
         queries=sum(record.queries for record in group),
-        frames=tuple(record for record in group if record.key.frame is not None),
+        frames=() if key.frame is not None else tuple(record for record in group if record.key.frame is not None),
         source=source,
         answers=answers.get(first.key),
+        goal=group[0].goal,
+        part=key.part,
+        output=key.frame,
     )
 
 
@@ -106,39 +160,41 @@ class Totals:
 
     rows: int
     fail_at_once: int
-    proved: int  # lower end above zero
+    proved: int  # the proved end is above zero, or known where zero means nothing
     closed: int
     interrupted: int
     stopped: int  # the budget ran out
-    open_above: int  # no witness: the upper end holds by definition only
+    open_above: int  # no witness: the end that it would show holds by definition only
     unbreakable: int  # proved at every radius
     mean_lower: float
     mean_upper: float
     median_lower: float
     median_upper: float
-    mean_found_upper: float  # over the rows where something was found above
+    mean_found: float  # of the witnessed ends that were found
     seconds: float
     queries: int
 
 
 def totals_of(rows: Sequence[Row]) -> Totals:
+    """Of rows of one part."""
+    sense = rows[0].sense if rows else RADIUS
     brackets = [row.bracket for row in rows]
     lower, upper = [b.lower.value for b in brackets], [b.upper.value for b in brackets]
     means = overall(brackets)
     return Totals(
         rows=len(rows),
         fail_at_once=sum(row.fails_at_once for row in rows),
-        proved=sum(value > 0 for value in lower),
+        proved=sum(map(sense.holds, brackets)),
         closed=means.closed,
         interrupted=sum(row.status == "interrupted" for row in rows),
         stopped=sum(row.status == "stopped" for row in rows),
-        open_above=sum(map(is_open, brackets)),
+        open_above=sum(map(sense.is_open, brackets)),
         unbreakable=means.unbreakable,
         mean_lower=means.lower,
         mean_upper=means.upper,
         median_lower=statistics.median(lower) if rows else math.nan,
         median_upper=statistics.median(upper) if rows else math.nan,
-        mean_found_upper=_mean([value for value in upper if math.isfinite(value)]),
+        mean_found=_mean([sense.witnessed(b).value for b in brackets if not sense.is_open(b) and math.isfinite(sense.witnessed(b).value)]),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )
@@ -155,6 +211,11 @@ def short(text: object, most: int = LONG) -> str:
     """Words of any length, cut where they would fill the page, and without signs that would steer a terminal."""
     words = CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
     return words if len(words) <= most else f"{words[:most]}…"
+
+
+def capital(words: str) -> str:
+    """As a heading begins; names keep their letters."""
+    return words[:1].upper() + words[1:]
 
 
 def at_least(value: float, digits: int = DIGITS) -> str:

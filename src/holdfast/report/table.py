@@ -1,47 +1,100 @@
 """The run in the terminal. Only the command line imports this module, because rich takes its time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.question import Question
-from holdfast.report.summary import Row, Totals, about, at_least, at_most, class_name, rows_of, totals_of, unbreakable, weakest, word_name
+from holdfast.report.summary import (
+    Part,
+    Row,
+    Totals,
+    about,
+    at_least,
+    at_most,
+    capital,
+    class_name,
+    frame_name,
+    parts_of,
+    rows_of,
+    short,
+    totals_of,
+    unbreakable,
+    weakest,
+    word_name,
+)
+from holdfast.report.verdict import VERDICTS, spoken, verdict
 from holdfast.result import Bound, Record
 from holdfast.store import Store
 
 STYLE = {"proved": "blue", "witnessed": "dark_orange"}
 
 
-def table(source: Store | Sequence[Record], *, most: int = 20) -> Table:
-    """One line for each input, at most `most` of them; the averages below speak of all."""
-    stored = isinstance(source, Store)
+def table(source: Store | Sequence[Record], *, most: int = 20) -> Table | Group:
+    """One line for each input, at most `most` of them; the averages below speak of all. A question of several parts has as many tables."""
     rows = rows_of(source.records(), source.inputs()) if isinstance(source, Store) else rows_of(source)
     question = source.question if isinstance(source, Store) else Question()
-    view = Table(caption=_caption(totals_of(rows), len(rows) - most), caption_justify="left")
-    view.add_column("input", justify="right")
-    if stored:
-        view.add_column("label")
-    view.add_column("lower", justify="right", no_wrap=True)
-    view.add_column("upper", justify="right", no_wrap=True)
-    view.add_column("status")
-    view.add_column("note")
-    for row in rows[:most]:
-        cells = _cells(row, question)
-        view.add_row(*(cell for place, cell in enumerate(cells) if stored or place != 1))
+    parts = parts_of(rows)
+    views = [_table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None) for part in parts]
+    return views[0] if len(views) == 1 else Group(*views)
+
+
+def _table(part: Part, question: Question, most: int, title: str | None) -> Table:
+    more = f"... and {len(part.rows) - most} more\n" if len(part.rows) > most else ""
+    caption = Text(more + (_counts(part, question) if question.command == "verify" else _means(totals_of(part.rows))))
+    view = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
+    needed = ("lower", "upper", "status", "note") if question.command != "verify" else ("verdict", "status", "note")
+    kept = [(heading, cells) for heading, cells in columns if heading in ("input", *needed) or (heading in MAYBE and any(cells))]
+    if any(heading == "label" for heading, _ in kept):
+        kept = [(heading, cells) for heading, cells in kept if heading != "name"]  # file names are long, and the label says more
+    for heading, _ in kept:
+        view.add_column(
+            heading, justify="right" if heading in ("input", "lower", "upper") else "left", no_wrap=heading in ("lower", "upper")
+        )
+    for cells in zip(*(cells for _, cells in kept), strict=True):
+        view.add_row(*cells)
     return view
 
 
-def _cells(row: Row, question: Question) -> list[Text]:
-    return [
-        Text(str(row.index)),
-        Text(class_name(question, row.source.label) if row.source else ""),
-        _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed),
-        _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed),
-        Text(row.status, style="red" if row.status == "interrupted" else ""),
-        Text("\n").join(part for part in (_weakest(row, question.model.vocabulary or ()), Text(_note(row))) if part),
-    ]
+def _name(row: Row, question: Question) -> Text:
+    return Text(short(row.source.name) if row.source and row.source.name != str(row.index) else "")
+
+
+def _label(row: Row, question: Question) -> Text:
+    return Text(class_name(question, row.source.label) if row.source else "")
+
+
+def _status(row: Row, question: Question) -> Text:
+    return Text(row.status, style="red" if row.status in ("interrupted", "refuted") else "")
+
+
+def _estimates(row: Row, question: Question) -> Text:
+    return Text("\n").join(
+        Text.assemble(about(e.value), " ", (e.evidence.kind if e.evidence.confidence is None else f"{e.evidence.confidence:.6g}", "green"))
+        for e in row.bracket.estimates
+    )
+
+
+def _notes(row: Row, question: Question) -> Text:
+    return Text("\n").join(part for part in (_weakest(row, question), Text(_note(row))) if part)
+
+
+COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
+    ("input", lambda row, _: Text(row.name)),
+    ("label", _label),
+    ("name", _name),
+    ("verdict", lambda row, question: Text(spoken(verdict(row, 0.0), question.command))),
+    ("lower", lambda row, _: _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed)),
+    ("upper", lambda row, _: _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed)),
+    ("estimates", _estimates),
+    ("status", _status),
+    ("note", _notes),
+)
+MAYBE = ("label", "name", "estimates")  # columns that are there where a row has something to say
 
 
 def _note(row: Row) -> str:
@@ -49,13 +102,13 @@ def _note(row: Row) -> str:
     return "" if row.frames and unbreakable(row.bracket) else row.bracket.note
 
 
-def _weakest(row: Row, vocabulary: Sequence[str]) -> Text:
+def _weakest(row: Row, question: Question) -> Text:
     """The frames that break first, and where they are words, the sentence with these marked."""
     if not row.frames:
         return Text()
     places, tokens = weakest(row.frames), row.source.tokens if row.source else None
-    words = None if tokens is None else [word_name(token, vocabulary) for token in tokens]
-    kind = "frames" if words is None else "words"
+    words = None if tokens is None else [word_name(token, question.model.vocabulary or ()) for token in tokens]
+    kind = f"{frame_name(question)}s" if words is None else "words"
     if not places:
         return Text(f"none of {len(row.frames)} {kind} breaks it")
     found = Text(f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}")
@@ -71,13 +124,17 @@ def _end(bound: Bound, shown: str, closed: bool) -> Text:
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
 
 
-def _caption(totals: Totals, left_out: int) -> Text:
-    more = f"... and {left_out} more\n" if left_out > 0 else ""
+def _counts(part: Part, question: Question) -> str:
+    found = [verdict(row, 0.0) for row in part.rows]
+    return ", ".join(f"{found.count(said)} {spoken(said, question.command)}" for said in VERDICTS)
+
+
+def _means(totals: Totals) -> str:
     count = totals.rows - totals.unbreakable
     mean = f"mean of {count}: lower {at_least(totals.mean_lower)}, upper {at_most(totals.mean_upper)}" if count or not totals.rows else ""
-    if math.isfinite(totals.mean_upper):
+    if math.isfinite(totals.mean_lower) and math.isfinite(totals.mean_upper):
         mean += f", centre {about((totals.mean_lower + totals.mean_upper) / 2)} +- {about((totals.mean_upper - totals.mean_lower) / 2)}"
     if 0 < totals.open_above < count:
-        mean += f" ({totals.open_above} without a witness; the others {about(totals.mean_found_upper)})"
+        mean += f" ({totals.open_above} without a witness; the others {about(totals.mean_found)})"
     unbreakable = f"{totals.unbreakable} of {totals.rows} cannot be broken" if totals.unbreakable else ""
-    return Text(more + "; ".join(part for part in (mean, unbreakable) if part))
+    return "; ".join(part for part in (mean, unbreakable) if part)

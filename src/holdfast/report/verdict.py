@@ -1,32 +1,46 @@
-"""What is known of one input at one radius, the same words for the comparison, the gate and the page."""
+"""What is known of one input at one radius or score, the same words for the comparison, the gate and the page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from holdfast.report.summary import Row
 
 Verdict = Literal["certified", "broken", "unknown"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
-def verdict(row: Row, at: float, *, scores: bool = False) -> Verdict:
-    """certified: proved to hold at the radius, or to keep a score above it. broken: shown not to. unknown: neither.
+VNNLIB = {"certified": "certified (unsat)", "broken": "broken (sat)"}  # what a solver of VNN-LIB calls them
+
+
+def verdict(row: Row, at: float) -> Verdict:
+    """certified: proved to hold at the radius or probability, to keep a score above it, a value below it, a steepness no larger.
+    broken: shown not to. unknown: neither.
 
     A radius counts as certified up to its lower end, including it. It is broken only beyond the upper end: where units are counted
     that end is the last count that may still hold.
     """
-    if scores:
-        return "certified" if row.bracket.lower.value > at else "broken" if row.bracket.upper.value <= at else "unknown"
     if row.fails_at_once:
         return "broken"
-    return "certified" if row.bracket.lower.value >= at else "broken" if row.bracket.upper.value < at else "unknown"
+    proved, shown = row.sense.proved(row.bracket).value, row.sense.witnessed(row.bracket).value
+    if not row.sense.rises:
+        proved, shown, at = -proved, -shown, -at
+    if row.goal in ("worst", "largest"):
+        return "certified" if proved > at else "broken" if shown <= at else "unknown"
+    return "certified" if proved >= at else "broken" if shown < at else "unknown"
+
+
+def spoken(said: Verdict, command: str) -> str:
+    return VNNLIB.get(said, said) if command == "verify" else said
 
 
 def right(row: Row) -> bool:
     """Does the network say the label? Where the run kept neither, whether the property holds at the input itself."""
-    if row.source is not None and row.source.label is not None and row.source.prediction is not None:
-        return row.source.label == row.source.prediction
-    return not row.fails_at_once
+    return row.source.label == row.source.prediction if row.source and labelled(row) else not row.fails_at_once
+
+
+def labelled(row: Row) -> bool:
+    return row.source is not None and row.source.label is not None and row.source.prediction is not None
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,6 @@ class Tally:
         return self.certified / self.count if self.count else 0.0
 
 
-def tally(rows: Iterable[Row], at: float, *, scores: bool = False, silent: int = 0) -> Tally:
-    found = [verdict(row, at, scores=scores) for row in rows]
+def tally(rows: Iterable[Row], at: float, *, silent: int = 0) -> Tally:
+    found = [verdict(row, at) for row in rows]
     return Tally(at, found.count("certified"), found.count("broken"), found.count("unknown") + silent, silent)

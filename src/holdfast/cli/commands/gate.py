@@ -6,10 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import (
-    RUNS,
-    Run,
-)
+from holdfast.cli.options import RUNS, Part, Run
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +18,11 @@ RULES, FILES = "What it must satisfy", "Where the decision goes"  # panels of --
 
 def gate(
     run: Run,
-    at: Annotated[float | None, typer.Option(metavar="RADIUS", rich_help_panel=RULES, help="The radius to be certified.")] = None,
+    at: Annotated[
+        float | None,
+        typer.Option(metavar="RADIUS", rich_help_panel=RULES, help="The radius to be certified; for worst scores 0 if not said."),
+    ] = None,
+    part: Part = None,
     min_certified: Annotated[
         float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are certified; unknown ones are not.")
     ] = None,
@@ -43,4 +44,4 @@ def gate(
     from holdfast.cli.gate import gate as judge
     from holdfast.report.gate import Rules
 
-    judge(run, Rules(at, min_certified, max_broken, min_accuracy, tolerance), against, Files(junit, markdown, json), Console())
+    judge(run, Rules(at, min_certified, max_broken, min_accuracy, tolerance), part, against, Files(junit, markdown, json), Console())

@@ -7,22 +7,22 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from holdfast.report.plots.canvas import ESTIMATED, INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.summary import is_open
+from holdfast.report.sense import RADIUS, Sense
 from holdfast.result import Bracket
 
 
-def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "inputs") -> str:
+def draw(brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "band") -> str:
     """Above an open bracket no line is drawn; its hatched band runs out of the picture."""
-    with canvas("band", f"Lower and upper ends of the {quantity} of all {things}, sorted") as drawn:
+    with canvas(name, f"Lower and upper ends of the {sense.quantity} of all {things}, sorted") as drawn:
         if brackets:
-            _fill(drawn.axes, brackets, quantity, things)
+            _fill(drawn.axes, brackets, sense, things)
             drawn.legend()
         else:
             drawn.nothing("no answers yet")
     return drawn.svg
 
 
-def _fill(axes: Axes, brackets: Sequence[Bracket], quantity: str, things: str) -> None:
+def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) -> None:
     ordered = sorted(brackets, key=lambda b: (b.lower.value, b.upper.value))
     chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int))
     shown = [ordered[i] for i in chosen]
@@ -32,17 +32,19 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], quantity: str, things: str) -
     floor, top = _limits(np.concatenate([lower, upper, guesses[:, 1]]))
     edges = np.append(chosen, len(ordered)) - 0.5
     low, high = lower.clip(floor, top), upper.clip(floor, top)
-    open_above = np.array([is_open(b) for b in shown])
-    axes.stairs(low, edges, baseline=floor, fill=True, color=PROVED, alpha=0.18, linewidth=0)
-    axes.stairs(np.where(open_above, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0)
-    if open_above.any():
+    is_open = np.array([sense.is_open(b) for b in shown])
+    proved, side = (low, floor) if sense.rises else (high, top)
+    axes.stairs(proved, edges, baseline=side, fill=True, color=PROVED, alpha=0.18, linewidth=0)
+    axes.stairs(np.where(is_open, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0)
+    if is_open.any():
         # facecolor none: only the hatch, so that an open band never looks like a measured one
         axes.stairs(
-            np.where(open_above, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
+            np.where(is_open, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
             hatch="////", linewidth=0, label="open, no witness",
         )  # fmt: skip
-    _line(axes, edges, np.where(np.isfinite(lower), lower, np.nan), PROVED, "proved")
-    _line(axes, edges, np.where(np.isfinite(upper), upper, np.nan), WITNESSED, "witnessed")
+    for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
+        known = np.isfinite(ends) if is_proof else np.isfinite(ends) & ~is_open
+        _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, "witnessed")))
     if len(guesses):
         axes.plot(guesses[:, 0], guesses[:, 1], ".", color=ESTIMATED, markersize=3, label="estimate")
     if floor < 0 < top:
@@ -50,8 +52,8 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], quantity: str, things: str) -
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(floor, top)
     thinned = f" ({len(chosen)} of {len(ordered)} drawn, evenly)" if len(chosen) < len(ordered) else ""
-    axes.set_xlabel(f"{things}, by proved lower end{thinned}")
-    axes.set_ylabel(quantity)
+    axes.set_xlabel(f"{things}, by lower end{thinned}")
+    axes.set_ylabel(sense.quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from matplotlib.axes import Axes
 
 from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
+from holdfast.report.sense import RADIUS, Sense
 from holdfast.result import Key
 from holdfast.store import Event
 
@@ -20,15 +21,15 @@ class Curve:
     values: list[float]
 
 
-def draw(history: Sequence[Event], quantity: str = "radius", things: str = "inputs") -> str:
+def draw(history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence") -> str:
     """Mean lower and upper end over the seconds spent on each input; ends that never became finite do not count."""
-    with canvas("convergence", f"Mean lower and upper end of the {quantity} over time", height=2.4) as drawn:
+    with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
         lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history], largest=True)
         upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history], largest=False)
         if lower.seconds or upper.seconds:
-            _lines(drawn.axes, lower, upper)
+            _lines(drawn.axes, lower, upper, sense)
             drawn.axes.set_xlabel(f"seconds spent on each of the {things}")
-            drawn.axes.set_ylabel(f"mean {quantity}")
+            drawn.axes.set_ylabel(f"mean {sense.quantity}")
             drawn.legend()
         else:
             drawn.nothing("no history yet")
@@ -54,10 +55,11 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
     return curve
 
 
-def _lines(axes: Axes, lower: Curve, upper: Curve) -> None:
+def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
-    for curve, colour, label in ((upper, WITNESSED, "mean upper end"), (lower, PROVED, "mean lower end")):
+    high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
+    for curve, colour, label in ((upper, high, "mean upper end"), (lower, low, "mean lower end")):
         if not curve.seconds:
             continue
         every = max(1, len(curve.seconds) // MOST_POINTS)

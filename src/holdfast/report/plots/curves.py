@@ -8,14 +8,16 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from holdfast.report.plots.canvas import ESTIMATED, MOST_POINTS, PROVED, WITNESSED, canvas
+from holdfast.report.sense import RADIUS
 from holdfast.report.summary import Row, short
 
 COLOURS = (PROVED, WITNESSED, ESTIMATED, "#cc79a7", "#8a6d00", "#56b4e9")  # Okabe and Ito; the yellow darkened to be seen on white
 MARKS = ("o", "s", "^", "D", "v", "P")  # so that no run is told apart by its colour alone
 
 
-def draw(names: Sequence[str], columns: Sequence[Sequence[Row]], quantity: str = "radius") -> str:
+def draw(names: Sequence[str], columns: Sequence[Sequence[Row]]) -> str:
     """At most as many runs as there are colours; a solid line for what is proved, a dotted one for what still stands."""
+    quantity = next((rows[0].sense for rows in columns if rows), RADIUS).quantity
     shown = list(zip(names, columns, strict=True))[: len(COLOURS)]
     finite = [v for _, rows in shown for row in rows for v in (row.bracket.lower.value, row.bracket.upper.value) if np.isfinite(v)]
     with canvas("curves", f"Share of inputs certified and not broken, by {quantity}, two lines a run", width=11.4, height=3.6) as drawn:
@@ -29,9 +31,9 @@ def draw(names: Sequence[str], columns: Sequence[Sequence[Row]], quantity: str =
 
 def _lines(axes: Axes, shown: Sequence[tuple[str, Sequence[Row]]], grid: NDArray[np.float64], quantity: str) -> None:
     for place, (name, rows) in enumerate(shown):
-        for end, line, steps, label in (("lower", "-", "steps-pre", _plain(name)), ("upper", ":", "steps-post", None)):
+        for proved, line, steps, label in ((True, "-", "steps-pre", _plain(name)), (False, ":", "steps-post", None)):
             axes.plot(
-                grid, _share(rows, grid, end, quantity), line, drawstyle=steps, color=COLOURS[place], marker=MARKS[place], markersize=5,
+                grid, _share(rows, grid, proved=proved), line, drawstyle=steps, color=COLOURS[place], marker=MARKS[place], markersize=5,
                 markevery=(place * 7, 50), label=label,
             )  # fmt: skip
     axes.set_xlabel(quantity)
@@ -41,17 +43,20 @@ def _lines(axes: Axes, shown: Sequence[tuple[str, Sequence[Row]]], grid: NDArray
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
 
-def _share(rows: Sequence[Row], grid: NDArray[np.float64], end: str, quantity: str) -> NDArray[np.float64]:
+def _share(rows: Sequence[Row], grid: NDArray[np.float64], *, proved: bool) -> NDArray[np.float64]:
     """At each radius, the share of rows whose end reaches it; a misclassified input never does."""
-    values = np.sort([_reach(row, end, quantity) for row in rows])
+    values = np.sort([_reach(row, proved=proved) for row in rows])
+    if not rows[0].sense.rises:
+        below: NDArray[np.float64] = np.searchsorted(values, grid, side="right") / len(values)
+        return below
     share: NDArray[np.float64] = 1 - np.searchsorted(values, grid, side="left") / len(values)
     return share
 
 
-def _reach(row: Row, end: str, quantity: str) -> float:
-    if quantity == "radius" and row.fails_at_once:
+def _reach(row: Row, *, proved: bool) -> float:
+    if row.fails_at_once:
         return -np.inf
-    return row.bracket.lower.value if end == "lower" else row.bracket.upper.value
+    return (row.sense.proved if proved else row.sense.witnessed)(row.bracket).value
 
 
 def _plain(name: str) -> str:

@@ -7,15 +7,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from holdfast.report.plots.canvas import MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
+from holdfast.report.sense import RADIUS, Sense
 from holdfast.result import Bracket
 
 
-def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "inputs") -> str:
-    """At r an input is proved to hold if r <= its lower end, shown to break if r > an upper end that was found."""
-    with canvas("share", f"Share of {things} proved to hold and shown to break, by {quantity}") as drawn:
+def draw(brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "share") -> str:
+    """At r an input is proved to hold if r <= its lower end, shown to break if r > an upper end that was found; where smaller is better,
+    the other way round."""
+    with canvas(name, f"Share of {things} proved to hold and shown to break, by {sense.quantity}") as drawn:
         if brackets:
-            _fill(drawn.axes, brackets)
-            drawn.axes.set_xlabel(quantity)
+            _fill(drawn.axes, brackets, sense)
+            drawn.axes.set_xlabel(sense.quantity)
             drawn.axes.set_ylabel(f"share of {things}")
             drawn.legend()
         else:
@@ -23,7 +25,7 @@ def draw(brackets: Sequence[Bracket], quantity: str = "radius", things: str = "i
     return drawn.svg
 
 
-def _fill(axes: Axes, brackets: Sequence[Bracket]) -> None:
+def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense) -> None:
     lower = np.sort([b.lower.value for b in brackets])
     upper = np.sort([b.upper.value for b in brackets])
     ends = np.unique(np.concatenate([lower, upper, [0.0]]))
@@ -34,8 +36,8 @@ def _fill(axes: Axes, brackets: Sequence[Bracket]) -> None:
     # Between two neighbouring ends nothing changes: the middle of a step speaks for all of it.
     edges = np.append(knots, most)
     middle = (edges[:-1] + edges[1:]) / 2
-    proved = 1 - np.searchsorted(lower, middle, side="left") / len(lower)
-    standing = 1 - np.searchsorted(upper, middle, side="left") / len(upper)
+    beyond_lower, beyond_upper = (np.searchsorted(values, middle, side="left") / len(values) for values in (lower, upper))
+    proved, standing = (1 - beyond_lower, 1 - beyond_upper) if sense.rises else (beyond_upper, beyond_lower)
     axes.stairs(proved, edges, fill=True, color=PROVED, alpha=0.35, linewidth=0, label="proved to hold")
     axes.stairs(standing, edges, baseline=proved, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0, label="unknown")
     axes.stairs(np.ones_like(middle), edges, baseline=standing, fill=True, color=WITNESSED, alpha=0.35, linewidth=0,

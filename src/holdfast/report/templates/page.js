@@ -5,12 +5,15 @@ const infinite = text => text.replace("−", "-").replace("∞", "Infinity ");
 const numeric = text => { const n = parseFloat(infinite(text)); return Number.isNaN(n) ? text : n; };
 const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
 
-/* What is known of a row at a radius: the same rules as holdfast.report.verdict. */
-function verdict(row, at, scores) {
-  const low = numeric(row.dataset.l), high = numeric(row.dataset.u);
-  if (scores) return low > at ? "certified" : high <= at ? "broken" : "unknown";
+const turned = goal => goal === "largest" || goal === "steepness";
+
+/* What is known of a row at a radius or score: the same rules as holdfast.report.verdict. */
+function verdict(row, at, goal) {
   if (row.dataset.f) return "broken";
-  return low >= at ? "certified" : high < at ? "broken" : "unknown";
+  let proved = numeric(row.dataset.l), shown = numeric(row.dataset.u);
+  if (turned(goal)) [proved, shown, at] = [-shown, -proved, -at];
+  if (goal === "worst" || goal === "largest") return proved > at ? "certified" : shown <= at ? "broken" : "unknown";
+  return proved >= at ? "certified" : shown < at ? "broken" : "unknown";
 }
 
 class Paged {
@@ -54,9 +57,9 @@ class Paged {
   }
   filter() {
     const words = this.wish("words").trim().toLowerCase(), status = this.wish("status"), kind = this.wish("kind");
-    const at = parseFloat(this.wish("at")), scores = "scores" in this.table.dataset;
+    const at = parseFloat(this.wish("at")), goal = this.table.dataset.goal;
     const kept = row => (!status || row.dataset.s === status) && (!words || this.text(row).includes(words))
-      && (!kind || (kind === "wrong" ? "w" in row.dataset : verdict(row, at, scores) === kind));
+      && (!kind || (kind === "wrong" ? "w" in row.dataset : verdict(row, at, goal) === kind));
     this.kept = this.rows.filter(row => { row.hidden = !kept(row); return !row.hidden; });
     this.first = 0;
     this.draw();
@@ -82,13 +85,9 @@ class Paged {
 
 /* One input by itself, built from its row; opened by #i17. */
 class Detail {
-  constructor(dialog, paged) {
+  constructor(dialog, tables) {
     this.dialog = dialog;
-    this.paged = paged;
-    const ends = paged.rows.flatMap(row => [numeric(row.dataset.l), numeric(row.dataset.u)]).filter(Number.isFinite);
-    this.low = ends.reduce((a, b) => Math.min(a, b), 0);
-    this.high = ends.reduce((a, b) => Math.max(a, b), 0) || 1;
-    this.heads = [...paged.table.tHead.rows[0].cells].map(cell => cell.textContent.trim());
+    this.tables = tables;
     dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
     dialog.querySelector("[data-back]").addEventListener("click", () => this.step(-1));
     dialog.querySelector("[data-on]").addEventListener("click", () => this.step(1));
@@ -98,7 +97,8 @@ class Detail {
   }
   follow() {
     const row = location.hash.startsWith("#i") ? document.getElementById(location.hash.slice(1)) : null;
-    if (row && row.parentNode === this.paged.body) this.open(row);
+    const paged = row && this.tables.find(one => one.body === row.parentNode);
+    if (paged) this.open(row, paged);
     else if (this.dialog.open) this.dialog.close();
   }
   step(by) {
@@ -109,8 +109,14 @@ class Detail {
     if (location.hash.startsWith("#i")) history.replaceState(null, "", location.pathname + location.search);
     this.row?.querySelector("a")?.focus();
   }
-  open(row) {
+  open(row, paged) {
     this.row = row;
+    this.paged = paged;
+    const ends = paged.rows.flatMap(one => [numeric(one.dataset.l), numeric(one.dataset.u)]).filter(Number.isFinite);
+    this.low = ends.reduce((a, b) => Math.min(a, b), 0);
+    this.high = ends.reduce((a, b) => Math.max(a, b), 0);
+    if (this.high === this.low) this.high = this.low + 1;
+    this.heads = [...paged.table.tHead.rows[0].cells].map(cell => cell.textContent.trim());
     this.paged.showPageOf(row);
     const place = this.paged.kept.indexOf(row);
     this.dialog.querySelector("[data-back]").disabled = place <= 0;
@@ -163,17 +169,18 @@ class Detail {
     return box;
   }
   bar(row) {
-    const bar = element("div", "bar"), span = this.high * 1.08 - this.low;
+    const bar = element("div", "bar"), span = (this.high - this.low) * 1.08, rises = !turned(this.paged.table.dataset.goal);
     const at = value => Math.max(0, Math.min(100, 100 * (value - this.low) / span));
     const low = at(numeric(row.dataset.l)), high = at(numeric(row.dataset.u));
-    for (const [name, from, to] of [["held", 0, low], ["maybe", low, high], ["lost", high, 100]]) {
+    for (const [name, from, to] of [[rises ? "held" : "lost", 0, low], ["maybe", low, high], [rises ? "lost" : "held", high, 100]]) {
       const part = element("i", name);
       part.style.left = `${from}%`;
       part.style.width = `${to - from}%`;
       bar.append(part);
     }
     bar.setAttribute("role", "img");
-    bar.setAttribute("aria-label", `proved to hold up to ${row.dataset.l}, shown to break beyond ${row.dataset.u}, unknown between`);
+    bar.setAttribute("aria-label", rises ? `proved to hold up to ${row.dataset.l}, shown to break beyond ${row.dataset.u}, unknown between`
+      : `shown to reach ${row.dataset.l}, proved never to pass ${row.dataset.u}, unknown between`);
     return bar;
   }
   facts(row) {
@@ -195,7 +202,8 @@ class Detail {
     const cells = [...row.cells[1].querySelectorAll("[title]")], box = element("div");
     if (!cells.length) return box;
     const list = element("ul"), head = element("h3");
-    head.textContent = row.cells[1].querySelector(".words") ? "Word by word" : "Frame by frame";
+    const thing = row.cells[1].querySelector(".words") ? "word" : cells[0].title.split(" ")[0];
+    head.textContent = `${thing[0].toUpperCase()}${thing.slice(1)} by ${thing}`;
     for (const cell of cells) list.append(Object.assign(element("li"), { textContent: `${cell.textContent} ${cell.title}`.trim() }));
     box.append(head, list);
     return box;
@@ -212,5 +220,5 @@ function element(name, style, text) {
 document.addEventListener("DOMContentLoaded", () => {
   const tables = [...document.querySelectorAll("table[data-paged]")].map(table => new Paged(table));
   const dialog = document.querySelector("dialog");
-  if (dialog && tables.length) new Detail(dialog, tables[0]);
+  if (dialog && tables.length) new Detail(dialog, tables);
 });
