@@ -54,7 +54,7 @@ def derivative_ranges(node: Relaxed, lower: Point, upper: Point) -> list[Interva
     if rule is None:
         raise UnsupportedLayer(
             f"layer {node.name}: there is no bound for the derivative of {type(node.relaxation).__name__}, so the steepness of what lies "
-            f"behind it is not known. Radii and scores can still be proved; to add one, see bounding/derivative.py."
+            f"behind it is not known. Radii and scores can still be proved; to add one, see bounding/relax/derivative.py."
         )
     found = rule(node.relaxation, lower, upper)
     return [(low.nan_to_num(-INF, INF, -INF), high.nan_to_num(INF, INF, -INF)) for low, high in found]
