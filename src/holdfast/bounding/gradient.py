@@ -3,7 +3,7 @@
 The gradient of a row is a product: the row, times the matrix of the last affine map, times the derivatives of the functions before it,
 times the next matrix, and so on. Walking back, every entry of the product so far is an interval. Between two layers of functions the
 product with the affine maps is taken at once and exactly: middles through the map, half widths through its absolute values. Only a function
-that is steeper here and flatter there over its box widens the intervals; where the boxes of `engine.propagate` fix every derivative (a ReLU
+that is steeper here and flatter there over its box widens the intervals; where the boxes of `crown.propagate` fix every derivative (a ReLU
 that does not change sides) nothing is lost but rounding.
 
 Soundness. Along a segment inside the region, which must be convex, every node is absolutely continuous, and almost everywhere its
@@ -12,7 +12,7 @@ kink of the function for more than a moment, its own derivative is zero and any 
 g . (x' - x) with g between the bounds found here, kinks or not. Where the row is differentiable, g is its gradient.
 
 Rounding. A computed middle is taken as exact and the difference goes into the half width: gamma_N (|middle| + half) |J| with N the length
-of the sums, as in the engine.
+of the sums, as in the crown.
 """
 
 import torch

@@ -185,7 +185,7 @@ def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known."""
     graph = graph_of(problem, executed=arithmetic == "executed")
-    order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the engine
+    order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the crown
     ordered = problem.take(order)
     assert isinstance(ordered.property, BoundedProperty)
     matrix, offset = rows_of(ordered, graph)

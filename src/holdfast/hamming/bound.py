@@ -1,11 +1,11 @@
 """Bounds over groups of units with budgets, for chains: by what each changed unit touches.
 
-The engine walks back over whole layers; here the first two are asked unit by unit and group by group, inside their windows. All bounds are
+The crown walks back over whole layers; here the first two are asked unit by unit and group by group, inside their windows. All bounds are
 about changes from the centre: what no changed unit touches does not move at all.
 
 With z and r the true values at the centre, z = W r + b and r' = f(z), every change obeys dz = W dr and
     low dz + low_offset <= dr' <= up dz + up_offset,
-the planes of f on the bounds of z, moved to the centre. A bound of rows . dr' is a walk back with these planes, as in the engine. For the
+the planes of f on the bounds of z, moved to the centre. A bound of rows . dr' is a walk back with these planes, as in the crown. For the
 second layer this walk is one step long, and is taken for all its values at once, forwards.
 
 Rounding. The centre is computed in float64, with bounds of its distance from the true one. Let the mass m of dr' be at least every sum

@@ -29,7 +29,7 @@ from holdfast.region.budget import Budget
 from holdfast.rounding import gamma
 
 UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had so many
-ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the engine is asked about in one step
+ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the crown is asked about in one step
 SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of its groups has been halved
 LEVELS = 8  # cuts at once, at most
 REMEMBERED = 1024  # values of inner layers at most that are remembered with every domain
@@ -58,7 +58,7 @@ class Question:
     """What does not change during the search."""
 
     graph: Graph
-    chain: Chain | None  # where the network is one: much faster than the engine
+    chain: Chain | None  # where the network is one: much faster than the crown
     centre: Centre | None
     twin: Network | None
     axes: tuple[int, ...]
