@@ -41,6 +41,15 @@ def test_every_path_exists(page: Path) -> None:
     assert not lost, f"{page.name} names what is not there: {', '.join(lost)}"
 
 
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_every_path_in_code_exists(part: str) -> None:
+    """Docstrings and messages send people to files too."""
+    for file in sorted((ROOT / "src" / "holdfast" / part).rglob("*.py")):
+        text = file.read_text()
+        lost = [path for path in paths(text) if re.search(r"\.(?:py|md|json)$", path) and not is_there(path)]
+        assert not lost, f"{file.relative_to(ROOT)} names what is not there: {', '.join(lost)}"
+
+
 @every_page
 def test_every_make_target_exists(page: Path) -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,4 +1,5 @@
-"""Under the floor, for every room: the network's graph, its relaxations, and one traversal that bounds it."""
+"""Under the floor, for every room: the network's graph, its relaxations, and the walks that bound it: backwards by planes (crown),
+forwards by affine forms (zonotope) and by quadratic models (second_order)."""
 
 import torch
 

@@ -206,7 +206,7 @@ def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
 
 def _proved_score(problem: Problem, arithmetic: Arithmetic) -> Tensor:
     graph = graph_of(problem, executed=arithmetic == "executed")
-    order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the engine
+    order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the crown
     ordered = problem.take(order)
     assert isinstance(ordered.property, BoundedProperty)
     matrix, offset = rows_of(ordered, graph)

@@ -1,6 +1,6 @@
 """The network as bound propagation sees it: a short list of affine maps and relaxed functions, in float64.
 
-A node's value for one input keeps the batch axis that the operators expect, at size one; the engine maps over inputs and rows.
+A node's value for one input keeps the batch axis that the operators expect, at size one; the crown maps over inputs and rows.
 """
 
 from collections.abc import Callable, Sequence
