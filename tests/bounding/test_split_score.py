@@ -84,6 +84,6 @@ def test_a_verification_ends_with_its_seconds() -> None:
     text = "\n".join([*declared, "(declare-const Y_0 Real) (declare-const Y_1 Real) (assert (>= Y_0 0.9))"])
     net.program(torch.zeros(1, 40))
     began = time.monotonic()
-    found = hf.verify(net, parse(text), stop=hf.Stop(seconds=2), method=ActivationSplit(steps=1_000_000))
+    found = hf.verify(net, parse(text), stop=hf.Stop(seconds=2), branching=ActivationSplit(steps=1_000_000))
     assert found.answer in ("timeout", "unsat")
     assert time.monotonic() - began < 20  # and it would be hours
