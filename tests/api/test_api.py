@@ -220,7 +220,7 @@ def test_where_nothing_moves_the_radius_is_infinite_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"norm": 2}, {"norm": math.inf}, {"norm": 1.5}, {"norm": 0}, {"norm": 2, "frames": "all", "scale": [1, 3, 0.1]}]
+    "options", [{"norm": 2}, {"norm": math.inf}, {"norm": 1.5}, {"norm": 0}, {"norm": 2, "frames": "all", "shares": [1, 3, 0.1]}]
 )
 def test_a_class_that_nothing_in_the_domain_changes_has_an_infinite_radius(options: dict[str, Any]) -> None:
     layer = nn.Linear(6, 2)
