@@ -49,7 +49,7 @@ ANSWER = """CREATE TABLE IF NOT EXISTS answer (
     PRIMARY KEY (position, frame, part)
 )"""
 SALIENCY = "saliency"  # the name of the maps of inputs among the artefacts
-SMALL = 1024  # numbers
+SMALL = 16  # numbers of what is kept beside a record that are compared
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
 
 
