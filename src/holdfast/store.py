@@ -51,7 +51,7 @@ ANSWER = """CREATE TABLE IF NOT EXISTS answer (
 # The end that a record's witness shows: the upper one, or the lower one where the largest number is asked for.
 SHOWN = "CASE json_extract(record.body, '$.goal') WHEN 'largest' THEN record.lower WHEN 'steepness' THEN record.lower ELSE record.upper END"
 SALIENCY = "saliency"  # the name of the maps of inputs among the artefacts
-SMALL = 1024  # numbers
+SMALL = 16  # numbers of what is kept beside a record that are compared
 WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
 
 

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast import clock
 from holdfast.api import risk as risks
+from holdfast.lipschitz import Shells
 from holdfast.method import Claims, Method
 from holdfast.problem import Goal, Problem
+from holdfast.solver import Progress
 
 FEW = 60  # queries for Q
 
@@ -283,3 +286,35 @@ def test_probabilities_are_not_taken_for_logits(x: Tensor) -> None:
         hf.risk(sure, x, "confidence", radius=0.1)
     [r, *_] = hf.risk(sure, x, "confidence", radius=0.1, softmax=False, queries=FEW)
     assert math.isfinite(r.worst.lower.value)
+
+
+# ---- the clock
+
+
+def test_after_the_deadline_no_step_begins(net: hf.Network, x: Tensor) -> None:
+    """Counted, not timed: of all parts together at most the step in which the time ran out ends late."""
+    seen: list[Progress] = []
+    hf.risk(net, x.repeat(20, 1), "confidence", radius=0.1, stop=hf.Stop(seconds=0.3), progress=seen.append)
+    late = [now.method for now in seen if now.method != "done" and now.seconds > 0.3]
+    assert len(late) <= 1
+
+
+@pytest.mark.parametrize("goal", ["worst", "steepness"])
+def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal: Goal) -> None:
+    many = x.repeat(20, 1)
+    problem = Problem(net, hf.Ball(many, 0.1), hf.Robustness(net(many).argmax(1)), goal, tuple(hf.Key(i) for i in range(60)))
+    method: Method[Any] = hf.Certify() if goal == "worst" else Shells()
+    proved = []
+    for until in (0.0, math.inf):
+        with clock.within(until):
+            state = method.start(problem, 0)
+            state, claims = method.step(problem, state)
+            if goal == "steepness":
+                state, claims = method.step(problem, state)  # the first looks at the input itself
+        assert claims.proved is not None
+        proved.append(claims.proved)
+        assert until == math.inf or state is not None  # not done: the run is stopped, not finished
+    assert int(proved[0].isfinite().sum()) <= 2 * clock.SOON
+    assert bool(proved[1].isfinite().all())
+    known = proved[0].isfinite()
+    assert torch.allclose(proved[0][known], proved[1][known]) or goal == "steepness"
