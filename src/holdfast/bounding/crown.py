@@ -291,8 +291,8 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     first = node.rows(chosen) if isinstance(node, Affine) else None
     if isinstance(node, Affine) and first is not None:
         # The first step back from single elements only picks rows of the matrices.
-        for source, rows in zip(node.inputs, first, strict=True):
-            walk.arrive(source, (sign[:, None] * rows).reshape(*chosen.shape, *source.shape), moving)
+        for source in node.inputs:  # nothing here holds them any longer than the walk does
+            walk.arrive(source, first.pop(0).mul_(sign[:, None]).reshape(*chosen.shape, *source.shape), moving)
         walk.weigh(boxes.magnitude[node][moving].flatten(1).gather(1, chosen), moving, node.size)
         if node.shift is not None:
             walk.constant[moving] += sign * node.shift[chosen]

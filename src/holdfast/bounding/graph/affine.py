@@ -70,7 +70,7 @@ class Affine(Node, ABC):
         whole += self.back(rows)[0]
 
     def rows(self, chosen: Tensor) -> list[Tensor] | None:
-        """chosen (...) elements -> for each input (..., its size) their rows of J; None where they are not at hand."""
+        """chosen (...) elements -> for each input (..., its size) their rows of J, in new tensors; None where they are not at hand."""
         return None
 
     # ---- what it is
