@@ -117,15 +117,15 @@ def reach(
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--input", "-i", metavar="DATA", help="Boxes around these inputs instead: .npz, or module:function.")
+        str | None, typer.Option("--data", "-d", metavar="DATA", help="Boxes around these inputs instead: .npz, or module:function.")
     ] = None,
-    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --input: how far each number may move.")] = None,
+    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")] = None,
     outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None,
     tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = 1e-2,
     seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")] = None,
-    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data of --input by this: 255 for bytes.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --input.")] = None,
+    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Between which values does each output stay while the inputs move in a box?"""
