@@ -77,7 +77,7 @@ def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("
     spent = now(case) - began
     moved, twin = (answer - x).abs(), case.net.double(x)
     cleaned = [torch.where(moved > least, answer, x).clamp(0, 1) for least in SMALLEST]
-    counts = [torch.stack([replay(problem, some, twin) for some in cleaned]).amin(0) + 1 for problem in problems]
+    counts = [torch.stack([replay(problem, some, twin).value for some in cleaned]).amin(0) + 1 for problem in problems]
     return [Found(count.tolist(), spent) for count in counts]
 
 

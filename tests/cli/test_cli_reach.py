@@ -82,7 +82,7 @@ def test_boxes_from_files(model: tuple[str, ...], ask: Ask) -> None:
 
 def test_boxes_around_inputs_stay_in_the_domain(model: tuple[str, ...], ask: Ask) -> None:
     np.savez("points.npz", x=np.array([[0.2, 0.5], [0.9, 0.95]], np.float32), y=np.array([0, 1]), names=np.array(["a", "b"]))
-    said = ask(*model, "--domain", "0,1", "--input", "points.npz", "--radius", "0.125", "--outputs", "0", "--out", "run")
+    said = ask(*model, "--domain", "0,1", "--data", "points.npz", "--radius", "0.125", "--outputs", "0", "--out", "run")
     assert said.code == 0, said
     first, second = ranges()
     assert (first.box, second.box) == (0, 1)
@@ -127,9 +127,9 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
     ("arguments", "words"),
     [
         ((), ["say over which box"]),
-        (("--box", "0:1", "--input", "data.npz", "--radius", "1"), ["say over which box"]),
-        (("--input", "data.npz"), ["--input and --radius belong together"]),
-        (("--input", "data.npz", "--radius", "-1"), ["radius -1.0"]),
+        (("--box", "0:1", "--data", "data.npz", "--radius", "1"), ["say over which box"]),
+        (("--data", "data.npz"), ["--input and --radius belong together"]),
+        (("--data", "data.npz", "--radius", "-1"), ["radius -1.0"]),
         (("--box", "0:1,2"), ["expected low:high"]),
         (("--box", "0:1,0:1,0:1"), ["speaks of 3 inputs", "takes 2"]),
         (("--box", "1:0"), ["the lower end 1 is above"]),

@@ -112,13 +112,9 @@ def instances(folder: Path, *lines: str) -> None:
 def test_one_question_can_be_kept_and_taken_up_again(small: Path, ask: Ask) -> None:
     said = ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "0", "--out", "run")
     assert said.out.startswith("timeout\n")
-    later = ask("resume", "run")
-    assert "0 of 1 finished before" in later.out
-    assert "timeout\n" in later.out
+    assert ask("resume", "run").out.startswith("timeout\n")
     assert ask("verify", "small.onnx", "unsat.vnnlib", "--out", "other").out.startswith("unsat\n; proved")
-    again = ask("resume", "other")
-    assert "1 of 1 finished before" in again.out
-    assert "unsat\n; proved" in again.out
+    assert ask("resume", "other").out.startswith("unsat\n; proved")
 
 
 def test_a_list_becomes_a_table_and_a_run(small: Path, ask: Ask) -> None:

@@ -246,6 +246,25 @@ def test_a_proof_and_the_network_exclude_each_other_whatever_a_judge_says(monkey
         verify(net, asked, judges=[_never(net)])
 
 
+def test_a_network_that_changes_meanwhile_is_not_believed() -> None:
+    """After the proof it is asked again: what it was is not what it is."""
+    first, second = perceptron(0, 2, 8, 2), perceptron(0, 2, 8, 2)
+    least = float(dense(first, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
+
+    class Meddling(InputSplit):
+        def step(self, *arguments: Any) -> Any:
+            found = super().step(*arguments)
+            with torch.no_grad():
+                for net in (first, second):
+                    net.module.model[-1].bias.add_(0.01)  # type: ignore[index, union-attr]
+            return found
+
+    with pytest.raises(hf.BadInput, match="answers differently now than before the proofs"):
+        verify(first, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 5!r})"), methods=[Meddling()])
+    with pytest.raises(hf.BadInput, match="answers differently now than before the proofs"):
+        hf.reach(second, (-torch.ones(2), torch.ones(2)), tolerance=10.0, methods=[BranchAndBound(Meddling(), 10.0)])
+
+
 def test_an_interrupted_search_knows_nothing() -> None:
     class Interrupted(InputSplit):
         def look(self, *arguments: object) -> None:  # type: ignore[override]

@@ -19,17 +19,17 @@ class Rules:
     min_certified  at least this share of all inputs is certified there; unknown ones are not.
     max_broken     at most this share is shown to break there.
     min_accuracy   at least this share of the inputs is classified right.
-    tolerance      how much worse than a baseline a run may be: for shares as it stands, for the mean radius as a share of the baseline's.
+    slack      how much worse than a baseline a run may be: for shares as it stands, for the mean radius as a share of the baseline's.
     """
 
     at: float | None = None
     min_certified: float | None = None
     max_broken: float | None = None
     min_accuracy: float | None = None
-    tolerance: float = 0.0
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("min_certified", "max_broken", "min_accuracy", "tolerance"):
+        for name in ("min_certified", "max_broken", "min_accuracy", "slack"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise BadInput(f"--{name.replace('_', '-')} {value}: a share must lie between 0 and 1, as in 0.9.")
@@ -119,17 +119,17 @@ def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
     missing = len(baseline.rows) - len(pairs)
     checks = [
         Check("same inputs", missing == 0, f"all {len(baseline.rows)} of {baseline.name}", f"{len(pairs)} in both"),
-        *([_accuracy_kept(pairs, rules.tolerance)] if run.labelled and baseline.labelled else []),
+        *([_accuracy_kept(pairs, rules.slack)] if run.labelled and baseline.labelled else []),
     ]
-    checks.append(_mean_kept(pairs, rules.tolerance, run.sense) if rules.at is None else _share_kept(pairs, rules, rules.at))
+    checks.append(_mean_kept(pairs, rules.slack, run.sense) if rules.at is None else _share_kept(pairs, rules, rules.at))
     return checks
 
 
-def _accuracy_kept(pairs: Sequence[tuple[Row, ...]], tolerance: float) -> Check:
+def _accuracy_kept(pairs: Sequence[tuple[Row, ...]], slack: float) -> Check:
     before, now = (sum(right(pair[k]) for pair in pairs) for k in (0, 1))
     lost = tuple(f"{named(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new))
-    passed = now >= before - tolerance * len(pairs) - 1e-9
-    return Check("accuracy kept", passed, _baseline(before / len(pairs), tolerance), f"{now} of {len(pairs)} right", lost)
+    passed = now >= before - slack * len(pairs) - 1e-9
+    return Check("accuracy kept", passed, _baseline(before / len(pairs), slack), f"{now} of {len(pairs)} right", lost)
 
 
 def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Check:
@@ -140,12 +140,12 @@ def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Ch
         for pair, found in zip(pairs, verdicts, strict=True)
         if found[0] == "certified" != found[1]
     )
-    passed = now >= before - rules.tolerance * len(pairs) - 1e-9
-    wanted = _baseline(before / len(pairs), rules.tolerance)
+    passed = now >= before - rules.slack * len(pairs) - 1e-9
+    wanted = _baseline(before / len(pairs), rules.slack)
     return Check(f"certified at {about(at)} kept", passed, wanted, f"{_percent(now / len(pairs))}, {now} of {len(pairs)}", lost)
 
 
-def _mean_kept(pairs: Sequence[tuple[Row, ...]], tolerance: float, sense: Sense) -> Check:
+def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> Check:
     """Mean proved ends over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
     all, counts as lost by itself where nothing like it is proved now."""
     up = 1.0 if sense.rises else -1.0  # more is better
@@ -164,16 +164,16 @@ def _mean_kept(pairs: Sequence[tuple[Row, ...]], tolerance: float, sense: Sense)
         for proved, shown in [(sense.proved(old.bracket).value, sense.witnessed(new.bracket).value)]
         if up * shown < up * proved
     )
-    passed = now >= before - tolerance * abs(before) and not lost
+    passed = now >= before - slack * abs(before) and not lost
     shown = at_least if sense.rises else at_most
     wanted = f"the baseline's {shown(up * before)}" + (
-        f" {'less' if sense.rises else 'and'} {_percent(tolerance)} of it" if tolerance else ""
+        f" {'less' if sense.rises else 'and'} {_percent(slack)} of it" if slack else ""
     )
     return Check(f"mean proved {sense.quantity} kept", passed, wanted, f"{shown(up * now)} over {len(finite)} inputs", lost + fell)
 
 
-def _baseline(share: float, tolerance: float) -> str:
-    return f"the baseline's {_percent(share)}" + (f" less {_percent(tolerance)}" if tolerance else "")
+def _baseline(share: float, slack: float) -> str:
+    return f"the baseline's {_percent(share)}" + (f" less {_percent(slack)}" if slack else "")
 
 
 def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:

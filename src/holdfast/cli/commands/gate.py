@@ -32,7 +32,7 @@ def gate(
         Path | None,
         typer.Option(metavar="BASELINE", rich_help_panel=RULES, help="No worse than this run: accuracy, and share at --at or mean radius."),
     ] = None,
-    tolerance: Annotated[
+    slack: Annotated[
         float, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="With --against: worse by so much is let through.")
     ] = 0.0,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JUnit XML.")] = None,
@@ -44,4 +44,4 @@ def gate(
     from holdfast.cli.gate import gate as judge
     from holdfast.report.gate import Rules
 
-    judge(run, Rules(at, min_certified, max_broken, min_accuracy, tolerance), part, against, Files(junit, markdown, json), Console())
+    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack), part, against, Files(junit, markdown, json), Console())

@@ -52,9 +52,9 @@ class Reach(Command):
         from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
 
         if (self.box is None) == (self.data is None):
-            raise BadInput("say over which box: --box, or --input with --radius.")
+            raise BadInput("say over which box: --box, or --data with --radius.")
         if (self.data is None) != (self.radius is None):
-            raise BadInput("--input and --radius belong together: the inputs, and how far each number of them may move.")
+            raise BadInput("--data and --radius belong together: the inputs, and how far each number of them may move.")
         if self.radius is not None and not 0 <= self.radius < math.inf:
             raise BadInput(f"radius {self.radius}: it must be a number, not below 0.")
         outputs, stop = whole_numbers(self.outputs, "outputs"), reach_stop(Stop(seconds=self.seconds), self.tolerance)

@@ -1,7 +1,7 @@
 """`holdfast verify`: VNN-LIB questions, one in the format of the competition or a list of them as a table."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from holdfast.cli.run import Built
     from holdfast.network import Network
-    from holdfast.question import Question
     from holdfast.report.verdicts import Line
     from holdfast.result import Record
     from holdfast.solver import Progress
@@ -31,9 +30,10 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass
-class Listed:
-    """The instances of a list, what is wrong with the files of some, and the last network that was read."""
+class Asked:
+    """The instances, what is wrong with the files of some, and the last network that was read."""
 
+    network: ModelOptions
     instances: "list[Instance]"
     errors: dict[int, str] = field(default_factory=dict)
     nobody: set[int] = field(default_factory=set)  # instances that no input meets
@@ -46,13 +46,13 @@ class Listed:
         instance = self.instances[place]
         spec = read_vnnlib(instance.spec)
         if self.last is None or self.last[0] != instance.model:
-            self.last = instance.model, *load_judged(ModelOptions(str(instance.model)), spec.inputs)
+            self.last = instance.model, *load_judged(replace(self.network, model=str(instance.model)), spec.inputs)
         return self.last[1], self.last[2], spec
 
 
 @dataclass(frozen=True)
 class Verify(Command):
-    """One record for each case of each instance."""
+    """One record for each case of each instance, a list of which may hold many."""
 
     name: ClassVar[str] = "verify"
 
@@ -63,60 +63,41 @@ class Verify(Command):
     seed: int = 0
 
     def build(self) -> "Built":
-        from holdfast.cli.reading.specification import load_judged
-        from holdfast.cli.run import Built
-        from holdfast.network.fingerprint import of_text
+        from holdfast.cli.run import Built, question_of
+        from holdfast.network.fingerprint import of_file
+        from holdfast.question import Asked as Question
+        from holdfast.question import Means
         from holdfast.solver import Stop
-        from holdfast.verification.search import Scatter
-        from holdfast.verification.specification import problem_of
-        from holdfast.verification.verify import ways
-        from holdfast.verification.vnnlib import read_vnnlib
+        from holdfast.verification.instances import read_key
+
+        asked, stop = Asked(self.network, self._instances()), Stop(seconds=self.seconds)
+        if self.key is not None:
+            read_key(self.key)
+        wrong: HoldfastError | None = None
+        for place in range(len(asked.instances)):
+            try:
+                net, _, _ = asked.read(place)
+                break
+            except HoldfastError as error:
+                wrong = wrong or error
+        else:
+            assert wrong is not None
+            raise wrong  # not one of them can be read
+        content = [[*i.name, *(of_file(path) for path in (i.model, i.spec) if path.is_file())] for i in asked.instances]
+        means = Means(seed=self.seed, seconds=self.seconds)
+        question = question_of(self, self.network, net, None, Question(specification=content), means)
+        return Built(net, question, stop=stop, seed=self.seed, total=len(asked.instances), extra=asked)
+
+    def _instances(self) -> "list[Instance]":
+        from holdfast.verification.instances import Instance, read_instances
 
         model = self.network.model
         listed = Path(model).is_dir() or model.endswith(".csv")
         if listed and self.spec is not None:
             raise BadInput(f"{model} is a list of instances, which names its properties; leave {self.spec} out.")
-        if listed:
-            return self._listed()
-        if self.spec is None:
+        if not listed and self.spec is None:
             raise BadInput(f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'.")
-        stop = Stop(seconds=120.0 if self.seconds is None else self.seconds, sign=True)
-        spec = read_vnnlib(self.spec)
-        net, judges = load_judged(self.network, spec.inputs)
-        problems = [problem_of(net, spec, judges=judges)] if spec.cases else []
-        question = self._question(net, [self.spec, of_text(repr(spec.cases))])
-        batch = max(1, len(spec.cases))
-        return Built(net, question, problems, ways(None, Scatter(), None), stop, seed=self.seed, batch=batch, extra=judges)
-
-    def _listed(self) -> "Built":
-        from holdfast.cli.run import Built
-        from holdfast.network.fingerprint import of_file
-        from holdfast.solver import Stop
-        from holdfast.verification.instances import read_instances, read_key
-
-        listed, stop = Listed(read_instances(self.network.model)), Stop(seconds=self.seconds)
-        if self.key is not None:
-            read_key(self.key)
-        wrong: HoldfastError | None = None
-        for place in range(len(listed.instances)):
-            try:
-                net, _, _ = listed.read(place)
-                break
-            except HoldfastError as error:
-                wrong = error
-        else:
-            assert wrong is not None
-            raise wrong  # not one of them can be read
-        files = {path: of_file(path) for i in listed.instances for path in (i.model, i.spec)}
-        content = [[*instance.name, files[instance.model], files[instance.spec]] for instance in listed.instances]
-        return Built(net, self._question(net, content), stop=stop, seed=self.seed, total=len(listed.instances), extra=listed)
-
-    def _question(self, net: "Network", content: object) -> "Question":
-        from holdfast.cli.run import question_of
-        from holdfast.question import Asked, Means
-
-        means = Means(seed=self.seed, seconds=self.seconds)
-        return question_of(self, self.network, net, None, Asked(specification=content), means)
+        return read_instances(model) if self.spec is None else [Instance(Path(model), Path(self.spec), 120.0)]
 
     def notes(self, built: "Built") -> tuple[str, ...]:
         return ()  # told below the answer
@@ -124,14 +105,11 @@ class Verify(Command):
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         import torch
 
-        names = [" ".join(i.name) for i in built.extra.instances] if isinstance(built.extra, Listed) else [str(self.spec)]
-        x = [problem.region.centre[0] for problem in built.problems] or [torch.zeros(0)] * len(names)
+        names = [" ".join(instance.name) for instance in built.extra.instances]
         unknown = [None] * len(names)
-        store.put_inputs(x, unknown, unknown, names, unknown)
+        store.put_inputs([torch.zeros(0)] * len(names), unknown, unknown, names, unknown)
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
-        if not isinstance(built.extra, Listed):
-            return super().solve(store, built, progress)
         known, records = _by_instance(store), list["Record"]()
         for place in range(len(built.extra.instances)):
             found = known.get(place, [])
@@ -143,25 +121,24 @@ class Verify(Command):
         return records
 
     def _answered(self, store: "Store", built: "Built", place: int, progress: "Callable[[Progress], None]") -> "list[Record]":
-        """One instance with its own seconds; what is wrong with it is no reason not to ask the next."""
-        from dataclasses import replace
-
+        """One instance with its own seconds; what is wrong with one of a list is no reason not to ask the next."""
         from holdfast.solver import Stop
         from holdfast.verification.verify import answered
 
-        listed, total = built.extra, len(built.extra.instances)
+        asked, total = built.extra, len(built.extra.instances)
 
         def told(now: "Progress") -> None:
             progress(replace(now, done=place, total=total))
 
         try:
-            net, judges, spec = listed.read(place)
-            stop = Stop(seconds=listed.instances[place].seconds if self.seconds is None else self.seconds)
-            if not spec.cases:
-                listed.nobody.add(place)
+            net, judges, spec = asked.read(place)
+            asked.nobody |= set() if spec.cases else {place}
+            stop = Stop(seconds=asked.instances[place].seconds if self.seconds is None else self.seconds)
             return answered(net, spec, stop, judges=judges, index=place, seed=self.seed, store=store, progress=told)
         except HoldfastError as error:
-            listed.errors[place] = str(error)
+            if self.spec is not None:
+                raise
+            asked.errors[place] = str(error)
             return []
 
     def finish(self, store: "Store", built: "Built") -> None:
@@ -173,8 +150,8 @@ class Verify(Command):
         from holdfast.report.verdicts import competition, verdict_table
         from holdfast.verification import verdict
 
-        if not isinstance(built.extra, Listed):
-            for text in competition(verdict(store.records(), built.net), built.net, built.extra):
+        if self.spec is not None:
+            for text in competition(verdict(store.records(), built.net), built.net, built.extra.last[2]):
                 print(text)
             return
         lines, total = self._lines(store, built.extra), len(built.extra.instances)
@@ -186,25 +163,23 @@ class Verify(Command):
         if any(line.wrong for line in lines):
             console.print(Text("An answer contradicts the key: please report it, with the files.", style="bold red"))
 
-    def _lines(self, store: "Store", listed: Listed) -> "list[Line]":
+    def _lines(self, store: "Store", asked: Asked) -> "list[Line]":
         from holdfast.report.verdicts import Line
         from holdfast.verification import verdict
         from holdfast.verification.instances import read_key
 
         key, known = {} if self.key is None else read_key(self.key), _by_instance(store)
         lines = []
-        for place, instance in enumerate(listed.instances):
-            found = known.get(place, [])
-            if place in listed.errors or any(r.status == "refuted" for r in found):
-                lines.append(Line(instance, listed.errors.get(place, ""), key.get(instance.name, "")))
-            elif (found or place in listed.nobody) and not any(r.status == "interrupted" for r in found):
-                lines.append(Line(instance, verdict(found), key.get(instance.name, "")))
+        for place, instance in enumerate(asked.instances):
+            found, expected = known.get(place, []), key.get(instance.name, "")
+            if place in asked.errors:
+                lines.append(Line(instance, asked.errors[place], expected))
+            elif (found or place in asked.nobody) and not any(r.status in ("interrupted", "refuted") for r in found):
+                lines.append(Line(instance, verdict(found), expected))
         return lines
 
     def exit_code(self, store: "Store") -> int:
-        from holdfast.verification.instances import read_instances
-
-        return int(self.key is not None and any(line.wrong for line in self._lines(store, Listed(read_instances(self.network.model)))))
+        return int(self.key is not None and any(line.wrong for line in self._lines(store, Asked(self.network, self._instances()))))
 
 
 def _by_instance(store: "Store") -> "dict[int, list[Record]]":
