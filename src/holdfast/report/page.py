@@ -61,6 +61,12 @@ class Section:
         return sum(line.picture_left_out for line in self.lines)
 
     @property
+    def labelled(self) -> bool:
+        """Not where the run kept its inputs, and none of them has a class."""
+        sources = [row.source for row in self.part.rows]
+        return not all(source is not None and source.label is None and source.prediction is None for source in sources)
+
+    @property
     def has_estimates(self) -> bool:
         return any(row.bracket.estimates for row in self.part.rows)
 

@@ -44,7 +44,7 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
         )  # fmt: skip
     for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
         known = np.isfinite(ends) if is_proof else np.isfinite(ends) & ~is_open
-        _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, "witnessed")))
+        _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, sense.shown)))
     if len(guesses):
         axes.plot(guesses[:, 0], guesses[:, 1], ".", color=ESTIMATED, markersize=3, label="estimate")
     if floor < 0 < top:
