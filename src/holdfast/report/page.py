@@ -44,6 +44,7 @@ class Section:
     part: Part
     place: str  # what keeps its ids apart from those of other parts; nothing for the first
     silent: int
+    radii: tuple[float, ...]
     at: float
     tally: Tally
     totals: Totals
@@ -125,6 +126,7 @@ def _section(part: Part, place: str, question: Question, history: Sequence[Event
         part=part,
         place=place,
         silent=silent,
+        radii=radii,
         at=at,
         tally=tally(rows, at, silent=silent),
         totals=totals_of(rows),
