@@ -9,9 +9,9 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
 ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor")
 FLOORS = [
-    ("errors", "memory", "result", "batch", "rounding"),
+    ("errors", "memory", "clock", "result", "batch", "rounding"),
     ("network", "region", "property"),
-    ("problem", "method", "solver", "store", "execute"),
+    ("question", "problem", "method", "solver", "store", "execute"),
     ("bounding", "attacks", "datasets"),
     ROOMS,
     ("api", "report"),
