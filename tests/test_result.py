@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Contradiction
-from holdfast.result import Bound, Bracket, Evidence, Key, Kind, by_definition, contradiction, overall
+from holdfast.result import Bound, Bracket, Evidence, Key, Kind, Record, by_definition, contradiction, overall
 
 
 def bound(value: float, kind: Kind = "proved", method: str = "test") -> Bound:
@@ -149,3 +149,37 @@ def test_a_set_of_inputs_has_the_means_of_its_ends() -> None:
     assert (found.closed, found.unbreakable, found.count) == (2, 1, 3)
     assert overall([bracket(1, math.inf)]).upper == math.inf
     assert math.isnan(overall([]).lower)
+
+
+def test_a_turned_bracket_is_that_of_the_negative() -> None:
+    guess = Bound(1.5, Evidence("estimated", "C"))
+    made = Bracket(Bound(1.0, Evidence("proved", "A")), Bound(2.0, Evidence("witnessed", "B"), 1e-3, 2.5), (guess,), "note")
+    other = made.turned()
+    assert (other.lower.value, other.upper.value, other.lower.slack, other.lower.executed) == (-2.0, -1.0, 1e-3, -2.5)
+    assert (other.lower.evidence.kind, other.estimates[0].value, other.note) == ("witnessed", -1.5, "note")
+    assert other.turned() == made
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_proof_within_the_slack_of_a_witness_is_cut_back_to_it(turned: bool) -> None:
+    proof, shown = Bound(1.0005, Evidence("proved", "A")), Bound(1.0, Evidence("witnessed", "B"), slack=1e-3)
+    made = Bracket(shown.turned(), proof.turned()) if turned else Bracket(proof, shown)
+    assert made.closed
+    assert abs(made.lower.value) == 1.0
+    with pytest.raises(Contradiction):
+        Bracket(Bound(1.0011, proof.evidence), shown)
+    with pytest.raises(Contradiction):
+        Bracket(Bound(1.0005, proof.evidence), Bound(1.0, shown.evidence))
+
+
+def test_a_record_has_the_witness_of_either_end() -> None:
+    point = torch.zeros(2)
+    low, high = Bound(1.0, Evidence("witnessed", "B", witness=point)), Bound(2.0, Evidence("proved", "A"))
+    assert Record(Key(0), Bracket(low, high), "finished", 0.0, 0, goal="largest").witness is point
+    assert Record(Key(0), Bracket(by_definition(0.0), high), "finished", 0.0, 0).witness is None
+
+
+def test_keys_sort_by_part_then_place() -> None:
+    keys = [Key(1, part="b"), Key(0, 2), Key(0), Key(1), Key(0, part="b"), Key(0, 1)]
+    assert sorted(keys) == [Key(0), Key(0, 1), Key(0, 2), Key(1), Key(0, part="b"), Key(1, part="b")]
+    assert [str(key) for key in (Key(3), Key(3, 1), Key(3, 1, "largest"))] == ["3", "3/1", "3/1 largest"]

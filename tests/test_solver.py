@@ -1,6 +1,7 @@
 """solve(): order, batches, budgets, interruption, and methods that lie."""
 
 import math
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 
 import holdfast as hf
 import truth
+from holdfast import clock
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.errors import BadInput, Contradiction, StoreError
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Linear, Robustness
 from holdfast.region import Ball, Box
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Goal, Key, Record, by_definition
 from holdfast.solver import Progress, Stop, solve
 
 
@@ -526,3 +528,220 @@ def test_a_model_that_changes_while_it_is_asked_has_no_proof() -> None:
 
     with pytest.raises(BadInput, match="answers differently now than before the proofs"):
         hf.radius(net, x, [0], methods=[Scripted((later,))])
+
+
+# ---------------------------------------------------------------- goals that rise, parts, signs, slack, judges, what lies beside
+
+
+def output_problem(goal: Goal, part: str = "", radius: float = 0.5) -> Problem:
+    """The first output of a linear network over a maximum-norm ball: least and most are w.x + b -+ radius * |w|_1."""
+    ball = Ball(KNOWN.x, torch.full((len(KNOWN.x),), radius, dtype=torch.float64), math.inf)
+    rows = torch.zeros(len(KNOWN.x), 1, KNOWN.network().outputs_for(KNOWN.x), dtype=torch.float64)
+    rows[:, :, 0] = 1.0
+    keys = tuple(Key(i, part=part) for i in range(len(KNOWN.x)))
+    return Problem(KNOWN.network(), ball, Linear(rows, torch.zeros(len(KNOWN.x), 1, dtype=torch.float64)), goal, keys)
+
+
+def closed_form(radius: float = 0.5) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the first output: its value at the centre, how far it may move, and how fast in the maximum norm."""
+    problem = output_problem("worst")
+    _, gradient = problem.score_and_gradient(KNOWN.x)
+    steep = gradient.double().flatten(1).abs().sum(1)
+    return problem.score(KNOWN.x).double(), radius * steep, steep
+
+
+def corner(problem: Problem) -> Claims:
+    """The point of the region with the smallest score, of a linear network; a hair inside, whatever float32 rounds."""
+    centre = problem.region.centre
+    _, gradient = problem.score_and_gradient(centre)
+    moved = centre - (1 - 1e-6) * problem.region.per_row(problem.family.radius.to(gradient)) * gradient.sign()
+    return Claims(witness=moved, found=torch.ones(len(problem), dtype=torch.bool))
+
+
+def test_the_largest_value_is_met_from_below_and_proved_from_above() -> None:
+    centre, moves, _ = closed_form()
+    prover = Scripted(script=(lambda p: Claims(proved=-(centre + moves) - 1e-3), corner))
+    for record, most in zip(solve([output_problem("largest")], [prover]), (centre + moves).tolist(), strict=True):
+        lower, upper = record.bracket.lower, record.bracket.upper
+        assert record.goal == "largest"
+        assert (lower.evidence.kind, upper.evidence.kind) == ("witnessed", "proved")
+        assert lower.value <= most + 1e-5
+        assert lower.value == pytest.approx(most, abs=1e-5)
+        assert upper.value == pytest.approx(most + 1e-3)
+        assert lower.executed == pytest.approx(lower.value, abs=1e-5)
+        assert record.witness is lower.evidence.witness
+
+
+def test_the_largest_value_is_the_negative_of_the_smallest_of_the_negative() -> None:
+    smallest = solve([output_problem("worst")], [PGD(rounds=1)])
+    largest = solve([output_problem("largest")], [PGD(rounds=1)])
+    centre, moves, _ = closed_form()
+    for low, high, c, m in zip(smallest, largest, centre.tolist(), moves.tolist(), strict=True):
+        assert c - m - 1e-4 <= low.bracket.upper.value <= c
+        assert c <= high.bracket.lower.value <= c + m + 1e-4
+
+
+def test_steepness_is_the_dual_norm_of_a_linear_network() -> None:
+    _, _, steep = closed_form()
+    prover = Scripted(script=(lambda p: Claims(proved=-steep - 1e-3), corner))
+    for record, truth_ in zip(solve([output_problem("steepness")], [prover]), steep.tolist(), strict=True):
+        lower, upper = record.bracket.lower, record.bracket.upper
+        assert (lower.evidence.kind, upper.evidence.kind) == ("witnessed", "proved")
+        assert truth_ * (1 - 1e-4) <= lower.value <= truth_  # rounding is taken off
+        assert upper.value == pytest.approx(truth_ + 1e-3)
+    nothing = solve([output_problem("steepness")], [])
+    assert [(r.bracket.lower.value, r.bracket.upper.value) for r in nothing] == [(0.0, math.inf)] * 6
+
+
+@pytest.mark.parametrize("goal", ["largest", "steepness"])
+def test_a_false_proof_of_a_number_that_rises_is_a_contradiction(goal: Goal) -> None:
+    centre, moves, steep = closed_form()
+    truth_ = centre + moves if goal == "largest" else steep
+    with pytest.raises(Contradiction):
+        solve([output_problem(goal)], [Scripted(script=(corner, lambda p: Claims(proved=-(truth_ - 0.1))))])
+
+
+def test_a_resumed_search_of_a_number_that_rises_never_forgets() -> None:
+    memory, problem = Memory(), output_problem("largest")
+    first = solve([problem], [Scripted(script=(corner,))], store=memory)
+    again = solve([problem], [Scripted(script=(proves(-100.0),))], seed=1, store=memory)
+    for one, two in zip(first, again, strict=True):
+        assert two.bracket.lower.value == one.bracket.lower.value
+        assert two.bracket.upper.value == 100.0
+
+
+def test_a_sign_is_enough_and_one_case_that_fails_settles_the_others() -> None:
+    region = Ball(KNOWN.x, torch.zeros(len(KNOWN.x), dtype=torch.float64), 2)
+    safe = replace(known_problem(), goal="worst", region=region)
+    asked: list[int] = []
+
+    def step(problem: Problem) -> Claims:
+        asked.append(len(problem))
+        return Claims(proved=torch.full((len(problem),), 1e-9, dtype=torch.float64))
+
+    records = solve([safe], [Scripted(script=(step, step, step))], Stop(sign=True))
+    assert len(asked) == 1
+    assert [r.status for r in records] == ["finished"] * 6
+    outputs = KNOWN.network().outputs_for(KNOWN.x)
+    other = replace(safe, property=Robustness((KNOWN.y + 1) % outputs), keys=tuple(Key(i, 1) for i in range(6)))  # fails at once
+    asked.clear()
+    records = solve([replace(safe, keys=tuple(Key(i, 0) for i in range(6))), other], [Scripted(script=(step,))], Stop(sign=True))
+    assert asked == []  # sat: nothing more is asked
+    assert all(r.bracket.upper.value <= 0 for r in records if r.key.frame == 1)
+
+
+def test_parts_hear_what_others_witness() -> None:
+    """Only the radius is searched; its witness is a point of the worst score's region too, and the other way round."""
+    far = torch.full((len(KNOWN.x),), 1e3, dtype=torch.float64)
+    near = replace(known_problem(), keys=tuple(Key(i, part="radius") for i in range(6)))
+    worst = replace(near, goal="worst", region=Ball(KNOWN.x, far, 2), keys=tuple(Key(i, part="worst") for i in range(6)))
+    for order in ([near, worst], [worst, near]):
+        records = {r.key: r for r in solve(order, lambda problem: [CarliniWagner()] if problem.goal == "radius" else [])}
+        for i in range(6):
+            radius, score = records[Key(i, part="radius")], records[Key(i, part="worst")]
+            assert radius.bracket.upper.value < math.inf
+            assert score.bracket.upper.value <= 0
+            assert score.bracket.upper.evidence.method == "CarliniWagner"
+    alone = [replace(p, keys=tuple(Key(i + 10 * k) for i in range(6))) for k, p in enumerate((near, worst))]
+    records = {r.key: r for r in solve(alone, lambda problem: [CarliniWagner()] if problem.goal == "radius" else [])}
+    assert all(records[Key(i + 10)].bracket.upper.value > 0 for i in range(6))  # questions of their own keep to themselves
+
+
+def test_a_proof_that_another_part_refutes_is_a_contradiction() -> None:
+    far = torch.full((len(KNOWN.x),), 1e3, dtype=torch.float64)
+    near = replace(known_problem(), keys=tuple(Key(i, part="radius") for i in range(6)))
+    worst = replace(near, goal="worst", region=Ball(KNOWN.x, far, 2), keys=tuple(Key(i, part="worst") for i in range(6)))
+    with pytest.raises(Contradiction, match="worst"):
+        solve([worst, near], lambda problem: [CarliniWagner()] if problem.goal == "radius" else [Scripted(script=(proves(0.001),))])
+
+
+@pytest.mark.parametrize(("beyond", "fine"), [(0.5, True), (2.0, False)])
+def test_a_proof_may_pass_a_witness_by_its_slack_and_no_further(beyond: float, fine: bool) -> None:
+    shown = solve([output_problem("worst")], [])
+    slack = min(r.bracket.upper.slack for r in shown)
+    assert 0 < slack < 1e-4
+    ends = torch.tensor([r.bracket.upper.value + beyond * r.bracket.upper.slack for r in shown], dtype=torch.float64)
+    script = (Claims(proved=ends),)
+    if fine:
+        records = solve([output_problem("worst")], [Scripted(script=script)])
+        assert [r.bracket.lower.value for r in records] == [r.bracket.upper.value for r in shown]
+        assert all(r.status == "closed" for r in records)
+    else:
+        with pytest.raises(Contradiction):
+            solve([output_problem("worst")], [Scripted(script=script)])
+
+
+@dataclass(frozen=True)
+class Listener(Scripted):
+    """Writes down what it is told."""
+
+    heard: list[tuple[list[float], list[float]]] = field(default_factory=list)
+
+    def told(self, problem: Problem, state: int, lower: Tensor, upper: Tensor) -> int:
+        self.heard.append((lower.tolist(), upper.tolist()))
+        return state
+
+
+def test_methods_are_told_both_ends_before_every_step() -> None:
+    listener = Listener(script=(Claims(), Claims(), Claims()))
+    records = solve([known_problem()], [Scripted(script=(proves(1e-6), shows(-100 * KNOWN.x), proves(1e-5))), listener])
+    assert len(listener.heard) == 3
+    assert listener.heard[0] == ([1e-6] * 6, [math.inf] * 6)
+    assert listener.heard[2] == ([r.bracket.lower.value for r in records], [r.bracket.upper.value for r in records])
+    turned = Listener(script=(Claims(), Claims()))
+    [first, *_] = solve([output_problem("largest")], [Scripted(script=(proves(-100.0),)), turned])
+    assert turned.heard[0][0][0] == -100.0  # as methods are asked: the smallest of the negative
+    assert turned.heard[0][1][0] == -first.bracket.lower.value
+
+
+def test_methods_may_be_chosen_for_each_problem() -> None:
+    one = known_problem(keys=[Key(i) for i in range(6)])
+    other = known_problem(one.network, p=1, keys=[Key(10 + i) for i in range(6)])
+    records = solve([one, other], lambda problem: [Scripted(script=(proves(1e-6 if problem.keys[0].index < 10 else 2e-6),))])
+    assert [r.bracket.lower.value for r in records] == [1e-6] * 6 + [2e-6] * 6
+
+
+def test_a_witness_counts_only_where_every_judge_agrees() -> None:
+    """The same network elsewhere says something else: what breaks one alone is no witness."""
+    shifted = nn.Sequential(nn.Flatten(), nn.Linear(KNOWN.x[0].numel(), KNOWN.network().outputs_for(KNOWN.x))).eval()
+    with torch.no_grad():
+        shifted[1].weight.zero_()
+        shifted[1].bias.zero_()
+    problem = output_problem("worst")
+    plain = solve([problem], [Scripted(script=(corner,))])
+    judged = solve([replace(problem, judges=(hf.Network.from_torch(shifted),))], [Scripted(script=(corner,))])
+    for one, two in zip(plain, judged, strict=True):
+        assert two.bracket.upper.value == max(0.0, one.bracket.upper.value)  # the judge's score is 0 everywhere
+    itself = solve([replace(problem, judges=(KNOWN.network(),))], [Scripted(script=(corner,))])
+    assert [r.bracket.upper.value for r in itself] == pytest.approx([r.bracket.upper.value for r in plain])
+
+
+def test_what_is_found_on_the_way_lies_beside_its_record() -> None:
+    closed = replace(known_problem(), property=Robustness(torch.where(torch.arange(6) == 2, (KNOWN.y + 1) % 2, KNOWN.y)))
+    found = Scripted(script=(lambda p: Claims(aside={"map": torch.arange(len(p) * 3.0).reshape(len(p), 3)}),))
+    memory = Memory()
+    records = solve([closed], [found], store=memory)
+    kept = [r.aside["map"].tolist() for r in records]
+    failing = [i for i, r in enumerate(records) if r.bracket.closed]
+    assert 2 in failing
+    assert all(math.isnan(kept[i][0]) for i in failing)  # nobody asked about it
+    assert [k for i, k in enumerate(kept) if i not in failing] == torch.arange((6 - len(failing)) * 3.0).reshape(-1, 3).tolist()
+    assert memory.kept[Key(0)].aside["map"].shape == (3,)
+
+
+def test_the_clock_is_set_around_every_step() -> None:
+    ends: list[float] = []
+
+    def look(problem: Problem) -> Claims:
+        ends.append(clock.deadline() - time.monotonic())
+        return Claims()
+
+    solve([known_problem()], [Scripted(script=(look, look))], Stop(seconds=60), batch=3)
+    first, _, last, _ = ends
+    assert 20 < first <= 30  # two batches share the time
+    assert first < last <= 60
+    solve([known_problem()], [Scripted(script=(look,))])
+    assert ends[-1] == clock.deadline() == math.inf
+    with clock.within(time.monotonic() + 5):
+        solve([known_problem()], [Scripted(script=(look,))], Stop(seconds=60))
+    assert ends[-1] <= 5  # who asks may set an earlier one

@@ -42,7 +42,7 @@ def test_the_rest_is_counted(count: int) -> None:
 def test_open_ends() -> None:
     text = printed([record(0, 0.0, math.inf), record(1, 0.1, 0.4)])
     assert "∞ nothing yet" in text
-    assert "1 without a witness; the others 0.4" in " ".join(text.split())
+    assert "1 open, no witness; the others 0.4" in " ".join(text.split())
 
 
 def test_names_from_the_store_are_not_read_as_markup(new_store: Callable[..., hf.Store]) -> None:

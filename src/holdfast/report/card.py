@@ -32,7 +32,7 @@ def render(store: Store) -> str:
 def _ends(run: Run, count: int) -> str:
     totals, sense = totals_of(run.rows), run.sense
     what = sense.quantity
-    low, high = ("proved", "witnessed") if sense.rises else ("witnessed", "proved")
+    low, high = ("proved", sense.shown) if sense.rises else (sense.shown, "proved")
     rows = [
         ["inputs", str(count)],
         *([["right", f"{sum(map(right, run.rows))} of {count}"]] if run.labelled else []),

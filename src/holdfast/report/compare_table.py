@@ -22,7 +22,7 @@ def sides(found: Comparison) -> Cells:
         *(["right"] if found.labelled else []),
         *(f"certified {sense.claim} {about(at)}" for at in found.radii),
         f"mean proved {quantity}",
-        f"mean witnessed {quantity}",
+        f"mean {sense.shown} {quantity}",
         "rank by proof",
         "rank by attack",
     ]

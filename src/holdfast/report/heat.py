@@ -31,6 +31,8 @@ class Heat:
 
     def level(self, end: Bound, bracket: Bracket) -> str:
         value = end.value
+        if not bracket.closed and bracket.lower.evidence.method == bracket.upper.evidence.method == "definition":
+            return "open"
         if math.isinf(value):
             return "h0" if unbreakable(bracket) else "open"
         share = min(1.0, max(0.0, value / self.scale)) if self.scale > 0 else 0.0

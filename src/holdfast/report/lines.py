@@ -71,7 +71,7 @@ def _line(row: Row, question: Question, pictures: Pictures, saliency: Map, answe
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
     closed = "by definition" if row.bracket.closed else ""
-    unproved, unseen = closed or "nothing proved yet", closed or "no witness yet"
+    unproved, unseen = closed or "nothing proved yet", closed or f"{row.sense.missing} yet"
     return Line(
         row=row,
         anchor=f"i{row.index}" if row.output is None else f"i{row.index}-output-{row.output}",

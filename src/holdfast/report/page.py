@@ -44,6 +44,7 @@ class Section:
     part: Part
     place: str  # what keeps its ids apart from those of other parts; nothing for the first
     silent: int
+    radii: tuple[float, ...]
     at: float
     tally: Tally
     totals: Totals
@@ -59,6 +60,12 @@ class Section:
     @property
     def without_picture(self) -> int:
         return sum(line.picture_left_out for line in self.lines)
+
+    @property
+    def labelled(self) -> bool:
+        """Not where the run kept its inputs, and none of them has a class."""
+        sources = [row.source for row in self.part.rows]
+        return not all(source is not None and source.label is None and source.prediction is None for source in sources)
 
     @property
     def has_estimates(self) -> bool:
@@ -119,6 +126,7 @@ def _section(part: Part, place: str, question: Question, history: Sequence[Event
         part=part,
         place=place,
         silent=silent,
+        radii=radii,
         at=at,
         tally=tally(rows, at, silent=silent),
         totals=totals_of(rows),

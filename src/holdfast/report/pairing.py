@@ -145,15 +145,16 @@ def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
 
 
 def usual_radii(question: Question, pairs: Sequence[tuple[Row, ...]]) -> tuple[float, ...]:
-    """A few numbers at which the runs differ: the quartiles of what is proved, else of what is witnessed, in two digits. For scores 0."""
+    """A few numbers at which the runs differ: quartiles of what is proved, else witnessed, else estimated, in two digits. For scores 0."""
     rows = [row for pair in pairs for row in pair]
     sense = rows[0].sense if rows else RADIUS
     if rows and rows[0].goal == "worst":
         return (0.0,)
     if sense == RADIUS and question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)
-    for end in (sense.proved, sense.witnessed):
-        values = [end(row.bracket).value for row in rows]
+    ends = [[sense.proved(row.bracket) for row in rows], [sense.witnessed(row.bracket) for row in rows]]
+    for bounds in (*ends, [estimate for row in rows for estimate in row.bracket.estimates]):
+        values = [bound.value for bound in bounds]
         known = [value for value in values if math.isfinite(value) and (value > 0 or not sense.zero)]
         if known:
             quartiles = np.quantile(known, [0.25, 0.5, 0.75])

@@ -13,6 +13,7 @@ class Sense:
     quantity  its name on axes and in sentences. heading: that of its part of a page. claim: what comes before a number where inputs are
               certified: at 0.1, above 0, below 3.
     rises     the larger the better: the lower end is proved, the upper one witnessed. Where not, it is the other way round.
+    shown     how the other end is known. missing: what to say where it is not.
     zero      proved means above zero; where not, that the proved end is known.
     """
 
@@ -20,6 +21,8 @@ class Sense:
     heading: str
     claim: str = "at"
     rises: bool = True
+    shown: str = "witnessed"
+    missing: str = "no witness"
     zero: bool = True
 
     def proved(self, bracket: Bracket) -> Bound:
@@ -45,7 +48,7 @@ SENSES = {  # in the order of a page
     "smallest": Sense("smallest value", "the smallest value", "above", zero=False),
     "largest": Sense("largest value", "the largest value", "below", rises=False, zero=False),
     "steepness": Sense("steepness", "how steep: Q", "at most", rises=False, zero=False),
-    "probability": Sense("probability", "the probability that the answer stays", "at least"),
+    "probability": Sense("probability", "the probability that the answer stays", "at least", shown="counted", missing="not counted"),
 }
 
 

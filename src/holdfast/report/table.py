@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.question import Question
+from holdfast.report.sense import Sense
 from holdfast.report.summary import (
     Part,
     Row,
@@ -44,10 +45,10 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Table | Group:
 
 def _table(part: Part, question: Question, most: int, title: str | None) -> Table:
     more = f"... and {len(part.rows) - most} more\n" if len(part.rows) > most else ""
-    caption = Text(more + (_counts(part, question) if question.command == "verify" else _means(totals_of(part.rows))))
+    caption = Text(more + (_counts(part, question) if question.command == "verify" else _means(totals_of(part.rows), part.sense)))
     view = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
-    needed = ("lower", "upper", "status", "note") if question.command != "verify" else ("verdict", "status", "note")
+    needed = ("lower", "upper", "status") if question.command != "verify" else ("verdict", "status")
     kept = [(heading, cells) for heading, cells in columns if heading in ("input", *needed) or (heading in MAYBE and any(cells))]
     if any(heading == "label" for heading, _ in kept):
         kept = [(heading, cells) for heading, cells in kept if heading != "name"]  # file names are long, and the label says more
@@ -74,7 +75,7 @@ def _status(row: Row, question: Question) -> Text:
 
 def _estimates(row: Row, question: Question) -> Text:
     return Text("\n").join(
-        Text.assemble(about(e.value), " ", (e.evidence.kind if e.evidence.confidence is None else f"{e.evidence.confidence:.6g}", "green"))
+        Text.assemble(f"{about(e.value)} ", (e.evidence.kind, "green"), "" if (sure := e.evidence.confidence) is None else f", {sure:.6g}")
         for e in row.bracket.estimates
     )
 
@@ -94,7 +95,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
     ("status", _status),
     ("note", _notes),
 )
-MAYBE = ("label", "name", "estimates")  # columns that are there where a row has something to say
+MAYBE = ("label", "name", "estimates", "note")  # columns that are there where a row has something to say
 
 
 def _note(row: Row) -> str:
@@ -129,12 +130,12 @@ def _counts(part: Part, question: Question) -> str:
     return ", ".join(f"{found.count(said)} {spoken(said, question.command)}" for said in VERDICTS)
 
 
-def _means(totals: Totals) -> str:
+def _means(totals: Totals, sense: Sense) -> str:
     count = totals.rows - totals.unbreakable
     mean = f"mean of {count}: lower {at_least(totals.mean_lower)}, upper {at_most(totals.mean_upper)}" if count or not totals.rows else ""
     if math.isfinite(totals.mean_lower) and math.isfinite(totals.mean_upper):
         mean += f", centre {about((totals.mean_lower + totals.mean_upper) / 2)} +- {about((totals.mean_upper - totals.mean_lower) / 2)}"
     if 0 < totals.open_above < count:
-        mean += f" ({totals.open_above} without a witness; the others {about(totals.mean_found)})"
+        mean += f" ({totals.open_above} open, {sense.missing}; the others {about(totals.mean_found)})"
     unbreakable = f"{totals.unbreakable} of {totals.rows} cannot be broken" if totals.unbreakable else ""
     return "; ".join(part for part in (mean, unbreakable) if part)

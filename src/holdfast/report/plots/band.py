@@ -40,11 +40,11 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
         # facecolor none: only the hatch, so that an open band never looks like a measured one
         axes.stairs(
             np.where(is_open, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
-            hatch="////", linewidth=0, label="open, no witness",
+            hatch="////", linewidth=0, label=f"open, {sense.missing}",
         )  # fmt: skip
     for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
         known = np.isfinite(ends) if is_proof else np.isfinite(ends) & ~is_open
-        _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, "witnessed")))
+        _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, sense.shown)))
     if len(guesses):
         axes.plot(guesses[:, 0], guesses[:, 1], ".", color=ESTIMATED, markersize=3, label="estimate")
     if floor < 0 < top:
