@@ -91,7 +91,7 @@ def test_resume_asks_again_only_where_something_is_missing(ask: Ask, images: tor
     with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:
         connection.execute("DELETE FROM answer WHERE position = 1")
         connection.execute("UPDATE answer SET body = replace(body, '\"label\": ', '\"label\": 7') WHERE position = 0")
-        connection.execute("DROP TABLE saliency")
+        connection.execute("DELETE FROM artefact")
     assert ask("resume", "run").code == 0
     with Store.open("run") as store:
         again = store.answers()
@@ -113,7 +113,7 @@ def test_maps_are_those_of_the_library(ask: Ask, images: torch.Tensor) -> None:
     assert ask(*IMAGES, "--batch", "2", "-o", "other").code == 0
     with Store.open("other") as store:
         assert [stored.saliency for stored in store.inputs()] == [None] * 3
-        assert store.question["spec"] == asked["spec"]  # a map is no other question
+        assert store.question.fingerprint == asked.fingerprint  # a map is no other question
 
 
 def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from holdfast.network import Network
@@ -33,6 +34,17 @@ def draw_map(axes: Axes, values: Array, cmap: str, ends: tuple[float, float], ti
     """(height, width); NaN is left blank."""
     axes.imshow(values, cmap=cmap, vmin=ends[0], vmax=ends[1], interpolation="nearest")
     _label(axes, title)
+
+
+def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str) -> Figure:
+    """The input, and its map beside it."""
+    figure = Figure(figsize=(4.2, 2.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw_input(left, x, ends, title)
+    values = np.broadcast_to(found, x.shape)
+    flat = values.reshape(-1, *values.shape[-2:])[0]
+    draw_map(right, flat, "viridis", (0.0, max(float(np.nan_to_num(flat).max()), 1e-12)), "fall of the margin")
+    return figure
 
 
 def _label(axes: Axes, title: str) -> None:
