@@ -85,6 +85,8 @@ class _Work:
     aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
     answers: Tensor | None = None  # what the model said of the inputs at first
     faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
+    able: frozenset[str] = frozenset()  # the methods that apply
+    done: dict[int, set[str]] = field(default_factory=dict)  # rows, and the methods that will not come back to them
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
 
@@ -92,17 +94,21 @@ class _Work:
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
         digests, goal = self.digests or ("",) * share, self.asked.goal
+        aside = {  # what is not NaN
+            name: [value if told else None for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)]
+            for name, v in self.aside.items()
+        }
         return [
             Record(
                 key, bracket.turned() if goal in TURNED else bracket, self._status(row, status), seconds, queries, self.skipped,
-                digests[row], self.means, goal, {name: values[row] for name, values in self.aside.items()},
+                digests[row], self.means, goal, {name: value for name, values in aside.items() if (value := values[row]) is not None},
             )
             for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
         ]  # fmt: skip
 
     def settled(self, row: int, stop: Stop) -> bool:
         bracket = self.brackets[row]
-        if bracket.gap <= stop.gap or row in self.faults:
+        if bracket.gap <= stop.gap or row in self.faults or self._left(row):
             return True
         return stop.sign and (bracket.lower.value > 0 or self.problem.keys[row].index in self._failing())
 
@@ -111,7 +117,12 @@ class _Work:
         return {key.index for key, bracket in zip(self.problem.keys, self.brackets, strict=True) if bracket.upper.value <= 0}
 
     def _status(self, row: int, status: Status) -> Status:
-        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else status
+        done: Status = "finished" if self._left(row) else status
+        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else done
+
+    def _left(self, row: int) -> bool:
+        """Has every method done all it can about the row?"""
+        return row in self.done and self.done[row] >= self.able
 
     def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
         """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
@@ -195,8 +206,10 @@ def solve(
                 left = passed / solved * (to_solve - solved) if solved else None
                 if stop.seconds is not None:
                     left = max(0.0, min(deadline - time.monotonic(), math.inf if left is None else left))
-                progress(Progress(len(answered), total, records, method, passed, left))
+                done = len(answered.keys() | {r.key for r in records if r.status in ("closed", "finished")})
+                progress(Progress(done, total, records, method, passed, left))
 
+        told = report if store or progress else None
         inner = problem.lowest()
         work = _Work(
             inner,
@@ -212,7 +225,7 @@ def solve(
                 for row, key in enumerate(problem.keys):
                     _resume(work, row, begun.get(key))
                 _hear_others(work, answered)
-                status: Status = "interrupted" if interrupted else _work(work, chosen(problem), stop, now + share, seed, report)
+                status: Status = "interrupted" if interrupted else _work(work, chosen(problem), stop, now + share, seed, told)
             before = problem.network.queries
             _ask_again(work)
             work.queries += problem.network.queries - before
@@ -371,7 +384,7 @@ def _work(
     stop: Stop,
     deadline: float,
     seed: int,
-    report: Callable[[Sequence[Record], str], None],
+    report: Callable[[Sequence[Record], str], None] | None,
 ) -> Status:
     """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
 
@@ -383,6 +396,7 @@ def _work(
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
     able = [method for method in methods if method.obstacle(problem) is None]
+    work.able = frozenset(method.name for method in able)
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
         live: list[tuple[Method[Any], Any]] = [(m, m.start(part, seed)) for m in turn]
         while live:
@@ -393,7 +407,8 @@ def _work(
                 if _spent(work, stop, deadline):
                     return "stopped"
                 state = _stepped(work, part, rows, method, state, seed)
-                report(work.records("interrupted"), method.name)
+                if report is not None:
+                    report(work.records("interrupted"), method.name)
                 if state is not None:
                     ongoing.append((method, state))
             live = ongoing
@@ -428,6 +443,9 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
         if name not in work.aside:
             work.aside[name] = values.new_full((len(work.problem), *values.shape[1:]), torch.nan)
         work.aside[name][index] = values.to(work.aside[name])
+    if claims.done is not None and method is not None:
+        for i in index[claims.done.to(index.device)].tolist():
+            work.done.setdefault(i, set()).add(method.name)
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
@@ -442,20 +460,21 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
             if not math.isnan(value) and i not in work.faults:
                 work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
-        part = work.problem if rows is None else work.problem.take(rows.to(work.problem.region.centre.device))
-        points, values, slack, executed = firm(part, claims.witness, claims.found, work.twin)
+        index, given = index[claims.found.to(index.device)], claims.witness[claims.found.to(claims.witness.device)]
+        part = work.problem.take(index.to(work.problem.region.centre.device))
+        points, values, slack, executed = firm(part, given, work.twin)
         shown = replace(base, kind="witnessed", dtype=str(work.problem.network.dtype), assumptions=(), checks=())
         # People look at words, not at their vectors.
         seen = part.region.decode(points) if isinstance(part.region, Words) else points
         for place, i in enumerate(index.tolist()):
             value = float(values[place])
-            if bool(claims.found[place]) and value < work.brackets[i].upper.value:
+            if value < work.brackets[i].upper.value:
                 evidence = replace(shown, witness=seen[place].detach().cpu().clone())
                 own = float(executed[place]) if work.problem.goal == "worst" else None
                 work.tighten(i, upper=Bound(value, evidence, float(slack[place]), own))
 
 
-def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Candidates (batch, *shape), what they witness (batch,), and what else `replay` says of them.
 
     A search ends so close to the boundary that another arithmetic may see it on the other side. Such a candidate is pushed on a
@@ -466,7 +485,7 @@ def firm(problem: Problem, x: Tensor, found: Tensor, twin: Network | None) -> tu
         return x, values, slack, executed
     centre = problem.region.centre
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
-        lost = found.to(values.device) & values.isinf() & problem.family.distance(x).isfinite()
+        lost = values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
             break
         pushed = problem.region.domain.clamp(centre + (x - centre) * (1 + further))

@@ -47,6 +47,19 @@ def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str)
     return figure
 
 
+def draw_change(before: Array, after: Array, ends: tuple[float, float], titles: tuple[str, str], change: str) -> Figure:
+    """The input, what was made of it, and the difference between them."""
+    figure = Figure(figsize=(6, 2.4), layout="constrained")
+    moved = (after - before).reshape(-1, *after.shape[-2:])
+    strongest = np.take_along_axis(moved, np.abs(moved).argmax(0)[None], 0)[0]
+    reach = float(np.abs(strongest).max()) or 1.0
+    first, second, third = figure.subplots(1, 3)
+    draw_input(first, before, ends, titles[0])
+    draw_input(second, after, ends, titles[1])
+    draw_map(third, strongest, "RdBu_r", (-reach, reach), change)
+    return figure
+
+
 def _label(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=9)
     axes.set_xticks([])
