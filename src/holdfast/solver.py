@@ -532,3 +532,29 @@ def _ratio(problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, t
     change = (scores - torch.stack([problem.property.score(z).double() for z in before])).abs() - noise
     ratio = (change.clamp_min(0) / problem.family.distance(x)).amin(0)
     return torch.where(problem.region.contains(x) & ratio.isfinite(), -ratio, torch.inf)
+
+
+def answer_in_turn(
+    questions: Sequence[tuple[Sequence[Key], str]],
+    answer: Callable[[int], Sequence[Record]],
+    stop: Stop,
+    *,
+    store: Sink,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Record]:
+    """For what is no `Problem`, such as the scores of a sequence: questions with their keys and hashes, answered one after another by a
+    function, with what `solve` promises about stores, limits and Ctrl-C. What was not asked any more has no record."""
+    began, total = time.monotonic(), sum(len(keys) for keys, _ in questions)
+    hashes = {key: hashed for keys, hashed in questions for key in keys}
+    answered, _ = _known(store, hashes, dict.fromkeys(hashes, ""))
+    for place, (keys, hashed) in enumerate(questions):
+        if all(key in answered for key in keys):
+            continue
+        if stop.seconds is not None and time.monotonic() - began >= stop.seconds:
+            break
+        records = [replace(record, question=hashed) for record in answer(place)]
+        store.write(records)
+        answered.update((record.key, record) for record in records)
+        if progress:
+            progress(Progress(len(answered), total, records, "done", time.monotonic() - began, None))
+    return [answered[key] for keys, _ in questions for key in keys if key in answered]

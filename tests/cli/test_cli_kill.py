@@ -19,6 +19,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 DIGITS = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
 IMAGES = ("-m", "cli_own_code:pooled", "-d", "images.npz", "--domain", "0,1")
 COMMANDS = {
+    "monitor": ("monitor", "evaluate", "--limit", "60", "--seed", "3"),
     "saliency": ("saliency", *DIGITS, "--limit", "16", "--batch", "1", "--pictures", "0"),
     "testgen": ("testgen", *IMAGES, "--criterion", "boundary", "--batch", "2", "--pictures", "0"),
     "testgen blind": (
