@@ -154,19 +154,6 @@ INSTEAD = {  # words that were used once, or suggest themselves, and what stands
     "length": "max_length", "body": "max_body",
 }  # fmt: skip
 
-# Options of today's commands that are to be renamed: (command, option) -> the word that says it here. To be emptied.
-KNOWN = {
-    ("radius", "frame_scale"): "shares",
-    ("risk", "target"): "targets",
-    ("risk", "units"): "shares",
-    ("risk", "outputs"): "softmax",  # a flag that means softmax=False: --no-softmax
-    ("reach", "input"): "data",
-    ("monitor fit", "outputs"): "answer",
-    ("monitor serve", "length"): "max_length",
-    ("monitor serve", "body"): "max_body",
-    ("gate", "tolerance"): "slack",
-}
-
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """What people call: the functions of `holdfast`, and the ways to make networks, monitors and runs."""
@@ -248,16 +235,7 @@ def wrong_option(word: str, shown: str) -> str | None:
 @pytest.mark.parametrize(("command", "word", "shown"), list(options()))
 def test_options_use_the_words_in_their_meaning(command: str, word: str, shown: str) -> None:
     problem = wrong_option(word, shown)
-    if (command, word) in KNOWN:
-        assert problem is not None, f"holdfast {command}: --{word} is right now; take it off KNOWN"
-        return
     assert problem is None, f"holdfast {command}: {problem}"
-
-
-def test_what_is_known_to_be_wrong_still_exists() -> None:
-    gone = KNOWN.keys() - {(command, word) for command, word, _ in options()}
-    assert not gone, f"renamed or gone, take it off KNOWN: {gone}"
-    assert set(KNOWN.values()) <= WORDS.keys()
 
 
 def test_no_two_words_mean_the_same() -> None:
@@ -269,7 +247,7 @@ def test_no_two_words_mean_the_same() -> None:
 def test_every_word_is_used() -> None:
     """A word that nothing uses is no vocabulary."""
     said = {word for _, function in functions() for word in inspect.signature(function).parameters}
-    said |= {word for _, word, _ in options()} | set(KNOWN.values())
+    said |= {word for _, word, _ in options()}
     assert not WORDS.keys() - said
 
 

@@ -23,6 +23,7 @@ class Claims:
     witness     (batch, *shape) candidates that may break the property (radius) or score low (worst).
     found       (batch,) bool: the rows of `witness` that hold a candidate.
     estimate    (batch,) numbers without a guarantee, of the given kind; NaN where there is none.
+    done        (batch,) bool: rows that the method will not come back to, so that a resumed run need not either; None: none yet.
 
     Of a steepness `proved` holds the negatives of upper ends, and candidates are points of which the ratio is taken.
     """
@@ -36,7 +37,8 @@ class Claims:
     assumptions: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     dtype: str = "torch.float64"  # the arithmetic of what is proved
-    aside: Mapping[str, Tensor] = field(default_factory=dict)  # (batch, ...) each: what is kept beside the records
+    done: Tensor | None = None
+    aside: Mapping[str, Tensor] = field(default_factory=dict)  # (batch, ...) each: what is kept beside the records; NaN: nothing
     settings: Mapping[str, Setting] = field(default_factory=dict)  # that the method chose by itself
     obstacle: str = ""  # why it goes no further, in words for the user
 

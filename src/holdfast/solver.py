@@ -86,6 +86,8 @@ class _Work:
     aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
     answers: Tensor | None = None  # what the model said of the inputs at first
     faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
+    able: frozenset[str] = frozenset()  # the methods that apply
+    done: dict[int, set[str]] = field(default_factory=dict)  # rows, and the methods that will not come back to them
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
     met: dict[int, Bound] = field(default_factory=dict)  # the lowest witness of a row that some judge does not believe
@@ -94,10 +96,14 @@ class _Work:
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
         digests, goal = self.digests or ("",) * share, self.asked.goal
+        aside = {  # what is not NaN
+            name: [value if told else None for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)]
+            for name, v in self.aside.items()
+        }
         return [
             Record(
                 key, bracket.turned() if goal in TURNED else bracket, self._status(row, status), seconds, queries, self.skipped,
-                digests[row], self.means, goal, {name: values[row] for name, values in self.aside.items()},
+                digests[row], self.means, goal, {name: value for name, values in aside.items() if (value := values[row]) is not None},
             )
             for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
         ]  # fmt: skip
@@ -114,12 +120,17 @@ class _Work:
         return [
             row
             for row, bracket in enumerate(self.brackets)
-            if bracket.gap > stop.gap and row not in self.faults
+            if bracket.gap > stop.gap and row not in self.faults and not self._left(row)
             if not (stop.sign and bracket.lower.value > 0) and keys[row].index not in failing
         ]
 
     def _status(self, row: int, status: Status) -> Status:
-        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else status
+        done: Status = "finished" if self._left(row) else status
+        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else done
+
+    def _left(self, row: int) -> bool:
+        """Has every method done all it can about the row?"""
+        return row in self.done and self.done[row] >= self.able
 
     def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
         """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
@@ -204,8 +215,10 @@ def solve(
                 left = passed / solved * (to_solve - solved) if solved else None
                 if stop.seconds is not None:
                     left = max(0.0, min(deadline - time.monotonic(), math.inf if left is None else left))
-                progress(Progress(len(answered), total, records, method, passed, left))
+                done = len(answered.keys() | {r.key for r in records if r.status in ("closed", "finished")})
+                progress(Progress(done, total, records, method, passed, left))
 
+        told = report if store or progress else None
         inner = problem.lowest()
         work = _Work(
             inner,
@@ -221,7 +234,7 @@ def solve(
                 for row, key in enumerate(problem.keys):
                     _resume(work, row, begun.get(key))
                 _hear_others(work, answered)
-                status: Status = "interrupted" if interrupted else _work(work, chosen(problem), stop, now + share, seed, report)
+                status: Status = "interrupted" if interrupted else _work(work, chosen(problem), stop, now + share, seed, told)
             before = problem.network.queries
             _ask_again(work)
             work.queries += problem.network.queries - before
@@ -396,7 +409,7 @@ def _work(
     stop: Stop,
     deadline: float,
     seed: int,
-    report: Callable[[Sequence[Record], str], None],
+    report: Callable[[Sequence[Record], str], None] | None,
 ) -> Status:
     """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
 
@@ -408,6 +421,7 @@ def _work(
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
     able = [method for method in methods if method.unfit(problem) is None]
+    work.able = frozenset(method.name for method in able)
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
         live: list[tuple[Method[Any], Any]] = [(method, None) for method in turn]
         while live:
@@ -420,7 +434,8 @@ def _work(
                 if state is None:
                     state = method.recalled(part, method.start(part, seed), {name: values[rows] for name, values in work.aside.items()})
                 state = _stepped(work, part, rows, method, state, seed)
-                report(work.records("interrupted"), method.name)
+                if report is not None:
+                    report(work.records("interrupted"), method.name)
                 if state is not None:
                     ongoing.append((method, state))
             live = ongoing
@@ -455,6 +470,9 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
     for name, values in claims.aside.items():
         work.keep(name, index, values)
+    if claims.done is not None and method is not None:
+        for i in index[claims.done.to(index.device)].tolist():
+            work.done.setdefault(i, set()).add(method.name)
     if claims.proved is not None:
         limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
@@ -577,3 +595,29 @@ def _ratio(problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, t
     change = (scores - torch.stack([problem.property.score(z).double() for z in before])).abs() - noise
     ratio = (change.clamp_min(0) / problem.family.distance(x)).amin(0)
     return torch.where(problem.region.contains(x) & ratio.isfinite(), -ratio, torch.inf)
+
+
+def answer_in_turn(
+    questions: Sequence[tuple[Sequence[Key], str]],
+    answer: Callable[[int], Sequence[Record]],
+    stop: Stop,
+    *,
+    store: Sink,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Record]:
+    """For what is no `Problem`, such as the scores of a sequence: questions with their keys and hashes, answered one after another by a
+    function, with what `solve` promises about stores, limits and Ctrl-C. What was not asked any more has no record."""
+    began, total = time.monotonic(), sum(len(keys) for keys, _ in questions)
+    hashes = {key: hashed for keys, hashed in questions for key in keys}
+    answered, _ = _known(store, hashes, dict.fromkeys(hashes, ""))
+    for place, (keys, hashed) in enumerate(questions):
+        if all(key in answered for key in keys):
+            continue
+        if stop.seconds is not None and time.monotonic() - began >= stop.seconds:
+            break
+        records = [replace(record, question=hashed) for record in answer(place)]
+        store.write(records)
+        answered.update((record.key, record) for record in records)
+        if progress:
+            progress(Progress(len(answered), total, records, "done", time.monotonic() - began, None))
+    return [answered[key] for keys, _ in questions for key in keys if key in answered]

@@ -86,6 +86,7 @@ class Store:
         self.folder = folder
         self._connection = connection
         self._ends: dict[Key, tuple[float, float, str]] = {r.key: _ends(r) for r in self.records()}
+        self._written: dict[Key, tuple[Bracket, str]] = {}  # what was looked at last
 
     @classmethod
     def create(cls, folder: str | Path, question: Question | None = None) -> Self:
@@ -209,16 +210,22 @@ class Store:
 
     def write(self, records: Sequence[Record]) -> None:
         """Keep the records that are new or better, with what they replace in the history; one transaction."""
-        changed = [r for r in records if self._ends.get(r.key) != _ends(r)]
-        if not changed:
-            return
+        # Brackets are never changed, only replaced: those that were written are known by themselves.
+        fresh = [r for r in records if not self._same(r)]
+        changed = [r for r in fresh if self._ends.get(r.key) != _ends(r)]
         rows = [(*_columns(r.key), *_known(r), r.status, json.dumps(_body(r)), *_witnesses(r.bracket)) for r in changed]
         moments = [(*_columns(r.key), r.seconds, r.queries, *_known(r)) for r in changed if self._ends.get(r.key, ())[:2] != _ends(r)[:2]]
-        with self._transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", moments)
-            self._keep(connection, [(r.key, name, value) for r in changed for name, value in r.aside.items()])
+        if changed:
+            with self._transaction() as connection:
+                connection.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", moments)
+                self._keep(connection, [(r.key, name, value) for r in changed for name, value in r.aside.items()])
         self._ends.update((r.key, _ends(r)) for r in changed)
+        self._written.update((r.key, (r.bracket, r.status)) for r in fresh)
+
+    def _same(self, record: Record) -> bool:
+        bracket, status = self._written.get(record.key, (None, ""))
+        return bracket is record.bracket and status == record.status
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -12,8 +12,8 @@ import torch
 from cli_workshop import WORDS, Ask
 
 import holdfast as hf
-from holdfast.cli.answers import likeliest
 from holdfast.cli.demo import QUESTIONS, _clear
+from holdfast.cli.views.answers import likeliest
 from holdfast.question import Question, plain
 from holdfast.store import FILE, Store
 

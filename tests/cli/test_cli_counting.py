@@ -1,11 +1,15 @@
 """`holdfast radius --norm 0` and `holdfast saliency`."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_workshop import Ask
+
+from holdfast.store import Store
 
 BASE = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
 
@@ -73,4 +77,27 @@ def test_maps_are_written_and_drawn(ask: Ask) -> None:
     assert sorted(p.name for p in Path("maps").glob("*.png")) == ["saliency-0000.png", "saliency-0001.png"]
     again = ask("saliency", *BASE, "-o", "maps")
     assert again.code == 2
-    assert "already holds saliency.npz" in again.err
+    assert "maps already holds a run" in again.err
+
+
+def test_a_run_of_maps_has_records_and_goes_on_where_its_time_was_up(ask: Ask) -> None:
+    command = ("saliency", *BASE, "--limit", "3", "--pictures", "1", "--batch", "1")
+    assert ask(*command, "-o", "whole").code == 0
+    said = ask(*command, "-o", "maps", "--seconds", "0")
+    assert said.code == 0, said.err
+    assert "not known yet" in said.out
+    with Store.open("maps") as store:
+        assert {r.status for r in store.records()} == {"stopped"}
+    assert np.load("maps/saliency.npz")["saliency"].shape[0] == 0
+    with contextlib.closing(sqlite3.connect("maps/run.sqlite")) as connection, connection:  # as if there were more time now
+        connection.execute("UPDATE meta SET value = replace(value, '\"seconds\": 0.0', '\"seconds\": null')")
+    said = ask("resume", "maps")
+    assert said.code == 0, said.err
+    with Store.open("maps") as store, Store.open("whole") as whole:
+        for one, two in zip(store.records(), whole.records(), strict=True):
+            assert (one.goal, one.bracket.lower.value, one.status) == ("worst", -np.inf, "finished")
+            assert one.bracket.upper == two.bracket.upper
+            assert one.bracket.upper.evidence.kind == "witnessed"
+        for first, second in zip(store.inputs(), whole.inputs(), strict=True):
+            np.testing.assert_array_equal(first.saliency, second.saliency)  # type: ignore[arg-type]
+    assert ask("report", "maps").code == 0

@@ -1,9 +1,11 @@
 """`holdfast monitor`: fit, score, evaluate, serve, export; what they show, what they write, and what they refuse."""
 
+import contextlib
 import json
 import re
 import signal
 import socket
+import sqlite3
 import sys
 import time
 import urllib.request
@@ -16,6 +18,7 @@ from cli_workshop import Ask
 
 from holdfast.datasets import helpdesk
 from holdfast.monitor import Groups, Monitor
+from holdfast.store import Store
 
 TEXT = "where is my package"
 READER = ("monitor", "fit", "reader.onnx", "--vocabulary", "words.txt", "--mutation", "substitutes.json", "-o", "mine")
@@ -43,7 +46,7 @@ def test_without_arguments_the_embedded_help_desk_is_scored(ask: Ask) -> None:
 
 
 def test_scores_run_from_red_to_green() -> None:
-    from holdfast.cli.scored import colour
+    from holdfast.cli.monitor.scores import colour
 
     shades = [colour(score).color for score in (0.0, 0.5, 1.0)]
     (low, _, high) = (shade.triplet for shade in shades if shade is not None)
@@ -95,18 +98,48 @@ def test_frames_are_sampled_and_shown_as_a_table(ask: Ask) -> None:
     said = ask("monitor", "score", "mine", "data.npz", "--limit", "1")
     assert "least robust: frame" in said.out
     assert "sampled: the interval holds with confidence 0.95" in said.out
-    assert "answers that stayed" in ask("monitor", "evaluate", "mine", "--data", "data.npz").out
+    assert "answers that stayed" in ask("monitor", "evaluate", "mine", "--data", "data.npz", "-o", "run").out
 
 
 def test_evaluation_shows_errors_attacks_and_reliability(ask: Ask) -> None:
-    said = ask("monitor", "evaluate", "--limit", "40")
+    said = ask("monitor", "evaluate", "--limit", "40", "-o", "run")
     for part in ("mean squared", "least robust", "chance", "final scores", "answers that stayed", "0 by definition"):
         assert part in " ".join(said.out.split()), part
 
 
+def test_scores_are_records_and_an_evaluation_goes_on_where_its_time_was_up(ask: Ask) -> None:
+    assert ask("monitor", "evaluate", "--limit", "6", "-o", "whole").code == 0
+    said = ask("monitor", "evaluate", "--limit", "6", "-o", "run", "--seconds", "0")
+    assert said.code == 0, said.err
+    assert "none of 6 yet" in said.out
+    with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:  # as if there were more time now
+        connection.execute("UPDATE meta SET value = replace(value, '\"seconds\": 0.0', '\"seconds\": null')")
+    assert ask("resume", "run").code == 0
+    made, texts = embedded(), helpdesk.sentences("test").text
+    with Store.open("run") as store, Store.open("whole") as whole:
+        records = store.records()
+        assert [(r.key, r.bracket) for r in records] == [(r.key, r.bracket) for r in whole.records()]
+        assert {(r.goal, r.status) for r in records} == {("probability", "closed")}
+        for place in range(6):
+            for part, k in (("now", 0), ("final", "final")):
+                mine = [r.bracket.lower.value for r in records if r.key.index == place and r.key.part == part]
+                assert mine == pytest.approx(made.score(texts[place].split(), k).values.tolist())  # type: ignore[arg-type]
+    assert ask("report", "run").code == 0
+
+
+def test_drawn_scores_are_estimates_beside_the_definition(ask: Ask) -> None:
+    assert ask("monitor", "fit", "lstm.onnx", "--mutation", "noise:0.1,inf", "--samples", "30", "-o", "mine").code == 0
+    assert ask("monitor", "evaluate", "mine", "--data", "data.npz", "--limit", "2", "-o", "run").code == 0
+    with Store.open("run") as store:
+        for record in store.records():
+            assert (record.bracket.lower.value, record.bracket.upper.value, record.status) == (0, 1, "finished")
+            (estimate,) = record.bracket.estimates
+            assert (estimate.evidence.kind, estimate.evidence.confidence) == ("sampled", 0.95)
+
+
 def test_an_abstract_model_is_evaluated_against_enumeration(ask: Ask) -> None:
     assert "mode abstract" in ask("monitor", "fit", "--mutation", "typos", "--mode", "abstract", "-o", "mine").out
-    said = ask("monitor", "evaluate", "mine", "--limit", "40")
+    said = ask("monitor", "evaluate", "mine", "--limit", "40", "-o", "run")
     error = re.search(r"mean squared\s+\S\s+([0-9.]+)", said.out)
     constant = re.search(r"always\s+\S\s+([0-9.]+)", said.out)
     assert error is not None
@@ -134,14 +167,14 @@ def test_the_abstract_model_goes_to_prism(ask: Ask, workshop: Path) -> None:
         (("fit", "--mutation", "noise:-1", "-o", "run"), "radius"),
         (("fit", "--mode", "quick", "-o", "run"), "abstract"),
         (("fit", "--unknown", "guess", "-o", "run"), "skip"),
-        (("fit", "--outputs", "bins", "-o", "run"), "bins:0.5"),
+        (("fit", "--answer", "bins", "-o", "run"), "bins:0.5"),
         (("fit", "none.onnx", "--mutation", "typos", "-o", "run"), "none.onnx"),
         (("fit", "lstm.onnx", "--mutation", "typos", "-o", "run"), "noise:0.1"),
         (("fit", "reader.onnx", "--mutation", "typos", "-o", "run"), "--vocabulary"),
         (("score", "nowhere", "text"), "nowhere"),
         (("score", "helpdesk", TEXT, "--k", "last"), "final"),
         (("score", "helpdesk", "none.txt"), "no such file"),
-        (("evaluate", "nowhere"), "holdfast monitor fit"),
+        (("evaluate", "nowhere", "-o", "run"), "holdfast monitor fit"),
         (("export", "--prism", "run", "--theta", "0"), "theta"),
     ],
 )

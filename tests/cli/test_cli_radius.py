@@ -13,8 +13,8 @@ import torch
 from cli_workshop import WORDS, Ask
 
 from holdfast.api.radius import Tier
-from holdfast.cli.live import mean_bracket
 from holdfast.cli.parse import tier_option
+from holdfast.cli.views.live import mean_bracket
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 from holdfast.store import Store
 

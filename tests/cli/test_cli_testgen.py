@@ -9,6 +9,8 @@ import pytest
 import torch
 from cli_workshop import Ask
 
+from holdfast.store import Store
+
 LSTM = ("testgen", "-m", "lstm.onnx", "-d", "data.npz", "--domain", "0,1", "-o", "run")
 
 
@@ -151,10 +153,9 @@ def test_data_and_folders_that_do_not_fit(refused: Ask, workshop: Path) -> None:
     assert "inputs of shapes (2, 2) and (3, 2)" in refused(*LSTM[:4], "uneven.npz", *LSTM[5:]).err
     taken = workshop / "taken"
     taken.mkdir()
-    (taken / "tests.npz").write_bytes(b"mine")
-    assert "taken already holds tests" in refused(*LSTM[:-1], "taken").err
-    assert (taken / "tests.npz").read_bytes() == b"mine"
-    assert "is not a folder that can be written to" in refused(*LSTM[:-1], "data.npz/below").err
+    Store.create(taken).close()
+    assert "taken already holds a run" in refused(*LSTM[:-1], "taken").err
+    assert "cannot begin a run there" in refused(*LSTM[:-1], "data.npz/below").err
 
 
 def tokens() -> str:

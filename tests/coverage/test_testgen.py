@@ -392,8 +392,8 @@ def test_a_stop_is_honoured() -> None:
         assert none.covers.shape == (0, 4)
         assert none.status == "stopped"
         assert none.total.before == none.total.after == whole.total.before
-    budget = whole.queries // 4
-    part = generate(net, x, "boundary", stop=hf.Stop(queries=budget // len(x)), batch=4)
+    budget, asked = whole.queries // 4, whole.total.items - whole.total.before
+    part = generate(net, x, "boundary", stop=hf.Stop(queries=budget // asked), batch=4)
     assert part.status == "stopped"
     assert whole.total.before < part.total.after < whole.total.after
     assert part.queries < budget + 4 * 2 * 128 * 3  # one step of a batch of four
@@ -406,7 +406,7 @@ def test_a_search_in_a_hurry_takes_along_what_it_tried_for_other_neurons() -> No
     weight[:, 1], weight[0, 0] = 1.0, 2.0
     module = one_layer(weight, -torch.linspace(0.1, 0.9, 50))
     net = hf.Network.from_torch(module, domain=(0, 1))
-    found = generate(net, x, batch=1, stop=hf.Stop(queries=12))
+    found = generate(net, x, batch=1, stop=hf.Stop(queries=2))
     assert found.x.tolist() == [[1, 0, 0], [0, 1, 0]] or found.x.tolist() == [[0, 1, 0]]
     assert found.after == 1
     check(found, module, hooked(module, (nn.ReLU,)), x, None)

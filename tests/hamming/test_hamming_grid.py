@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +14,14 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.errors import BadInput
-from holdfast.hamming import Grid, choices, grid, saliency, sensitivity
+from holdfast.hamming import Grid, Saliency, choices, grid, saliency
 from holdfast.hamming.grid import subsets
+from holdfast.hamming.saliency import saliency_problem
 from holdfast.problem import Problem
 from holdfast.property import Custom, Robustness
 from holdfast.region import Ball, Sparse, Words
 from holdfast.result import Key, Record
+from holdfast.solver import solve
 
 ENDS = torch.tensor([0.0, 1.0])
 RULES = ("margin", "confidence")
@@ -300,16 +304,52 @@ def test_saliency_by_default() -> None:
     assert torch.equal(saliency(hf.Network.from_torch(model), x, domain=(0, 1)), saliency(net, x))
 
 
+def test_the_most_harmful_change_is_a_witness_and_nothing_is_proved() -> None:
+    model, x = random_network(1, (2, 2, 3), sharp=1.0), inputs(1, 2, (2, 2, 3))
+    problem = saliency_problem(network(model), x, torch.tensor([1, 2]), unit="number")
+    for record, centre, label in zip(solve([problem], [Saliency()]), x, (1, 2), strict=True):
+        ends = centre.repeat(24, 1, 1, 1).flatten(1)
+        ends[range(24), [unit // 2 for unit in range(24)]] = ENDS.repeat(12)
+        z = model(ends.reshape(24, *centre.shape)).detach()
+        margins = z[:, label] - z.masked_fill(torch.arange(z.shape[1]) == label, -torch.inf).amax(1)
+        shown = record.bracket.upper.evidence.witness
+        assert record.bracket.lower.value == -math.inf
+        assert shown is not None
+        assert int((shown != centre).sum()) <= 1
+        assert record.bracket.upper.value == pytest.approx(float(margins.min()), abs=1e-5)
+
+
+def test_a_map_is_made_piece_by_piece_and_what_is_not_known_yet_is_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = random_network(1, (1, 4, 4)), inputs(1, 3, (1, 4, 4))
+    whole, net = saliency(network(model), x), network(model)
+    monkeypatch.setattr("holdfast.hamming.choices.ELEMENTS", 16 * 5)  # five inputs in a piece
+    monkeypatch.setattr(sys.modules[Saliency.__module__], "PIECES", 2)
+    seen: list[Tensor] = []
+    method, problem = Saliency(), saliency_problem(net, x)
+    state: Any = method.start(problem, 0)
+    while state is not None:
+        state, claims = method.step(problem, state)
+        seen.append(claims.aside["saliency"])
+    blank = [int(part.isnan().sum()) for part in seen]
+    assert len(blank) > 7
+    assert blank == sorted(blank, reverse=True)
+    assert blank[0] > 40
+    torch.testing.assert_close(seen[-1], whole)
+
+
 def test_sensitivity_of_words() -> None:
     known = truth.sentences(0)
     net = known.network()
     assert net.vectors is not None
-    region = Words.around(known.tokens, known.substitutes, net.vectors, 0)
-    problem = truth.radius_problem(net, region, known.y)
-    found = sensitivity(problem)
+    region = Words.around(known.tokens, known.substitutes, net.vectors, 1)
+    problem = replace(truth.radius_problem(net, region, known.y), goal="worst")
+    records = solve([problem], [Saliency()])
+    found = torch.stack([record.aside["saliency"] for record in records])
     for row, sentence in enumerate(known.tokens):
         z = known.model(sentence[None])[0].detach()
         label = int(known.y[row])
+        lowest = float(z[label] - z[1 - label]) - float(found[row].nan_to_num(0).max())
+        assert records[row].bracket.upper.value == pytest.approx(lowest, abs=1e-4)
         for place, word in enumerate(sentence.tolist()):
             others = [w for w in known.substitutes.get(word, ()) if w != word]
             if not others:
@@ -320,8 +360,8 @@ def test_sensitivity_of_words() -> None:
             outputs = known.model(replaced).detach()
             least = min(float((outputs[:, label] - outputs[:, 1 - label]).min()), float(z[label] - z[1 - label]))
             assert float(found[row, place]) == pytest.approx(float(z[label] - z[1 - label]) - least, abs=1e-4)
-    with pytest.raises(BadInput, match="Sparse or a Words region"):
-        sensitivity(Problem(net, Ball(region.centre, torch.zeros(4)), Robustness(known.y), "radius", problem.keys))
+    ball = Problem(net, Ball(region.centre, torch.zeros(4)), Robustness(known.y), "worst", problem.keys)
+    assert "single units or words" in str(Saliency().obstacle(ball))
 
 
 def test_sparse_is_enough_to_ask() -> None:

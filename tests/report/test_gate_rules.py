@@ -82,17 +82,17 @@ def test_against_a_baseline_by_the_share_at_a_radius(new_store: NewStore) -> Non
     decision = judge(lost, Rules(at=0.05), before)
     assert [check.passed for check in decision.checks] == [True, True, False]
     assert decision.checks[2].details == ("input 7: was certified, is unknown", "input 8: was certified, is unknown")
-    assert judge(lost, Rules(at=0.05, tolerance=0.2), before).passed
+    assert judge(lost, Rules(at=0.05, slack=0.2), before).passed
 
 
 def test_against_a_baseline_by_the_mean_radius(new_store: NewStore) -> None:
     before = fill(new_store(), [(0.1, 0.2), (0.3, 0.4)])
     assert judge(fill(new_store(), [(0.2, 0.2), (0.25, 0.4)]), Rules(), before).passed
     worse = fill(new_store(), [(0.05, 0.08), (0.3, 0.4)])
-    decision = judge(worse, Rules(tolerance=0.1), before)
+    decision = judge(worse, Rules(slack=0.1), before)
     assert not decision.passed
     assert decision.checks[-1].details == ("input 0: at most 0.08, was at least 0.1",)
-    assert judge(worse, Rules(tolerance=0.13), before).passed
+    assert judge(worse, Rules(slack=0.13), before).passed
     never = fill(new_store(), [(math.inf, math.inf), (0.1, 0.2)])
     assert judge(never, Rules(), never).passed
     assert not judge(fill(new_store(), [(5.0, 6.0), (0.1, 0.2)]), Rules(), never).passed

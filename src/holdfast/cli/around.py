@@ -73,7 +73,7 @@ class Around:
 
 def keep_classes(store: "Store", built: "Built") -> None:
     """What the network says at the inputs and at the witnesses; its classes, also where a score of them was asked for."""
-    from holdfast.cli.answers import keep_answers
+    from holdfast.cli.views.answers import keep_answers
 
     keep_answers(store, [replace(problem, network=built.net) for problem in built.problems], built.batch or 128)
 

@@ -53,7 +53,7 @@ class Command(ABC):
 
     def finish(self, store: "Store", built: "Built") -> None:
         """What is kept beside the answers, once they are known and the run was not interrupted: what the network says there."""
-        from holdfast.cli.answers import keep_answers
+        from holdfast.cli.views.answers import keep_answers
 
         keep_answers(store, built.problems, built.batch or 128)
 

@@ -14,10 +14,10 @@ import torch
 from rich.console import Console
 
 from holdfast.cli.command import Command, command_of
-from holdfast.cli.live import Live
-from holdfast.cli.output import line
 from holdfast.cli.parse import ModelOptions
 from holdfast.cli.reading.data import Data
+from holdfast.cli.views.live import Live
+from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.method import Method, known_methods
 from holdfast.network import Network

@@ -71,27 +71,28 @@ class Aims:
 
 
 @dataclass(eq=False)
-class _Walk:
-    """Where the rows of a batch stand."""
+class Walk:
+    """Where the rows of a batch of aims stand."""
 
+    aims: Aims
+    generator: torch.Generator
     now: Tensor  # (n, *shape)
     drive: Tensor  # (n,) there
     best: Tensor  # (n, *shape): the nearest input inside, so far
     fewest: Tensor  # (n,): units changed in it; more than are allowed where there is none
     blind: Tensor  # (n,) bool: the gradient did not help, or there is none
     stuck: Tensor  # (n,) bool: nothing did
+    back: Tensor | None = None  # (n,) bool: rows of which units are still taken back; None: units are still laid over
 
 
 @dataclass(frozen=True)
 class Reach:
-    """beam: units tried alone in every step. limit: units that may change at most. spent: is it time to end?"""
+    """beam: units tried alone in every round. limit: units that may change at most."""
 
     neurons: Neurons
     units: Units
     beam: int
     limit: int
-    generator: torch.Generator
-    spent: Callable[[], bool]
     watch: Callable[[Tensor, Tensor, Tensor], None] | None = None  # sees inputs, their seeds' places, and the values of all neurons
 
     @property
@@ -99,30 +100,31 @@ class Reach:
         """How many aims memory holds at once."""
         return max(1, ELEMENTS // (2 * DRAWS * self.units.place.numel()))
 
-    def __call__(self, aims: Aims) -> tuple[Tensor, Tensor]:
-        """-> (n,) bool, (n, *shape): which aims were reached, and the inputs that do."""
-        none = torch.zeros_like(aims.neuron, dtype=torch.bool)
-        drive = self.neurons.at(aims.seed, aims.neuron)[1]
-        far = torch.full_like(aims.neuron, self.limit + 1)
-        walk = _Walk(aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
-        live = torch.arange(len(far), device=far.device)
-        while len(live) and not self.spent():
+    def begin(self, aims: Aims, seed: int) -> Walk:
+        none, far = torch.zeros_like(aims.neuron, dtype=torch.bool), torch.full_like(aims.neuron, self.limit + 1)
+        drive, generator = self.neurons.at(aims.seed, aims.neuron)[1], torch.Generator().manual_seed(seed)
+        return Walk(aims, generator, aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
+
+    def advance(self, walk: Walk) -> bool:
+        """One round further; True: it is over, and `best` is near wherever `fewest` is at most the limit."""
+        if walk.back is None:
+            size = self.units.changed(walk.now, walk.aims.seed).sum(1)
+            live = ((size + 1 < walk.fewest) & ~walk.stuck).nonzero().flatten()
             for rows in (live[~walk.blind[live]], live[walk.blind[live]]):
                 if len(rows):
-                    self._advance(take(aims, rows), walk, rows)
-            size = self.units.changed(walk.now, aims.seed).sum(1)
-            live = live[((size + 1 < walk.fewest) & ~walk.stuck)[live]]
-        found = walk.fewest <= self.limit
-        if bool(found.any()):
-            walk.best[found] = self._pruned(take(aims, found), walk.best[found])
-        return found, walk.best
+                    self._lay(take(walk.aims, rows), walk, rows)
+            if not len(live):
+                walk.back = walk.fewest <= self.limit
+        else:
+            self._take_back(walk, walk.back)
+        return walk.back is not None and not bool(walk.back.any())
 
     # ---- laying over
 
-    def _advance(self, aims: Aims, walk: _Walk, rows: Tensor) -> None:
+    def _lay(self, aims: Aims, walk: Walk, rows: Tensor) -> None:
         """Try moves for some rows, all blind or none; keep the smallest that gets inside, go on from the one that comes closest."""
         here, drive, blind = walk.now[rows], walk.drive[rows], bool(walk.blind[rows[0]])
-        corner, score = self._drawn(aims, here, drive) if blind else self._uphill(aims, here, drive)
+        corner, score = self._drawn(aims, here, drive, walk.generator) if blind else self._uphill(aims, here, drive)
         masks, sizes = self._moves(score)
         tried = torch.where(self.units.elements(masks), corner[:, None], here[:, None])
         value, drives = self._ask(aims, tried)
@@ -155,11 +157,11 @@ class Reach:
         corner = torch.where(gradient > 0, self.units.high, self.units.low)
         return corner, self.units.totals(gradient * (corner - here))
 
-    def _drawn(self, aims: Aims, here: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
+    def _drawn(self, aims: Aims, here: Tensor, drive: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The same without a gradient: some units drawn, each tried at a random corner and at the opposite one."""
         many, none = min(DRAWS, self.units.count), torch.zeros(len(here), self.units.count, device=here.device, dtype=here.dtype)
-        unit = torch.rand(none.shape, generator=self.generator).argsort(1)[:, :many].to(here.device)
-        bits = (torch.rand(here.shape, generator=self.generator) < 0.5).to(here.device)
+        unit = torch.rand(none.shape, generator=generator).argsort(1)[:, :many].to(here.device)
+        bits = (torch.rand(here.shape, generator=generator) < 0.5).to(here.device)
         corners = [torch.where(high, self.units.high, self.units.low) for high in (bits, ~bits)]
         alone = self.units.elements(one_hot(unit, self.units.count).bool())
         asked = [self._ask(aims, torch.where(alone, corner[:, None], here[:, None]))[1] for corner in corners]
@@ -211,15 +213,12 @@ class Reach:
 
     # ---- taking back
 
-    def _pruned(self, aims: Aims, x: Tensor) -> Tensor:
+    def _take_back(self, walk: Walk, back: Tensor) -> None:
         """Units go back to the seed, those first that matter least, several at once where the value stays inside."""
-        x, going = x.clone(), torch.ones(len(x), dtype=torch.bool, device=x.device)
-        while bool(going.any()) and not self.spent():
-            score = self._spare(aims, x, going)
-            going &= (score > 0).any(1)
-            if bool(going.any()):
-                x[going] = self._taken_back(take(aims, going), x[going], score[going])
-        return x
+        score = self._spare(walk.aims, walk.best, back)
+        back &= (score > 0).any(1)
+        if bool(back.any()):
+            walk.best[back] = self._taken_back(take(walk.aims, back), walk.best[back], score[back])
 
     def _spare(self, aims: Aims, x: Tensor, going: Tensor) -> Tensor:
         """-> (n, units): positive for changed units that could go back alone, the more the better inside the value stays."""

@@ -5,6 +5,7 @@ from firing, and a search needs to know how far. So every neuron has a *value*, 
 where the layer does not clip it, and what goes on falling or rising behind it where the layer does.
 """
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,8 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
+from holdfast.network.adapter import Adapter
+from holdfast.network.fingerprint import joined, of_text
 from holdfast.network.trace import as_plain_module, where
 
 Per = Literal["element", "channel"]
@@ -69,7 +72,11 @@ class _Tap:
 
 @dataclass(frozen=True, eq=False)
 class Neurons:
-    """All neurons of some layers, in one row of numbers: those of the first layer, then those of the second, and so on."""
+    """All neurons of some layers, in one row of numbers: those of the first layer, then those of the second, and so on.
+
+    net  the user's network cut behind these layers: it answers with the values of the neurons, so that questions are asked of it as of
+         any other, and counts what it is asked.
+    """
 
     net: Network
     layers: tuple[Layer, ...]
@@ -103,7 +110,11 @@ class Neurons:
         weight = x[0].numel() + sum(4 * math.prod(tap.item) for tap in taps.values())
         found = tuple(tap.layer for tap in taps.values())
         cudnn = not any(_operator(node) in RECURRENT for node in graph.graph.nodes)
-        return Neurons(net, found, notes, True, _reader(module, taps), weight, cudnn)
+        cut = copy.copy(net)
+        cut.module, cut.token_model, cut.queries = Adapter(_Values(module, taps, cudnn)).eval(), None, 0
+        cut._programs, cut._twins, cut._memory = {}, {}, {}
+        cut.fingerprint = joined(net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)])))
+        return Neurons(cut, found, notes, True, _reader(module, taps), weight, cudnn)
 
     def read(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(n, *shape) -> values and drives of all neurons, (part of n, neurons) each; every row counts as one query."""
@@ -148,6 +159,19 @@ def _outputs(net: Network, x: Tensor, note: str) -> Neurons:
         return outputs, outputs
 
     return Neurons(net, (Layer("outputs", "outputs", (count,)),), (note,), net.differentiable, read, count + x[0].numel())
+
+
+class _Values(nn.Module):
+    """(n, *shape) -> (n, neurons)."""
+
+    def __init__(self, module: nn.Module, taps: "dict[int, _Tap]", cudnn: bool) -> None:
+        super().__init__()
+        self.module, self.taps, self.cudnn = module, taps, cudnn
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.backends.cudnn.flags(enabled=self.cudnn, allow_tf32=False) if x.is_cuda else contextlib.nullcontext():
+            pairs = self.module(x)
+        return torch.cat([tap.read(pairs[place], len(x))[0] for place, tap in self.taps.items()], dim=1)
 
 
 def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

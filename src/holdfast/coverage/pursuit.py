@@ -1,176 +1,185 @@
-"""The pursuit of uncovered items: the nearest to the seeds first, many at once, and everything that an input covers is counted."""
+"""The pursuit of uncovered items: the nearest to the seeds first, many at once, and everything that an input covers is counted.
 
-from dataclasses import dataclass, field, replace
+Items are worked on in blocks, and a block is told of when all of it is done. What is left is then all that a search needs to go on: which
+block comes next, and the random numbers that it draws, depend on nothing else.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from holdfast.coverage.activate import Aims, Reach
-from holdfast.coverage.criteria import Items
-from holdfast.coverage.neurons import Neurons
+from holdfast import clock
+from holdfast.coverage.activate import Aims, Reach, Units, Walk
+from holdfast.coverage.question import Uncovered
+from holdfast.method import Claims, Method
+from holdfast.problem import Problem
+from holdfast.result import Setting, Traits
 
 NEAR = 32  # units changed at most in an input that is kept because it happens to cover another item than it was tried for
-AIM = 1.5  # margins inside the interval, so that what is reached is inside by one in any batch
+AIM, SURE = 0.5, 0.25  # margins further inside than what is claimed: where a search aims, and what it counts as covered
+SHARE = 2**12  # network evaluations of a step
+MADE = "made"  # beside a record: the place of the seed that its test was made from, and the item that it was made for
+
+
+@dataclass(eq=False)
+class Hunt:
+    """The items (n,) of a problem, and the block that is in work."""
+
+    done: Tensor  # (n,) bool
+    made: Tensor  # (n, 2): see MADE; NaN where there is no test
+    fewest: Tensor  # (n,): units changed in the nearest test known
+    seed: int
+    tests: int  # found so far
+    block: Tensor  # places of the items in work
+    attempt: int = 0
+    aimed: Tensor | None = None  # those of the block that the walk is for
+    walk: Walk | None = None
+    hits: list["Hit"] = field(default_factory=list)  # of the block
+    lucky: Tensor | None = None  # (n, *shape): inputs that were tried for another item
+    fresh: Tensor | None = None  # (n,) bool: those not told of yet
 
 
 @dataclass(frozen=True, eq=False)
-class Test:
-    """One test found; items by their place among the open ones."""
+class Hit:
+    """An input that reaches what it was made for."""
 
     x: Tensor
-    seed: int
-    item: int
-    covers: Tensor
+    seed: int  # its place
+    item: int  # the place of what it was made for
+    covers: Tensor  # (n,) bool
+    changed: int  # units
 
 
-@dataclass(eq=False)
-class Seen:
-    """Inputs that were tried for one item and cover another: the nearest for each open item."""
+@dataclass(frozen=True)
+class Pursuit(Method[Hunt]):
+    """beam: units tried alone in each round. block: items worked on at once. changes, tests: at most so many.
 
-    place: Tensor  # (open,): where it stands below, -1 for none
-    changes: Tensor  # (open,): units changed in it; more than NEAR for none
-    x: Tensor  # (kept, *shape)
-    seed: Tensor  # (kept,)
+    hurried  time may run out before an item's turn comes, so what is tried for one item is looked at for all.
+    known    tests that an earlier part of the run found.
+    """
 
-    def keep(self, item: Tensor, changes: Tensor, row: Tensor, x: Tensor, seed: Tensor) -> None:
-        """For some items the rows of x that cover them."""
-        used, at = row.unique(return_inverse=True)
-        self.place[item], self.changes[item] = at + len(self.x), changes
-        self.x, self.seed = torch.cat([self.x, x[used]]), torch.cat([self.seed, seed[used]])
+    finds: ClassVar[str] = "witnesses"
+    help: ClassVar[str] = "inputs near given ones that bring a neuron where none of those did"
+    traits: ClassVar[Traits] = Traits(glass=True)
 
-    def forget(self, item: Tensor) -> None:
-        """These items, and inputs that no other one needs."""
-        self.place[item], self.changes[item] = -1, NEAR + 1
-        used, at = self.place[self.place >= 0].unique(return_inverse=True)
-        self.place[self.place >= 0] = at
-        self.x, self.seed = self.x[used], self.seed[used]
+    beam: int = 16
+    block: int = 32
+    changes: int | None = None
+    tests: int | None = None
+    hurried: bool = False
+    known: int = 0
 
+    def settings(self) -> dict[str, Setting]:
+        return {name: value for name, value in super().settings().items() if name != "known"}
 
-@dataclass(eq=False)
-class Search:
-    """The items that no seed covers, and what has become of them."""
+    def obstacle(self, problem: Problem) -> str | None:
+        return None if isinstance(problem, Uncovered) else "tests are made for neurons: 'holdfast testgen'"
 
-    reach: Reach
-    wanted: Items
-    seeds: Tensor
-    before: Tensor  # (neurons, kinds) bool: covered by the seeds
-    place: Tensor  # (neurons, kinds): the place of an item among the open ones, -1 if it is none of them
-    neuron: Tensor  # (open,)
-    kind: Tensor  # (open,)
-    lower: Tensor  # (open,): what is aimed at
-    upper: Tensor  # (open,)
-    nearest: Tensor  # (tries, open): seeds, the nearest first
-    order: Tensor  # (open,): the nearest items first
-    tried: Tensor  # (open,): seeds tried so far
-    reached: Tensor  # (open,) bool
-    seen: Seen
-    found: list[Test] = field(default_factory=list)
+    def start(self, problem: Problem, seed: int) -> Hunt:
+        none = torch.zeros(len(problem), dtype=torch.bool, device=problem.region.centre.device)
+        made = torch.full((len(problem), 2), torch.nan, dtype=torch.float64)
+        hunt = Hunt(none, made, torch.full_like(none, torch.inf, dtype=torch.float64), seed, self.known, none.nonzero().flatten())
+        return self._turned(Uncovered.of(problem), hunt)
 
-    @staticmethod
-    def begin(reach: Reach, wanted: Items, seeds: Tensor, tries: int, hurried: bool) -> "Search":
-        """hurried: time may run out, so what is tried for one item is looked at for all."""
-        before = torch.stack([wanted.covered(values) for values, _ in reach.neurons.read(seeds)]).any(0)
-        neuron, kind = (wanted.exist & ~before).nonzero(as_tuple=True)
-        place = torch.full_like(before, -1, dtype=torch.int64)
-        place[neuron, kind] = torch.arange(len(neuron), device=neuron.device)
-        lower, upper = (end[neuron, kind] for end in wanted.within(AIM))
-        nearest, gap = _nearest(reach.neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
-        order, none = gap.argsort(stable=True), torch.zeros_like(neuron)
-        seen = Seen(none - 1, none + NEAR + 1, seeds[:0], none[:0])
-        begun = Search(reach, wanted, seeds, before, place, neuron, kind, lower, upper, nearest, order, none, none.bool(), seen)
-        begun.reach = replace(reach, watch=begun.watch if hurried else None)
-        return begun
+    def told(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
+        state.fewest = torch.minimum(state.fewest, upper + 1)  # a radius is one less than the changes that break it
+        return state
 
-    @property
-    def items(self) -> int:
-        return int(self.wanted.exist.sum())
+    def step(self, problem: Problem, state: Hunt) -> tuple[Hunt | None, Claims]:
+        """A bounded share of a block; what the block found is told at its end."""
+        asked, before = Uncovered.of(problem), problem.network.queries
+        reach = self._reach(asked, state)
+        while len(state.block):
+            if state.walk is None:
+                self._aim(asked, state, reach)
+            if state.walk is None:
+                self._settle(asked, state)
+                break
+            if reach.advance(state.walk):
+                self._gather(asked, state, reach)
+            if clock.passed() or problem.network.queries - before >= SHARE:
+                break
+        claims = Claims(witness=state.lucky, found=state.fresh, done=state.done, aside={MADE: state.made})
+        state.lucky, state.fresh = None, None
+        return (state if len(state.block) else None), claims
 
-    @property
-    def covered(self) -> int:
-        return int(self.before.sum()) + int(self.reached.sum())
+    # ---- what comes next
 
-    def waiting(self) -> bool:
-        return bool((~self.reached & (self.tried < len(self.nearest))).any())
+    def _turned(self, problem: Uncovered, state: Hunt) -> Hunt:
+        """To the next block: the first that wait."""
+        enough = self.tests is not None and state.tests >= self.tests
+        waits = (~state.done).nonzero().flatten()[: 0 if enough else min(self.block, self._reach(problem, state).rows)]
+        state.block, state.attempt, state.aimed, state.walk, state.hits = waits, 0, None, None, []
+        return state
 
-    def step(self, batch: int, count: int | None) -> None:
-        """Work on the nearest items that wait, those tried least before the others."""
-        waits = self.order[(~self.reached & (self.tried < len(self.nearest)))[self.order]]
-        chosen = waits[self.tried[waits].argsort(stable=True)][: min(batch, self.reach.rows)]
-        start = self.nearest[self.tried[chosen], chosen]
-        hit, x = self.reach(Aims(start, self.seeds[start], self.neuron[chosen], self.lower[chosen], self.upper[chosen]))
-        self.tried[chosen] += 1
-        if bool(hit.any()):
-            self._keep(x[hit], start[hit], chosen[hit], count)
+    def _reach(self, problem: Uncovered, state: Hunt) -> Reach:
+        units = Units.of(problem.near)
 
-    def finish(self, count: int | None) -> None:
-        """Where time is over before an item's turn came, an input that was tried for another one and covers it will do."""
-        item = (~self.reached & (self.seen.place >= 0)).nonzero().flatten()
-        if len(item):
-            at = self.seen.place[item]
-            self._keep(self.seen.x[at], self.seen.seed[at], item, count)
+        def watch(x: Tensor, place: Tensor, values: Tensor) -> None:
+            self._watch(problem, state, units, x, place, values)
 
-    def watch(self, x: Tensor, start: Tensor, values: Tensor) -> None:
-        """Inputs (n, *shape) that are tried, the places of their seeds, the values (n, neurons) of all neurons."""
-        item = (~self.reached).nonzero().flatten()
-        value = values[:, self.neuron[item]]
-        inside = (value >= self.lower[item]) & (value < self.upper[item])
+        limit = min(self.changes or units.count, units.count)
+        return Reach(problem.read, units, self.beam, limit, watch if self.hurried else None)
+
+    def _aim(self, problem: Uncovered, state: Hunt, reach: Reach) -> None:
+        """The next attempt: what the block has not reached, each from its next seed."""
+        reached = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)]).any(0)
+        state.aimed = rows = state.block[~reached[state.block]]
+        if len(rows) and state.attempt < problem.nearest.shape[1]:
+            place, ends = problem.nearest[rows, state.attempt], (end[rows].to(problem.seeds) for end in problem.outside.within(AIM))
+            drawn = (state.seed * 2**20 + problem.keys[int(state.block[0])].index) * 8 + state.attempt
+            state.walk = reach.begin(Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), drawn % 2**63)
+
+    # ---- what was found
+
+    def _gather(self, problem: Uncovered, state: Hunt, reach: Reach) -> None:
+        """The end of an attempt. What does not cover its aim in this batch too is let go."""
+        assert state.walk is not None
+        assert state.aimed is not None
+        hit = state.walk.fewest <= reach.limit
+        x, place, item = state.walk.best[hit], state.walk.aims.place[hit], state.aimed[hit]
+        if len(x):
+            covers = torch.cat([problem.covered(values, SURE) for values, _ in problem.read.read(x)])
+            changed = reach.units.changed(x, problem.seeds[place]).sum(1)
+            every = zip(x, place.tolist(), item.tolist(), covers, changed.tolist(), strict=True)
+            state.hits += [found for found in (Hit(*one) for one in every) if bool(found.covers[found.item])]
+        state.walk, state.attempt = None, state.attempt + 1
+
+    def _settle(self, problem: Uncovered, state: Hunt) -> None:
+        """Of the inputs that the block found those that cover something new, the most first."""
+        while state.hits and (self.tests is None or state.tests < self.tests):
+            fresh = [int((hit.covers & ~state.done).sum()) for hit in state.hits]
+            best = state.hits[fresh.index(max(fresh))]
+            mine = best.covers & ~state.done
+            if not bool(mine.any()):
+                break
+            self._offer(problem, state, mine & (best.changed < state.fewest), best.x, best.changed)
+            state.made[mine.cpu()] = torch.tensor([float(best.seed), float(problem.keys[best.item].index)], dtype=torch.float64)
+            state.done = state.done | mine
+            state.tests += 1
+        state.done[state.block] = True
+        self._turned(problem, state)
+
+    def _offer(self, problem: Problem, state: Hunt, rows: Tensor, x: Tensor, changed: Tensor | int) -> None:
+        """Inputs for some rows, to be told of at the end of the step."""
+        if state.lucky is None or state.fresh is None:
+            state.lucky, state.fresh = problem.region.centre.clone(), torch.zeros_like(state.done)
+        state.lucky[rows], state.fresh = x, state.fresh | rows
+        state.fewest[rows] = float(changed) if isinstance(changed, int) else changed.double()
+
+    def _watch(self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor) -> None:
+        """Inputs (m, *shape) that are tried, the places of their seeds, the values (m, neurons) of all neurons."""
+        inside = problem.covered(values, AIM) & ~state.done
         rows = inside.any(1).nonzero().flatten()
         if not len(rows):
             return
-        changes = self.reach.units.changed(x[rows], self.seeds[start[rows]]).sum(1)
+        changes = units.changed(x[rows], problem.seeds[place[rows]]).sum(1)
         fewest, row = torch.where(inside[rows], changes[:, None], NEAR + 1).min(0)
-        nearer = (fewest < self.seen.changes[item]) & (fewest <= self.reach.limit)
+        nearer = (fewest < state.fewest) & (fewest <= min(NEAR, self.changes or NEAR))
         if bool(nearer.any()):
-            self.seen.keep(item[nearer], fewest[nearer], row[nearer], x[rows], start[rows])
-
-    def _keep(self, x: Tensor, start: Tensor, item: Tensor, count: int | None) -> None:
-        """Of new inputs those that cover something new, the most first."""
-        row, open_item = self._covers(x).unbind(1)
-        sure = torch.bincount(row[open_item == item[row]], minlength=len(x)) > 0  # covers what it was made for, in this batch too
-        row, open_item = row[sure[row]], open_item[sure[row]]
-        while count is None or len(self.found) < count:
-            fresh = torch.bincount(row[~self.reached[open_item]], minlength=len(x))
-            best = int(fresh.argmax())
-            if not int(fresh[best]):
-                break
-            mine = open_item[row == best]
-            self.found.append(Test(x[best], int(start[best]), int(item[best]), mine))
-            self.reached[mine] = True
-        self.seen.forget(self.reached.nonzero().flatten())
-
-    def _covers(self, x: Tensor) -> Tensor:
-        """(n, *shape) -> (pairs, 2): a row, and an open item that it covers."""
-        found, done = [], 0
-        for values, _ in self.reach.neurons.read(x):
-            row, neuron, kind = self.wanted.firmly(values).unbind(1)
-            place = self.place[neuron, kind]
-            found.append(torch.stack([row + done, place], dim=1)[place >= 0])
-            done += len(values)
-        return torch.cat(found)
-
-
-def _nearest(neurons: Neurons, wanted: Items, seeds: Tensor, neuron: Tensor, kind: Tensor, tries: int) -> tuple[Tensor, Tensor]:
-    """-> (tries, open) the seeds whose drive comes nearest to each item, (open,) how near the nearest comes, in the layer's scale."""
-    lower, upper, scale = wanted.lower[neuron, kind], wanted.upper[neuron, kind], wanted.scale[neuron]
-    gaps, rows, done = torch.empty(0, len(neuron)).to(lower), torch.empty(0, len(neuron), dtype=torch.int64, device=lower.device), 0
-    for _, drives in neurons.read(seeds):
-        drive = drives[:, neuron]
-        here = torch.arange(done, done + len(drive), device=lower.device)[:, None].expand_as(drive)
-        gaps, rows = torch.cat([gaps, torch.maximum(lower - drive, drive - upper)]), torch.cat([rows, here])
-        gaps, best = gaps.topk(min(tries, len(gaps)), dim=0, largest=False)
-        rows, done = rows.gather(0, best), done + len(drive)
-    return rows, gaps[0] / scale.clamp_min(torch.finfo(scale.dtype).tiny)
-
-
-def needed(found: list[Test], open_items: int) -> list[Test]:
-    """Without tests whose every item another test covers; those that cover least go first."""
-    if not found:
-        return []
-    times = torch.bincount(torch.cat([test.covers for test in found]), minlength=open_items)
-    kept = set(range(len(found)))
-    for place in sorted(kept, key=lambda p: len(found[p].covers)):
-        covers = found[place].covers
-        if bool((times[covers] > 1).all()):
-            times[covers] -= 1
-            kept.remove(place)
-    return [found[place] for place in sorted(kept)]
+            chosen = rows[row[nearer]]
+            self._offer(problem, state, nearer, x[chosen], fewest[nearer])
+            own = [float(problem.keys[i].index) for i in nearer.nonzero().flatten().tolist()]
+            state.made[nearer.cpu()] = torch.stack([place[chosen].cpu().double(), torch.tensor(own, dtype=torch.float64)], 1)

@@ -7,24 +7,27 @@ cover, go on. (Its equation 15 is printed the wrong way round: it is the new inp
 # ruff: noqa: PT028 - testgen is no test, whatever its name
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from holdfast.coverage.activate import Reach, Units
-from holdfast.coverage.criteria import Criterion, check, items
+from holdfast.coverage.activate import Units
+from holdfast.coverage.criteria import Criterion, Items, check, items
 from holdfast.coverage.neurons import Neurons, Per
-from holdfast.coverage.pursuit import Search, Test, needed
+from holdfast.coverage.pursuit import MADE, Pursuit
+from holdfast.coverage.question import Near, Outside, Seeds, Uncovered
 from holdfast.errors import BadInput
 from holdfast.network import Network
+from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.region import Sparse
 from holdfast.region.base import check_centre
 from holdfast.region.units import Unit, unit_axes
-from holdfast.solver import Stop
+from holdfast.result import Key, Record
+from holdfast.solver import Progress, Stop, solve
 
 Status = Literal["finished", "stopped", "interrupted"]
 
@@ -80,14 +83,185 @@ class Tests:
         return self.total.after / max(1, self.total.items)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a search has come."""
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """What was asked of a network: the items of a criterion, those that the seeds cover, and the problem that the others are."""
 
-    covered: int
-    items: int
-    tests: int
-    seconds: float
+    net: Network
+    neurons: Neurons
+    wanted: Items
+    seeds: Tensor
+    labels: Tensor | None
+    before: Tensor  # (neurons, kinds) bool: covered by the seeds
+    neuron: Tensor  # (open,): the items that are not, in their order
+    kind: Tensor  # (open,)
+    order: Tensor  # (open,): the nearest to the seeds first
+    problems: list[Problem]  # one, or none where nothing is open
+    units: Units
+    notes: tuple[str, ...]
+    began: float
+    asked: int  # network evaluations before
+
+    def __len__(self) -> int:
+        return len(self.neuron)
+
+    def names(self) -> list[str]:
+        """What every open item is, for people."""
+        kinds = {"neuron": ["fires"], "boundary": ["below its range", "above its range"]}
+        _, layer, neuron, kind = self._named([torch.arange(len(self))]).T.tolist()
+        told = kinds.get(self.wanted.criterion) or [f"in section {k}" for k in range(self.wanted.lower.shape[1])]
+        return [f"{self.neurons.layers[at].name}, neuron {n}: {told[k]}" for at, n, k in zip(layer, neuron, kind, strict=True)]
+
+    def tests(self, records: Sequence[Record], made: Mapping[Key, Tensor], most: int | None = None) -> Tests:
+        """The inputs that the records show, with everything that belongs to them; the network itself says their classes.
+
+        made  beside the records: what each test was made from and for.
+        """
+        found = self._needed(self._distinct(records, made))[:most]
+        x = torch.stack([test.x for test in found]).to(self.seeds) if found else self.seeds[:0]
+        start = torch.tensor([test.seed for test in found], dtype=torch.int64, device=self.seeds.device)
+        said = self.net(self.seeds).argmax(-1)
+        new = self.net(x).argmax(-1) if found else start
+        right = said if self.labels is None else self.labels
+        layers = self._coverage(found)
+        total = Coverage("all", *(sum(getattr(layer, what) for layer in layers) for what in ("neurons", "items", "before", "after")))
+        enough = most is not None and len(found) >= most and total.after < total.items
+        ends = {record.status for record in records}
+        status: Status = "interrupted" if "interrupted" in ends else "stopped" if "stopped" in ends or enough else "finished"
+        return Tests(
+            x=x.cpu(),
+            seed=start.cpu(),
+            changed=self.units.changed(x, self.seeds[start]).sum(1).cpu(),
+            target=self._named([torch.tensor([test.item]) for test in found])[:, 1:],
+            covers=self._named([test.covers for test in found]),
+            seed_class=said[start].cpu(),
+            new_class=new.cpu(),
+            adversarial=((said == right)[start] & (new != right[start])).cpu(),
+            total=total,
+            layers=layers,
+            criterion=self.wanted.criterion,
+            queries=self.net.queries - self.asked + (0 if self.neurons.net is self.net else self.neurons.net.queries),
+            seconds=time.monotonic() - self.began,
+            status=status,
+            notes=self.notes,
+        )
+
+    def _distinct(self, records: Sequence[Record], made: Mapping[Key, Tensor]) -> "list[_Test]":
+        """Every input among the witnesses once, those first that were made for the nearest items."""
+        shown = {r.key.index: r.bracket.upper.evidence.witness for r in records}
+        rank = self.order.argsort().tolist()
+        items: dict[bytes, list[int]] = {}
+        for item in sorted((i for i, witness in shown.items() if witness is not None), key=rank.__getitem__):
+            witness = shown[item]
+            assert witness is not None
+            items.setdefault(witness.numpy().tobytes(), []).append(item)
+        tests = []
+        for group in items.values():
+            x = shown[group[0]]
+            assert x is not None
+            known = made.get(Key(group[0]))
+            seed, item = (int(part) for part in known.tolist()) if known is not None else (-1, group[0])
+            changed = self.units.changed(x.to(self.seeds).expand_as(self.seeds), self.seeds).sum(1)
+            nearest = seed if seed >= 0 and bool(changed[seed] == changed.min()) else int(changed.argmin())
+            tests.append(_Test(x, nearest, item if item in group else group[0]))
+        tests.sort(key=lambda test: rank[test.item])
+        return [replace(test, covers=covers) for test, covers in zip(tests, self._covers([test.x for test in tests]), strict=True)]
+
+    def _covers(self, x: list[Tensor]) -> list[Tensor]:
+        """For each input the open items that it covers for certain."""
+        place = torch.full_like(self.before, -1, dtype=torch.int64)
+        place[self.neuron, self.kind] = torch.arange(len(self), device=place.device)
+        found = []
+        for values, _ in self.neurons.read(torch.stack(x)) if x else ():
+            row, neuron, kind = self.wanted.firmly(values).unbind(1)
+            pairs = torch.stack([row, place[neuron, kind]], 1).cpu()
+            pairs = pairs[pairs[:, 1] >= 0]
+            item = pairs[(pairs[:, 0] * len(self) + pairs[:, 1]).argsort(), 1]
+            found += item.split(pairs[:, 0].bincount(minlength=len(values)).tolist())
+        return found
+
+    def _needed(self, tests: "list[_Test]") -> "list[_Test]":
+        """Without tests whose every item another test covers; those that cover least go first."""
+        times = torch.bincount(torch.cat([torch.empty(0, dtype=torch.int64), *(test.covers for test in tests)]), minlength=len(self))
+        kept = set(range(len(tests)))
+        for place in sorted(kept, key=lambda p: len(tests[p].covers)):
+            covers = tests[place].covers
+            if bool((times[covers] > 1).all()):
+                times[covers] -= 1
+                kept.remove(place)
+        return [tests[place] for place in sorted(kept)]
+
+    def _named(self, open_items: list[Tensor]) -> Tensor:
+        """Open items for each test -> (pairs, 4): the test, and the item's layer, neuron in that layer and kind."""
+        sizes = torch.tensor([len(some) for some in open_items], dtype=torch.int64)
+        item = torch.cat([torch.empty(0, dtype=torch.int64), *open_items])
+        neuron, kind = self.neuron.cpu()[item], self.kind.cpu()[item]
+        ends = torch.tensor([0, *(layer.neurons for layer in self.neurons.layers)]).cumsum(0)
+        layer = torch.searchsorted(ends, neuron, right=True) - 1
+        return torch.stack([torch.arange(len(sizes)).repeat_interleave(sizes), layer, neuron - ends[layer], kind], dim=1)
+
+    def _coverage(self, found: "list[_Test]") -> tuple[Coverage, ...]:
+        """Layer by layer."""
+        after, layers = self.before.clone(), self.neurons.layers
+        for test in found:
+            after[self.neuron[test.covers], self.kind[test.covers]] = True
+        parts = torch.stack([self.wanted.exist, self.before, after]).sum(-1).split([layer.neurons for layer in layers], dim=1)
+        return tuple(Coverage(layer.name, layer.neurons, *part.sum(1).tolist()) for layer, part in zip(layers, parts, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Test:
+    """One test; items by their place among the open ones."""
+
+    x: Tensor
+    seed: int
+    item: int
+    covers: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+
+def suite_of(
+    net: Network,
+    x: Tensor,
+    criterion: Criterion,
+    *,
+    y: Tensor | Sequence[int] | None = None,
+    train: Tensor | None = None,
+    layers: Sequence[str] | None = None,
+    per: Per = "element",
+    threshold: float = 0.0,
+    sections: int = 10,
+    unit: Unit | None = None,
+    tries: int = 3,
+) -> Suite:
+    """Everything read and checked. Options as in `testgen`."""
+    began, asked = time.monotonic(), net.queries
+    check(criterion, threshold, sections)
+    if per not in get_args(Per):
+        raise BadInput(f"per {per!r} is unknown; there are {', '.join(get_args(Per))}.")
+    if tries < 1:
+        raise BadInput(f"tries must be at least 1, got {tries}.")
+    seeds, labels = _seeds(net, x, y)
+    units = Units.of(_region(net, seeds, unit))
+    data = seeds if train is None else _training(net, train, seeds)
+    neurons = Neurons.of(net, seeds, layers, per)
+    wanted, notes = items(neurons, data, criterion, threshold=threshold, sections=sections)
+    before = torch.stack([wanted.covered(values) for values, _ in neurons.read(seeds)]).any(0)
+    neuron, kind = (wanted.exist & ~before).nonzero(as_tuple=True)
+    nearest, gap = _nearest(neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
+    order = gap.argsort(stable=True)
+    problems: list[Problem] = []
+    if len(neuron):
+        at, which, first = neuron[order], kind[order], nearest.T[order]
+        region = Near(
+            seeds[first[:, 0]], torch.zeros(len(at)), net.domain, unit_axes(seeds.shape[1:], unit), seeds=Seeds(seeds), nearest=first
+        )
+        lower, upper = (end[at, which].double() for end in wanted.within(1))
+        keys = tuple(Key(place) for place in order.tolist())
+        problems = [
+            Uncovered(neurons.net, region, Outside(at, lower, upper, wanted.margin[at, which].double()), "radius", keys, neurons=neurons)
+        ]
+    told = (*neurons.notes, *notes)
+    return Suite(net, neurons, wanted, seeds, labels, before, neuron, kind, order, problems, units, told, began, asked)
 
 
 def testgen(
@@ -122,62 +296,37 @@ def testgen(
     unit       what counts as one change: a "pixel" (all channels of it), a "frame", a "number"; default: pixels for images, else numbers.
     changes    at most so many changed units in a test. tests: at most so many tests.
     tries      seeds tried for an item, the nearest first. beam: units tried alone in each step. batch: items worked on at once.
-    stop       seconds for the whole call; queries for each seed. What was tried by then and covers something goes in as it is, so nearer
-               tests may exist. Ctrl-C ends the search too, and what was found is returned.
+    stop       seconds for the whole call; queries for each item that x does not cover. What was tried by then and covers something goes
+               in as it is, so nearer tests may exist. Ctrl-C ends the search too, and what was found is returned.
 
     What is not reached stays uncovered and is counted. Whether a test still shows what its seed showed is for people to say, and the
     easier the fewer units changed.
     """
-    began, asked = time.monotonic(), net.queries
     stop = stop or Stop()
-    check_options(criterion, per, threshold, sections, stop, changes=changes, tests=tests, tries=tries, beam=beam, batch=batch)
-    seeds, labels = _seeds(net, x, y)
-    units = Units.of(_region(net, seeds, unit))
-    data = seeds if train is None else _training(net, train, seeds)
-    neurons = Neurons.of(net, seeds, layers, per)
-    wanted, notes = items(neurons, data, criterion, threshold=threshold, sections=sections)
-
-    def spent() -> bool:
-        late = stop.seconds is not None and time.monotonic() - began >= stop.seconds
-        return late or (stop.queries is not None and net.queries - asked >= stop.queries * len(seeds))
-
-    reach = Reach(neurons, units, beam, min(changes or units.count, units.count), torch.Generator().manual_seed(seed), spent)
-    search = Search.begin(reach, wanted, seeds, tries, hurried=stop.seconds is not None or stop.queries is not None)
-    interrupted = False
-    try:
-        while search.waiting() and not spent() and (tests is None or len(search.found) < tests):
-            search.step(batch, tests)
-            if progress:
-                progress(Progress(search.covered, search.items, len(search.found), time.monotonic() - began))
-        search.finish(tests)
-    except KeyboardInterrupt:
-        interrupted = True
-    answer = _tests(search, net, labels, needed(search.found, len(search.reached)))
-    return replace(
-        answer,
-        status="interrupted" if interrupted else "stopped" if search.waiting() else "finished",
-        notes=(*neurons.notes, *notes),
-        queries=net.queries - asked,
-        seconds=time.monotonic() - began,
+    method = pursuit(stop, changes=changes, tests=tests, beam=beam, block=batch)
+    suite = suite_of(
+        net, x, criterion, y=y, train=train, layers=layers, per=per, threshold=threshold, sections=sections, unit=unit, tries=tries
     )
+    records = solve(suite.problems, [method], stop, seed=seed, batch=max(1, len(suite)), progress=progress)
+    found = suite.tests(records, {record.key: record.aside[MADE] for record in records if MADE in record.aside}, tests)
+    net.queries = suite.asked + found.queries  # its cut version was asked on its behalf
+    return found
 
 
 testgen.__test__ = False  # type: ignore[attr-defined]  # for pytest, as above
 
 
-# ---- what was given
-
-
-def check_options(criterion: str, per: str, threshold: float, sections: int, stop: Stop, **counts: int | None) -> None:
-    """Raise where an option has no meaning, before anything is asked."""
-    check(criterion, threshold, sections)
-    if per not in get_args(Per):
-        raise BadInput(f"per {per!r} is unknown; there are {', '.join(get_args(Per))}.")
-    for name, value in counts.items():
+def pursuit(stop: Stop, *, changes: int | None, tests: int | None, beam: int = 16, block: int = 32) -> Pursuit:
+    """The method that finds tests, its settings checked."""
+    for name, value in (("changes", changes), ("tests", tests), ("beam", beam), ("batch", block)):
         if value is not None and value < 1:
             raise BadInput(f"{name} must be at least 1, got {value}.")
     if stop.gap:
         raise BadInput("stop: tests have no gap to close; give seconds or queries.")
+    return Pursuit(beam, block, changes, tests, hurried=stop.seconds is not None or stop.queries is not None)
+
+
+# ---- what was given
 
 
 def _seeds(net: Network, x: Tensor, y: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor | None]:
@@ -223,50 +372,14 @@ def _training(net: Network, train: Tensor, seeds: Tensor) -> Tensor:
     return data
 
 
-# ---- what is told
-
-
-def _tests(search: Search, net: Network, labels: Tensor | None, found: list[Test]) -> Tests:
-    """The tests with everything that belongs to them; the network itself says their classes."""
-    seeds = search.seeds
-    x = torch.stack([test.x for test in found]) if found else seeds[:0]
-    start = torch.tensor([test.seed for test in found], dtype=torch.int64, device=seeds.device)
-    said = net(seeds).argmax(-1)
-    new = net(x).argmax(-1) if found else start
-    right = said if labels is None else labels
-    layers = _coverage(search, found)
-    return Tests(
-        x=x.cpu(),
-        seed=start.cpu(),
-        changed=search.reach.units.changed(x, seeds[start]).sum(1).cpu(),
-        target=_named(search, [torch.tensor([test.item]) for test in found])[:, 1:],
-        covers=_named(search, [test.covers for test in found]),
-        seed_class=said[start].cpu(),
-        new_class=new.cpu(),
-        adversarial=((said == right)[start] & (new != right[start])).cpu(),
-        total=Coverage("all", *(sum(getattr(layer, what) for layer in layers) for what in ("neurons", "items", "before", "after"))),
-        layers=layers,
-        criterion=search.wanted.criterion,
-        queries=0,
-        seconds=0.0,
-        status="finished",
-    )
-
-
-def _named(search: Search, open_items: list[Tensor]) -> Tensor:
-    """Open items for each test -> (pairs, 4): the test, and the item's layer, neuron in that layer and kind."""
-    sizes = torch.tensor([len(some) for some in open_items], dtype=torch.int64)
-    item = torch.cat([torch.empty(0, dtype=torch.int64), *(some.cpu() for some in open_items)])
-    neuron, kind = search.neuron.cpu()[item], search.kind.cpu()[item]
-    ends = torch.tensor([0, *(layer.neurons for layer in search.reach.neurons.layers)]).cumsum(0)
-    layer = torch.searchsorted(ends, neuron, right=True) - 1
-    return torch.stack([torch.arange(len(sizes)).repeat_interleave(sizes), layer, neuron - ends[layer], kind], dim=1)
-
-
-def _coverage(search: Search, found: list[Test]) -> tuple[Coverage, ...]:
-    """Layer by layer."""
-    after, layers = search.before.clone(), search.reach.neurons.layers
-    for test in found:
-        after[search.neuron[test.covers], search.kind[test.covers]] = True
-    parts = torch.stack([search.wanted.exist, search.before, after]).sum(-1).split([layer.neurons for layer in layers], dim=1)
-    return tuple(Coverage(layer.name, layer.neurons, *part.sum(1).tolist()) for layer, part in zip(layers, parts, strict=True))
+def _nearest(neurons: Neurons, wanted: Items, seeds: Tensor, neuron: Tensor, kind: Tensor, tries: int) -> tuple[Tensor, Tensor]:
+    """-> (tries, open) the seeds whose drive comes nearest to each item, (open,) how near the nearest comes, in the layer's scale."""
+    lower, upper, scale = wanted.lower[neuron, kind], wanted.upper[neuron, kind], wanted.scale[neuron]
+    gaps, rows, done = torch.empty(0, len(neuron)).to(lower), torch.empty(0, len(neuron), dtype=torch.int64, device=lower.device), 0
+    for _, drives in neurons.read(seeds):
+        drive = drives[:, neuron]
+        here = torch.arange(done, done + len(drive), device=lower.device)[:, None].expand_as(drive)
+        gaps, rows = torch.cat([gaps, torch.maximum(lower - drive, drive - upper)]), torch.cat([rows, here])
+        gaps, best = gaps.topk(min(tries, len(gaps)), dim=0, largest=False)
+        rows, done = rows.gather(0, best), done + len(drive)
+    return rows, gaps[0] / scale.clamp_min(torch.finfo(scale.dtype).tiny)

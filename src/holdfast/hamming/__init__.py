@@ -3,6 +3,6 @@
 from holdfast.hamming.branch import Branch
 from holdfast.hamming.greedy import Greedy
 from holdfast.hamming.grid import Grid
-from holdfast.hamming.saliency import saliency, sensitivity
+from holdfast.hamming.saliency import Saliency, saliency
 
-__all__ = ["Branch", "Greedy", "Grid", "saliency", "sensitivity"]
+__all__ = ["Branch", "Greedy", "Grid", "Saliency", "saliency"]

@@ -1,18 +1,111 @@
 """Which units matter: how far the margin can fall when one of them changes (DeepTRE's sensitivity of single units, as a map)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import choices, judged, put
+from holdfast.hamming.choices import PIECES, Choices, choices, judged, put
+from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.region import Domain, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
-from holdfast.result import Key
+from holdfast.result import Key, Traits
+from holdfast.solver import solve
+
+MAP = "saliency"  # what the map is called beside the records
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """How far the map has come: every change of a single unit has a place in a line, and those before `done` were asked."""
+
+    table: Choices
+    at_centre: Tensor  # (batch,)
+    change: Tensor  # (3, changes): row, unit, value
+    done: int
+    least: Tensor  # (batch, units): the lowest score so far; infinite where nothing was asked yet
+    worst: Tensor  # (batch,): the place of the change with the lowest score, -1 where none is below that of the input
+
+    def fall(self) -> Tensor:
+        """-> (batch, units): NaN for units that may not change, and for those not asked about yet."""
+        known = self.table.open.any(-1) & (self.least < torch.inf)
+        return torch.where(known, (self.at_centre[:, None] - self.least).clamp_min(0), torch.nan)
+
+
+@dataclass(frozen=True)
+class Saliency(Method[Mapped]):
+    """Every single unit at all of its values, a bounded share of them in a step."""
+
+    finds: ClassVar[str] = "witnesses"
+    help: ClassVar[str] = "the most harmful change of a single unit or word, and a map of what each of them does"
+    traits: ClassVar[Traits] = Traits(seeded=False, glass=False)
+
+    levels: int = 2  # values of a number, evenly over the domain with both ends
+
+    def obstacle(self, problem: Problem) -> str | None:
+        if not isinstance(problem.region, Sparse | Words):
+            return f"maps are of single units or words, not of a {type(problem.region).__name__}"
+        return None if problem.goal == "worst" else "a map is of the lowest score of one change: 'holdfast saliency'"
+
+    def start(self, problem: Problem, seed: int) -> Mapped:
+        region = problem.region
+        if not isinstance(region, Sparse | Words) or self.levels < 2:
+            raise BadInput("maps are of single units or words at two or more values: give a Sparse or a Words region.")
+        table = choices(region, self.levels, torch.Generator().manual_seed(0), every_level=True)
+        at_centre, _ = judged(problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre))
+        least = at_centre.new_full((len(problem), table.units), torch.inf)
+        return Mapped(table, at_centre, table.open.nonzero().T, 0, least, torch.full_like(at_centre, -1, dtype=torch.int64))
+
+    def step(self, problem: Problem, state: Mapped) -> tuple[Mapped | None, Claims]:
+        for _ in range(PIECES):
+            if state.done < state.change.shape[1]:
+                state = _further(problem, state)
+            if state.done == state.change.shape[1] or clock.passed():
+                break
+        row, unit, value = state.change[:, state.worst[state.worst >= 0]]
+        points = problem.region.centre.clone()
+        points[row] = state.table.as_inputs(put(state.table.centre[row], unit, state.table.table[row, unit, value]))
+        shape = problem.region.unit_shape if isinstance(problem.region, Sparse) else problem.region.shape[:1]
+        claims = Claims(witness=points, found=state.worst >= 0, aside={MAP: state.fall().reshape(len(problem), *shape)})
+        return (state if state.done < state.change.shape[1] else None), claims
+
+
+def _further(problem: Problem, state: Mapped) -> Mapped:
+    """One piece more."""
+    table, end = state.table, min(state.done + state.table.at_once, state.change.shape[1])
+    row, unit, value = state.change[:, state.done : end]
+    score, _ = judged(problem, row, table.ask(problem, put(table.centre[row], unit, table.table[row, unit, value])))
+    before = torch.minimum(state.at_centre, state.least.amin(1))
+    least = state.least.flatten().scatter_reduce(0, row * table.units + unit, score, "amin").reshape(state.least.shape)
+    lower = (score < before[row]) & (score == least.amin(1)[row])
+    first = torch.full_like(state.worst, end).scatter_reduce(0, row[lower], lower.nonzero()[:, 0] + state.done, "amin")
+    return replace(state, done=end, least=least, worst=torch.where(first < end, first, state.worst))
+
+
+def saliency_problem(
+    net: Network,
+    x: Tensor,
+    y: Tensor | Sequence[int] | None = None,
+    *,
+    domain: tuple[float, float] | Domain | None = None,
+    unit: Unit | None = None,
+    free: Tensor | None = None,
+    values: Sequence[float] | Tensor | None = None,
+) -> Problem:
+    """How low can the margin of class y fall when one unit changes? Options as in `saliency`."""
+    centre = x.to(net.device, net.dtype)
+    label = net(centre).argmax(-1) if y is None else torch.as_tensor(y, device=net.device)
+    bounds = net.domain if domain is None else Domain.of(domain)
+    tried = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=net.device)
+    region = Sparse(centre, torch.ones(len(centre)), bounds, axes=unit_axes(tuple(x.shape[1:]), unit), free=free, levels=tried)
+    return Problem(net, region, Robustness(label), "worst", tuple(Key(i) for i in range(len(region))))
 
 
 def saliency(
@@ -36,30 +129,7 @@ def saliency(
 
     Needs nothing but answers. Zero: none of the values tried lowers the margin. The map is an estimate: between them nothing is known.
     """
-    centre = x.to(net.device, net.dtype)
-    label = net(centre).argmax(-1) if y is None else torch.as_tensor(y, device=net.device)
-    bounds = net.domain if domain is None else Domain.of(domain)
-    axes = unit_axes(tuple(x.shape[1:]), unit)
-    tried = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=net.device)
-    region = Sparse(centre, torch.ones(len(centre)), bounds, axes=axes, free=free, levels=tried)
-    problem = Problem(net, region, Robustness(label), "radius", tuple(Key(i) for i in range(len(region))))
-    problem.check()
-    return sensitivity(problem, levels).reshape(len(region), *region.unit_shape)
-
-
-def sensitivity(problem: Problem, levels: int = 2) -> Tensor:
-    """-> (batch, units): how far the score can fall when one unit of a Sparse region or one word changes; NaN where none may."""
-    region = problem.region
-    if not isinstance(region, Sparse | Words) or levels < 2:
-        raise BadInput("sensitivities are of single units or words at two or more values: give a Sparse or a Words region.")
-    table = choices(region, levels, torch.Generator().manual_seed(0), every_level=True)
-    every = torch.arange(len(problem), device=table.centre.device)
-    at_centre, _ = judged(problem, every, problem.network(region.centre))
-    least = at_centre[:, None].expand(-1, table.units).flatten()
-    row, unit, value = table.open.nonzero(as_tuple=True)
-    for r, u, v in zip(*(part.split(table.at_once) for part in (row, unit, value)), strict=True):
-        if len(r):
-            score, _ = judged(problem, r, table.ask(problem, put(table.centre[r], u, table.table[r, u, v])))
-            least = least.scatter_reduce(0, r * table.units + u, score, "amin")
-    fall = at_centre[:, None] - least.reshape(len(problem), -1)
-    return torch.where(table.open.any(-1), fall, torch.nan)
+    problem = saliency_problem(net, x, y, domain=domain, unit=unit, free=free, values=values)
+    assert isinstance(problem.region, Sparse)
+    blank = problem.region.centre.new_full(problem.region.unit_shape, torch.nan)
+    return torch.stack([record.aside.get(MAP, blank) for record in solve([problem], [Saliency(levels)])])

@@ -1,6 +1,8 @@
 """How good are a monitor's scores? Against enumeration, against attacks, and against what random mutants do to the user's own model."""
 
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +14,11 @@ from holdfast.monitor.engine import exact
 from holdfast.monitor.engine.rerun import Data, prefix_outputs
 from holdfast.monitor.engine.sampled import interval
 from holdfast.monitor.monitor import Monitor
-from holdfast.monitor.score import Scores, Steps
-from holdfast.result import Kind
+from holdfast.monitor.score import Steps
+from holdfast.result import Bound, Bracket, Key, Kind, Record, by_definition
 
+PARTS = ("now", "final")  # of the question: the label right behind an element, and that at the end
+BESIDE = ("kept", "interval")  # beside a record: one random mutant's fate, and the ends of what was drawn or estimated
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the reliability table; a score of 1 has a row of its own
 
 
@@ -85,53 +89,113 @@ def evaluate(monitor: Monitor, sequences: Sequence[Any], *, confidence: float = 
     """errors: the scores now against exact ones. attacks: the expected success, over all sequences with an attackable place, of
     mutating the least robust, the most robust or any attackable place; by scores now and, but for abstract models, by final ones.
     reliability: one random mutant for each attackable place goes through the user's own model."""
-    read = [monitor.read(sequence) for sequence in sequences]
-    now = monitor.score_all(read)
-    final = None if monitor.settings.mode == "abstract" else monitor.score_all(read, "final")
-    success = _success(monitor, read, final)
-    eligible = [i for i, scores in enumerate(now) if scores.least is not None]
-    ranked: list[tuple[Steps, list[Scores]]] = [(0, now)] if final is None else [(0, now), ("final", final)]
+    records = [record for place, sequence in enumerate(sequences) for record in scored(monitor, sequence, place, seed)]
+    return evaluation(records, {name: {r.key: r.aside[name] for r in records if name in r.aside} for name in BESIDE}, confidence)
+
+
+def scored(monitor: Monitor, sequence: Any, place: int, seed: int) -> list[Record]:
+    """The scores of one sequence, now and final, a record for each of its elements.
+
+    Where every mutant can be run the bracket is closed, proved by enumeration; else it is [0, 1], by definition. What the monitor itself
+    says, where that is not enumeration, is an estimate beside it.
+    """
+    began, asked = time.monotonic(), monitor.net.queries
+    read = monitor.read(sequence)
+    kept = _kept(monitor, read, torch.Generator().manual_seed(seed * 2**32 + place))
+    found: list[tuple[Key, Bracket, dict[str, Tensor]]] = []
+    abstract, finite = monitor.settings.mode == "abstract", monitor.mutation.finite
+    for part in PARTS:
+        steps: Steps = 0 if part == "now" else "final"
+        asked_by = _drawing(monitor) if abstract and part == "final" else monitor  # an abstract model has no final scores
+        own = None if abstract and part == "final" and finite else asked_by.score_all([read], steps)[0]
+        truth = own.values if own is not None and own.evidence.kind == "proved" else _exact(monitor, [read], steps) if finite else None
+        for at in range(len(read)):
+            bracket = Bracket(by_definition(0.0), by_definition(1.0))
+            if truth is not None:
+                proof = Bound(float(truth[at]), replace(monitor.evidence(steps), kind="proved", method="Monitor (exact)", confidence=None))
+                bracket = Bracket(proof, proof)
+            beside = {"kept": kept[at]} if part == "now" else {}
+            if own is not None and own.evidence.kind != "proved":
+                bracket = bracket.with_estimate(Bound(float(own.values[at]), own.evidence))
+                beside["interval"] = torch.stack([own.low[at], own.high[at]])
+            found.append((Key(place, at, part), bracket, beside))
+    share = max(1, len(found))
+    seconds, queries = (time.monotonic() - began) / share, (monitor.net.queries - asked) // share
+    return [
+        Record(key, bracket, "closed" if bracket.closed else "finished", seconds, queries, goal="probability", aside=aside)
+        for key, bracket, aside in found
+    ]
+
+
+def keys_of(place: int, length: int) -> tuple[Key, ...]:
+    """Of the records of a sequence."""
+    return tuple(Key(place, at, part) for part in PARTS for at in range(length))
+
+
+def evaluation(records: Sequence[Record], beside: Mapping[str, Mapping[Key, Tensor]], confidence: float = 0.95) -> Evaluation:
+    """What the records of `scored` say together. beside: what is kept beside them, by its name."""
+    rows = {part: [r for r in sorted(records, key=lambda r: r.key) if r.key.part == part] for part in PARTS}
+    size = list(Counter(r.key.index for r in rows["now"]).values())
+    proved, now = _numbers(rows["now"], beside["interval"])
+    truth, final = _numbers(rows["final"], beside["interval"])
+    kept = torch.tensor([float(beside["kept"][r.key]) for r in rows["now"]], dtype=torch.float64)
+    attackable = ~kept.isnan()
+    success = 1 - torch.where(truth.isnan(), final[0], truth)
+    ranked: list[tuple[Steps, Tensor]] = [(0, now[0])]
+    if all(r.bracket.closed or r.bracket.estimates for r in rows["final"]) and not _abstract(rows):
+        ranked.append(("final", final[0]))
+    parts = [(p, a) for p, a in zip(success.split(size), attackable.split(size), strict=True) if bool(a.any())]
     attacks, anywhere = [], None
-    if eligible:
-        attacks = [_attack(k, scores, success, eligible, confidence) for k, scores in ranked]
-        anywhere = Mean.of(torch.stack([success[i][now[i].attackable].mean() for i in eligible]), confidence)
-    attackable = torch.cat([scores.attackable for scores in now])
+    if parts:
+        attacks = [_attack(k, scores.split(size), success.split(size), attackable.split(size), confidence) for k, scores in ranked]
+        anywhere = Mean.of(torch.stack([part[free].mean() for part, free in parts]), confidence)
+    said = [e.evidence.kind for r in rows["now"] for e in r.bracket.estimates]
     return Evaluation(
-        now[0].evidence.kind, len(read), len(attackable), int(attackable.sum()), len(eligible), confidence,
-        _errors(monitor, read, now), anywhere, tuple(attacks), tuple(_reliability(monitor, read, now, confidence, seed)),
+        said[0] if said else "proved", len(size), len(kept), int(attackable.sum()), len(parts), confidence,
+        _errors(proved[attackable], [part[attackable] for part in now]), anywhere, tuple(attacks),
+        tuple(_reliability(now[0][attackable], kept[attackable], confidence)),
     )  # fmt: skip
 
 
-def _success(monitor: Monitor, read: list[Tensor], final: list[Scores] | None) -> list[Tensor]:
-    """How likely a mutation of each place changes the final label: exact where the mutation is finite."""
-    if final is not None and (monitor.settings.mode == "exact" or not monitor.mutation.finite):
-        return [scores.attack_success for scores in final]
-    if not monitor.mutation.finite:  # an abstract model has no final scores; draws have
-        drawing = replace(monitor.settings, mode="sampled")
-        drawn = Monitor(monitor.net, monitor.mutation, monitor.outputs, drawing, view=monitor.view)
-        return [scores.attack_success for scores in drawn.score_all(read, "final")]
-    return [1 - part for part in _exact(monitor, read, "final").split([len(sequence) for sequence in read])]
+def _abstract(rows: Mapping[str, Sequence[Record]]) -> bool:
+    """An abstract model has no final scores; those that are there were enumerated or drawn to judge it."""
+    return any(e.evidence.kind == "estimated" for r in rows["now"] for e in r.bracket.estimates)
+
+
+def _numbers(rows: Sequence[Record], intervals: Mapping[Key, Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """-> (n,) what is proved, NaN where nothing is; the scores, their lower and their upper ends (n,) each."""
+    proved = [r.bracket.lower.value if r.bracket.closed else torch.nan for r in rows]
+    own = [r.bracket.estimates[0].value if r.bracket.estimates else proof for r, proof in zip(rows, proved, strict=True)]
+    ends = [intervals[r.key].tolist() if r.key in intervals else [value, value] for r, value in zip(rows, own, strict=True)]
+    low, high = torch.tensor(ends, dtype=torch.float64).reshape(-1, 2).unbind(1)
+    return torch.tensor(proved, dtype=torch.float64), [torch.tensor(own, dtype=torch.float64), low, high]
+
+
+def _drawing(monitor: Monitor) -> Monitor:
+    """An abstract model has no final scores; draws have."""
+    return Monitor(monitor.net, monitor.mutation, monitor.outputs, replace(monitor.settings, mode="sampled"), view=monitor.view)
 
 
 def _exact(monitor: Monitor, read: list[Tensor], k: Steps) -> Tensor:
     return exact.labels(monitor.net, read, monitor.mutation, outputs=monitor.outputs, k=k, view=monitor.view).values
 
 
-def _attack(k: Steps, scores: list[Scores], success: list[Tensor], eligible: list[int], confidence: float) -> Attack:
-    least = torch.stack([success[i][scores[i].least] for i in eligible])
-    most = torch.stack([success[i][scores[i].most] for i in eligible])
-    return Attack(k, Mean.of(least, confidence), Mean.of(most, confidence))
+def _attack(k: Steps, scores: Sequence[Tensor], success: Sequence[Tensor], attackable: Sequence[Tensor], confidence: float) -> Attack:
+    """Of each sequence its first place with the lowest or the highest score."""
+    least, most = [], []
+    for score, chance, free in zip(scores, success, attackable, strict=True):
+        known = free & ~score.isnan()
+        if bool(known.any()):
+            least.append(chance[torch.where(known, score, torch.inf).argmin()])
+            most.append(chance[torch.where(known, score, -torch.inf).argmax()])
+    return Attack(k, Mean.of(torch.stack(least), confidence), Mean.of(torch.stack(most), confidence))
 
 
-def _errors(monitor: Monitor, read: list[Tensor], now: list[Scores]) -> Errors | None:
-    if not monitor.mutation.finite:
+def _errors(truth: Tensor, now: list[Tensor]) -> Errors | None:
+    if not len(truth) or bool(truth.isnan().any()):
         return None
-    chosen = torch.cat([scores.attackable for scores in now])
-    if not bool(chosen.any()):
-        return None
-    truth = _exact(monitor, read, 0)[chosen]
-    value, low, high = (torch.cat([getattr(scores, name) for scores in now])[chosen] for name in ("values", "low", "high"))
-    apart, within = (value - truth).double(), (low <= truth + 1e-12) & (truth <= high + 1e-12)
+    value, low, high = now
+    apart, within = value - truth, (low <= truth + 1e-12) & (truth <= high + 1e-12)
     return Errors(
         float(apart.square().mean()),
         float(apart.abs().mean()),
@@ -140,15 +204,19 @@ def _errors(monitor: Monitor, read: list[Tensor], now: list[Scores]) -> Errors |
     )
 
 
-def _reliability(monitor: Monitor, read: list[Tensor], now: list[Scores], confidence: float, seed: int) -> list[Reliable]:
-    rows = torch.cat([scores.attackable for scores in now]).nonzero()[:, 0]
-    if not len(rows):
-        return []
-    data, generator = Data.of(read), torch.Generator().manual_seed(seed)
-    mutants = torch.stack([monitor.mutation.sample(element, 1, generator)[0] for element in data.elements[rows]])
-    base, moved = prefix_outputs(monitor.net, data, rows, rows), prefix_outputs(monitor.net, data, rows, rows, mutants)
-    kept = monitor.outputs.labels(moved, base) == monitor.outputs.own(base)
-    value = torch.cat([scores.values for scores in now])[rows]
+def _kept(monitor: Monitor, read: Tensor, generator: torch.Generator) -> Tensor:
+    """(n,): does the label behind each element stay when it is drawn anew once? NaN where nothing else may stand there."""
+    attackable = monitor.attackable(read)
+    rows, kept = attackable.nonzero()[:, 0], torch.full((len(read),), torch.nan, dtype=torch.float64)
+    if len(rows):
+        data = Data.of([read])
+        mutants = torch.stack([monitor.mutation.sample(element, 1, generator)[0] for element in data.elements[rows]])
+        base, moved = prefix_outputs(monitor.net, data, rows, rows), prefix_outputs(monitor.net, data, rows, rows, mutants)
+        kept[rows] = (monitor.outputs.labels(moved, base) == monitor.outputs.own(base)).double()
+    return kept
+
+
+def _reliability(value: Tensor, kept: Tensor, confidence: float) -> list[Reliable]:
     place = torch.bucketize(value, torch.tensor(EDGES[1:], dtype=value.dtype), right=True)
     found = []
     for row, (low, high) in enumerate(zip(EDGES, (*EDGES[1:], 1.0), strict=True)):

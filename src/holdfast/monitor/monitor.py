@@ -165,9 +165,7 @@ class Monitor:
             drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows))
             found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view, apart=False)
             gammas.append(found.gamma[begin : begin + rows])
-        found = replace(
-            found, gamma=torch.cat(gammas), support=torch.full_like(found.support, count), attackable=self._attackable(sequence)
-        )
+        found = replace(found, gamma=torch.cat(gammas), support=torch.full_like(found.support, count), attackable=self.attackable(sequence))
         value = found.values
         low, high = (
             torch.where(value.isnan(), torch.nan, end) for end in interval((value * count).round(), count, self.settings.confidence)
@@ -182,12 +180,12 @@ class Monitor:
         behind = found.outputs if found.successors is None else found.successors  # a black box shows only its outputs
         margins = self.outputs.margins(found.outputs, found.outputs)
         value, support, low, high = self.tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
-        attackable = self._attackable(found.elements)
+        attackable = self.attackable(found.elements)
         value, low, high = (torch.where(attackable, end.double(), 1.0) for end in (value, low, high))
         found = replace(found, attackable=attackable, support=torch.where(attackable, support.long(), 1))
         return self._split(read, found, value, low, high, k, known=False)
 
-    def _attackable(self, elements: Tensor) -> Tensor:
+    def attackable(self, elements: Tensor) -> Tensor:
         """(n, ...) -> (n,) bool: something else may stand there."""
         if not self.mutation.finite:
             return torch.ones(len(elements), dtype=torch.bool)

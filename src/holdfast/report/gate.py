@@ -166,9 +166,7 @@ def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> 
     )
     passed = now >= before - slack * abs(before) and not lost
     shown = at_least if sense.rises else at_most
-    wanted = f"the baseline's {shown(up * before)}" + (
-        f" {'less' if sense.rises else 'and'} {_percent(slack)} of it" if slack else ""
-    )
+    wanted = f"the baseline's {shown(up * before)}" + (f" {'less' if sense.rises else 'and'} {_percent(slack)} of it" if slack else "")
     return Check(f"mean proved {sense.quantity} kept", passed, wanted, f"{shown(up * now)} over {len(finite)} inputs", lost + fell)
 
 

@@ -26,6 +26,6 @@ def compare(
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page (.html), .json or .md.")] = None,
 ) -> None:
     """Models side by side on the same inputs: who wins where brackets decide, and where they do not."""
-    from holdfast.cli.compare import compare as lay
+    from holdfast.cli.views.compare import compare as lay
 
     lay(runs, at, part, confidence, out, Console())

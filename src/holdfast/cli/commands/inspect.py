@@ -14,6 +14,6 @@ def register(app: typer.Typer) -> None:
 @with_model(model=ModelArgument)
 def inspect(network: ModelOptions) -> None:
     """What holdfast understands of a model: inputs, layers, which methods apply, what stops a proof."""
-    from holdfast.cli.look import look
+    from holdfast.cli.views.model import look
 
     look(network, Console())

@@ -1,13 +1,24 @@
-"""`holdfast monitor`: the commands and their options; what they do is in `monitored` and `scored`, imported when it is needed."""
+"""`holdfast monitor`: the commands and their options; what they do is in `holdfast.cli.monitor`, imported when it is needed."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import OTHER, with_model
+from holdfast.cli.command import Command
+from holdfast.cli.options import OTHER, Out, Seconds, with_model
 from holdfast.cli.parse import ModelOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.cli.run import Built
+    from holdfast.monitor import Monitor
+    from holdfast.result import Record
+    from holdfast.solver import Progress
+    from holdfast.store import Store
 
 monitor = typer.Typer(
     help="How likely does a network's answer stay when one word or frame is another? Scores for sequences and streams.",
@@ -49,7 +60,7 @@ def fit(
             "this cosine in the embedding; typos; noise:0.1 or noise:0.1,inf, a norm ball around a frame.",
         ),
     ] = None,
-    outputs: Annotated[
+    answer: Annotated[
         str, typer.Option(metavar="WHAT", help="What must stay: classes; bins:0.5 for the side of edges; tolerance:0.1 for numbers.")
     ] = "classes",
     mode: Annotated[
@@ -62,9 +73,9 @@ def fit(
     seed: Seed = 0,
 ) -> None:
     """Make a monitor for a model and keep it in a folder."""
-    from holdfast.cli.monitored import FitQuestion, fit_monitor
+    from holdfast.cli.monitor.making import FitQuestion, fit_monitor
 
-    question = FitQuestion(network, data, mutation, outputs, mode, unknown, samples, confidence, limit, seed)
+    question = FitQuestion(network, data, mutation, answer, mode, unknown, samples, confidence, limit, seed)
     fit_monitor(question, out, Console())
 
 
@@ -78,22 +89,80 @@ def score(
     limit: Limit = None,
 ) -> None:
     """Score every word or frame: coloured by how likely the answer stays, with the evidence."""
-    from holdfast.cli.scored import show_scores
+    from holdfast.cli.monitor.scores import show_scores
 
     show_scores(folder, text, k, limit, Console())
 
 
+@dataclass(frozen=True)
+class Evaluate(Command):
+    name: ClassVar[str] = "monitor evaluate"
+
+    folder: str = "helpdesk"
+    data: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    seconds: float | None = None
+
+    def build(self) -> "Built":
+        from holdfast.cli.monitor.making import open_monitor, rows_for
+        from holdfast.cli.run import Built, question_of
+        from holdfast.monitor.evaluate import keys_of
+        from holdfast.network.fingerprint import of_value
+        from holdfast.question import Asked, Data, Means
+        from holdfast.solver import Stop
+
+        stop, console = Stop(self.seconds), Console()
+        opened = open_monitor(self.folder, console)
+        rows, monitor = rows_for(opened, self.data, self.limit, console), opened.monitor
+        read = [monitor.read(sequence) for sequence in rows.sequences]
+        asked = Asked(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
+        means = Means(mode=monitor.settings.mode, seed=self.seed, seconds=self.seconds)
+        question = question_of(self, None, monitor.net, None, asked, means)
+        known = Data(self.data or "helpdesk", of_value(read), len(read), None if rows.classes is None else tuple(rows.classes))
+        asks = [
+            (keys_of(place, len(one)), of_value([monitor.net.fingerprint, _of(monitor), self.seed, one])) for place, one in enumerate(read)
+        ]
+        total = sum(len(keys) for keys, _ in asks)
+        return Built(monitor.net, replace(question, data=known), stop=stop, total=total, extra=(monitor, rows.names, read, asks))
+
+    def keep_inputs(self, store: "Store", built: "Built") -> None:
+        _, names, read, _ = built.extra
+        nothing = [None for _ in read]
+        store.put_inputs(read, nothing, nothing, names, [None if one.is_floating_point() else one.tolist() for one in read])
+
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+        from holdfast.monitor.evaluate import scored
+        from holdfast.solver import answer_in_turn
+
+        made, _, read, asks = built.extra
+        return answer_in_turn(asks, lambda i: scored(made, read[i], i, self.seed), built.stop, store=store, progress=progress)
+
+    def show(self, store: "Store", built: "Built", console: Console) -> None:
+        from holdfast.cli.monitor.scores import show_evaluation
+
+        show_evaluation(store, len(built.extra[2]), console)
+
+
+def _of(made: "Monitor") -> list[Any]:
+    """All that its scores depend on besides the network."""
+    tensors = {**made.mutation.tensors(), **({} if made.tree is None else made.tree.tensors())}
+    return [made.mutation.settings(), made.outputs.settings(), str(made.settings), tensors]
+
+
 @monitor.command()
 def evaluate(
+    out: Out,
     folder: Folder = "helpdesk",
     data: Sequences = None,
     limit: Limit = None,
     seed: Seed = 0,
+    seconds: Seconds = None,
 ) -> None:
     """Measure a monitor on test data: errors against enumeration, attacks on least and most robust places, reliability."""
-    from holdfast.cli.scored import show_evaluation
+    from holdfast.cli.run import begin
 
-    show_evaluation(folder, data, limit, seed, Console())
+    begin(Evaluate(folder, data, limit, seed, seconds), out, Console())
 
 
 @monitor.command()
@@ -101,13 +170,13 @@ def serve(
     folder: Folder = "helpdesk",
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000,
-    length: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Longest sequence that is taken.")] = 512,
-    body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20,
+    max_length: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Longest sequence that is taken.")] = 512,
+    max_body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20,
 ) -> None:
     """Answer over HTTP: POST /score, websocket /stream, GET /health and /metrics (Prometheus)."""
-    from holdfast.cli.monitored import run_service
+    from holdfast.cli.monitor.making import run_service
 
-    run_service(folder, host, port, length, body, Console())
+    run_service(folder, host, port, max_length, max_body, Console())
 
 
 @monitor.command()
@@ -120,7 +189,7 @@ def export(
     seed: Seed = 0,
 ) -> None:
     """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
-    from holdfast.cli.monitored import export_prism
+    from holdfast.cli.monitor.making import export_prism
 
     export_prism(folder, data, prism, limit, theta, seed, Console())
 

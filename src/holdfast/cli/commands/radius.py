@@ -64,7 +64,6 @@ class Radius(Command):
     def build(self) -> "Built":
         from holdfast.api.methods import default_methods, measured
         from holdfast.api.radius import radius_problems
-        from holdfast.cli.answers import check_saliency
         from holdfast.cli.parse import (
             arithmetic_option,
             frames_option,
@@ -79,6 +78,7 @@ class Radius(Command):
         from holdfast.cli.reading.data import load_data, load_mask, load_substitutes
         from holdfast.cli.reading.model import load_network
         from holdfast.cli.run import Built, methods_named, question_of
+        from holdfast.cli.views.answers import check_saliency
         from holdfast.question import Asked, Means
         from holdfast.solver import Stop
 
@@ -114,7 +114,7 @@ class Radius(Command):
         return Built(net, question, problems, methods, stop, data, self.seed, self.batch)
 
     def finish(self, store: "Store", built: "Built") -> None:
-        from holdfast.cli.answers import keep_saliency
+        from holdfast.cli.views.answers import keep_saliency
 
         super().finish(store, built)
         if self.saliency:

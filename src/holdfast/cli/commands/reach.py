@@ -92,7 +92,7 @@ class Reach(Command):
         """There are no classes to name."""
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        from holdfast.cli.output import line
+        from holdfast.cli.views.output import line
         from holdfast.report.ranges import range_remarks, range_table
         from holdfast.verification import ranges_of
 

@@ -47,13 +47,13 @@ class Risk(Around, Command):
 
     def finish(self, store: "Store", built: "Built") -> None:
         from holdfast.cli.around import keep_classes
-        from holdfast.cli.risk_view import draw
+        from holdfast.cli.views.risk import draw
 
         keep_classes(store, built)
         draw(store, built.net, self.pictures)
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        from holdfast.cli.risk_view import table
+        from holdfast.cli.views.risk import table
 
         console.print(table(store), highlight=False)
 

@@ -1,42 +1,119 @@
 """`holdfast saliency`: how far can the margin fall when a single pixel, frame or feature changes?"""
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from rich.console import Console
 
-from holdfast.cli.options import (
-    MEASURE,
-    DataOption,
-    Limit,
-    Pictures,
-    Scale,
-    with_model,
-)
+from holdfast.cli.command import Command
+from holdfast.cli.options import MEASURE, Batch, DataOption, Limit, Out, Pictures, Scale, Seconds, Unit, measures
 from holdfast.cli.parse import ModelOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.cli.run import Built
+    from holdfast.store import Store
+
+FILE = "saliency.npz"
+SHOWN = 20  # inputs in the table
 
 
 def register(app: typer.Typer) -> None:
     app.command("saliency", rich_help_panel=MEASURE)(maps)
 
 
-@with_model("vocabulary")
+@dataclass(frozen=True)
+class Saliency(Command):
+    name: ClassVar[str] = "saliency"
+
+    network: ModelOptions
+    data: str
+    unit: str | None = None
+    values: str | None = None
+    scale: float | None = None
+    limit: int | None = None
+    pictures: int = 20
+    batch: int = 128
+    seconds: float | None = None
+
+    def build(self) -> "Built":
+        import torch
+
+        from holdfast import hamming
+        from holdfast.cli.parse import unit_option, values_option
+        from holdfast.cli.reading.data import load_data
+        from holdfast.cli.reading.model import load_network
+        from holdfast.cli.run import Built, question_of
+        from holdfast.hamming.saliency import saliency_problem
+        from holdfast.question import Asked, Means
+        from holdfast.solver import Stop
+
+        unit, values, stop = unit_option(self.unit), values_option(self.values), Stop(self.seconds)
+        net = load_network(self.network)
+        data = load_data(self.data, net, scale=self.scale).limited(self.limit)
+        levels = None if values is None else torch.tensor(values, dtype=torch.float64)
+        problem = saliency_problem(net, data.stacked(self.data), data.y, unit=unit, values=levels)
+        problem.check()
+        asked = Asked(norm="0", radius=1.0, unit=self.unit, values=self.values)
+        question = question_of(self, self.network, net, data, asked, Means(seconds=self.seconds), source=self.data)
+        return Built(net, question, [problem], [hamming.Saliency()], stop, data, batch=self.batch)
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        """The maps as one array, and as pictures."""
+        import numpy as np
+
+        from holdfast.cli.views.output import write_arrays
+        from holdfast.cli.views.pictures import draw_saliency, drawable, ends_of
+
+        super().finish(store, built)
+        assert built.data is not None
+        known = [stored for stored in store.inputs() if stored.saliency is not None]
+        arrays = {"x": [stored.x for stored in known], "y": [stored.label for stored in known], "saliency": [s.saliency for s in known]}
+        write_arrays(store.folder, FILE, {name: np.array(values) for name, values in arrays.items()})
+        for stored in known[: self.pictures]:
+            if drawable(stored.x.shape) and stored.saliency is not None:
+                name = built.data.classes[int(stored.label or 0)] if built.data.classes else str(stored.label)
+                figure = draw_saliency(stored.x, stored.saliency, ends_of(built.net), f"input {stored.index}: {name}")
+                figure.savefig(store.folder / f"saliency-{stored.index:04d}.png", dpi=100)
+
+    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+        """The three units of each input that matter most, and how low the margin fell there."""
+        import numpy as np
+        from rich.table import Table
+
+        from holdfast.cli.views.output import line
+
+        inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records()}
+        table = Table("input", "lowest margin", "units that matter most: how far the margin falls", caption_justify="left")
+        table.caption = f"{len(inputs)} inputs"
+        for stored in inputs[:SHOWN]:
+            found = np.full(1, np.nan) if stored.saliency is None else stored.saliency
+            flat = np.nan_to_num(found, nan=-1).flatten()
+            best = [place for place in np.argsort(-flat, kind="stable")[:3] if flat[place] >= 0]
+            kept = [axis for axis, size in enumerate(found.shape) if size > 1] or [0]
+            places = [[int(np.unravel_index(place, found.shape)[axis]) for axis in kept] for place in best]
+            told = ", ".join(f"({', '.join(map(str, at))}) {flat[place]:.3g}" for at, place in zip(places, best, strict=True))
+            table.add_row(str(stored.index), f"{lowest[stored.index]:.4g}" if stored.index in lowest else "", told or "not known yet")
+        console.print(table, highlight=False)
+        if (store.folder / FILE).exists():
+            drawn = len(list(store.folder.glob("saliency-*.png")))
+            line(console, "written", f"{store.folder / FILE}" + (f" and {drawn} pictures" if drawn else ""))
+
+
+@measures(Saliency, "vocabulary")
 def maps(
     network: ModelOptions,
     data: DataOption,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the maps go: saliency.npz, and pictures.")],
-    unit: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="What changes as one: pixel, frame or number. Default: pixel for images.")
-    ] = None,
+    out: Out,
+    unit: Unit = None,
     values: Annotated[
         str | None, typer.Option(metavar="NUMBERS", help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.")
     ] = None,
     scale: Scale = None,
     limit: Limit = None,
     pictures: Pictures = 20,
+    batch: Batch = 128,
+    seconds: Seconds = None,
 ) -> None:
     """How far can the margin fall when a single pixel, frame or feature changes?"""
-    from holdfast.cli.saliency import SaliencyQuestion, show
-
-    show(SaliencyQuestion(network, data, unit=unit, values=values, scale=scale, limit=limit, pictures=pictures), out, Console())

@@ -54,7 +54,7 @@ class Smooth(Command):
         return Built(net, question, [problem], [method], stop, data, self.seed, self.batch)
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        from holdfast.cli.smoothing_view import table
+        from holdfast.cli.views.smoothing import table
 
         console.print(table(store), highlight=False)
 

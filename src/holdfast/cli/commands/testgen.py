@@ -1,33 +1,175 @@
 """`holdfast testgen`: new inputs that make neurons do what none of the given ones did."""
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
-from rich.console import Console
 
-from holdfast.cli.options import (
-    MEASURE,
-    DataOption,
-    Limit,
-    Queries,
-    Scale,
-    Seconds,
-    Seed,
-    with_model,
-)
+from holdfast.cli.command import Command
+from holdfast.cli.options import MEASURE, DataOption, Limit, Out, Queries, Scale, Seconds, Seed, Unit, measures
 from holdfast.cli.parse import ModelOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from holdfast.cli.run import Built
+    from holdfast.coverage.testgen import Coverage, Tests
+    from holdfast.result import Record
+    from holdfast.solver import Progress
+    from holdfast.store import Store
+
+FILE = "tests.npz"
+KEPT = 2**26  # numbers: more than these are not copied into a run for its page
+WHY = {"finished": "not reached", "stopped": "not reached before the limit", "interrupted": "not reached before the interruption"}
 
 
 def register(app: typer.Typer) -> None:
     app.command("testgen", rich_help_panel=MEASURE)(new_tests)
 
 
-@with_model("vocabulary")
+@dataclass(frozen=True)
+class Testgen(Command):
+    name: ClassVar[str] = "testgen"
+    __test__: ClassVar[bool] = False  # pytest takes Test... for its own
+
+    network: ModelOptions
+    data: str
+    criterion: str = "neuron"
+    train: str | None = None
+    layers: str | None = None
+    per: str = "element"
+    threshold: float = 0.0
+    sections: int = 10
+    unit: str | None = None
+    changes: int | None = None
+    tests: int | None = None
+    pictures: int = 20
+    scale: float | None = None
+    limit: int | None = None
+    seed: int = 0
+    batch: int = 32
+    seconds: float | None = None
+    queries: int | None = None
+
+    def build(self) -> "Built":
+        from holdfast.cli.parse import one_of, unit_option
+        from holdfast.cli.reading.data import load_data
+        from holdfast.cli.reading.model import load_network
+        from holdfast.cli.run import Built, question_of
+        from holdfast.coverage.criteria import check
+        from holdfast.coverage.testgen import pursuit, suite_of
+        from holdfast.question import Asked, Means
+        from holdfast.solver import Stop
+
+        stop, unit = Stop(self.seconds, self.queries), unit_option(self.unit)
+        check(self.criterion, self.threshold, self.sections)
+        one_of(self.per, "per", ("element", "channel"))
+        method = pursuit(stop, changes=self.changes, tests=self.tests, block=self.batch)
+        net = load_network(self.network)
+        data = load_data(self.data, net, scale=self.scale).limited(self.limit)
+        train = None if self.train is None else load_data(self.train, net, scale=self.scale)
+        suite = suite_of(
+            net, data.stacked(self.data), self.criterion, y=data.y, train=None if train is None else train.stacked(str(self.train)),  # type: ignore[arg-type]
+            layers=None if self.layers is None else self.layers.split(","), per=self.per, threshold=self.threshold,  # type: ignore[arg-type]
+            sections=self.sections, unit=unit,
+        )  # fmt: skip
+        for problem in suite.problems:
+            problem.check()
+        ranges = "" if train is None else f", ranges of {train.fingerprint}"
+        criterion = f"{self.criterion} of {self.layers or 'all layers'} per {self.per}, {self.threshold:g}, {self.sections}{ranges}"
+        means = Means(seed=self.seed, seconds=self.seconds, queries=self.queries)
+        question = question_of(self, self.network, net, data, Asked(norm="0", unit=self.unit, criterion=criterion), means, source=self.data)
+        return Built(net, question, suite.problems, [method], stop, data, self.seed, max(1, len(suite)), extra=suite)
+
+    def keep_inputs(self, store: "Store", built: "Built") -> None:
+        """For each item the input that comes nearest to it."""
+        assert built.data is not None
+        for problem in built.problems:
+            if problem.region.centre.numel() <= KEPT:
+                place = [int(problem.region.nearest[row, 0]) for row in built.extra.order.argsort()]  # type: ignore[attr-defined]
+                said = built.net(built.extra.seeds).argmax(-1).tolist()
+                x, y = [built.data.x[at] for at in place], [int(built.data.y[at]) for at in place]
+                store.put_inputs(x, y, [said[at] for at in place], built.extra.names(), [None for _ in place])
+
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+        """A limit on tests counts those that were found before."""
+        witnesses = (record.bracket.upper.evidence.witness for record in store.records())
+        known = len({x.numpy().tobytes() for x in witnesses if x is not None})
+        assert not callable(built.methods)
+        again = [replace(method, known=known) for method in built.methods]  # type: ignore[call-arg]
+        return super().solve(store, replace(built, methods=again), progress)
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""
+        from holdfast.cli.views.answers import keep_answers
+        from holdfast.cli.views.output import write_arrays
+        from holdfast.cli.views.pictures import draw_change, drawable, ends_of
+
+        keep_answers(store, [replace(problem, network=built.net) for problem in built.problems], 128)
+        found, data = self._found(store, built), built.data
+        assert data is not None
+        arrays: dict[str, Any] = {
+            "x": found.x, "y": data.y[found.seed], "originals": built.extra.seeds.cpu()[found.seed], "seeds": found.seed,
+            "changed": found.changed, "targets": found.target, "covers": found.covers, "seed_classes": found.seed_class,
+            "classes": found.new_class, "adversarial": found.adversarial, "layers": [layer.layer for layer in found.layers],
+        }  # fmt: skip
+        write_arrays(store.folder, FILE, arrays)
+        first = found.adversarial.int().argsort(descending=True, stable=True)[: self.pictures].tolist()
+        for place in first if drawable(tuple(found.x.shape[1:])) else ():
+            name, seed = data.classes.__getitem__ if data.classes else str, int(found.seed[place])
+            titles = (f"input {seed}: {name(int(found.seed_class[place]))}", f"test {place}: {name(int(found.new_class[place]))}")
+            before, after = built.extra.seeds[seed].cpu().numpy(), found.x[place].numpy()
+            figure = draw_change(before, after, ends_of(built.net), titles, f"{int(found.changed[place])} changed")
+            figure.savefig(store.folder / f"test-{place:04d}.png", dpi=100)
+
+    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+        from rich.table import Table
+
+        from holdfast.cli.views.output import line
+
+        found = self._found(store, built)
+        table = Table("layer", title=f"coverage, criterion {found.criterion}", title_justify="left")
+        for column in ("neurons", "items", "before", "after"):
+            table.add_column(column, justify="right")
+        for layer in found.layers:
+            table.add_row(*_cells(layer))
+        if len(found.layers) > 1:
+            table.add_section()
+            table.add_row(*_cells(found.total), style="bold")
+        console.print(table, highlight=False)
+        for note in found.notes:
+            line(console, "note", note, warns=True)
+        mean = f", {found.changed.double().mean():.3g} changed units on average" if len(found) else ""
+        line(console, "tests", f"{len(found)}, of which {int(found.adversarial.sum())} adversarial{mean}")
+        left, every = found.total.items - found.total.after, found.total.items
+        if left:
+            line(console, "uncovered", f"{left} of {every} items, {WHY[found.status]}; nothing proves that they cannot be", warns=True)
+        line(console, "spent", f"{found.queries} network evaluations, {found.seconds:.1f} s")
+        if (store.folder / FILE).exists():
+            drawn = len(list(store.folder.glob("test-*.png")))
+            line(console, "written", f"{store.folder / FILE}" + (f" and {drawn} pictures" if drawn else ""))
+
+    def _found(self, store: "Store", built: "Built") -> "Tests":
+        from holdfast.coverage.pursuit import MADE
+
+        found: Tests = built.extra.tests(store.records(), store.artefacts(MADE), self.tests)
+        return found
+
+
+def _cells(of: "Coverage") -> tuple[str, ...]:
+    from rich.markup import escape
+
+    share = (f"{100 * part / of.items:.1f}%" if of.items else "" for part in (of.before, of.after))
+    return (escape(of.layer), str(of.neurons), str(of.items), *share)
+
+
+@measures(Testgen, "vocabulary")
 def new_tests(
     network: ModelOptions,
     data: DataOption,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the tests go: tests.npz, and pictures.")],
+    out: Out,
     criterion: Annotated[
         str,
         typer.Option(
@@ -42,9 +184,7 @@ def new_tests(
     per: Annotated[str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")] = "element",
     threshold: Annotated[float, typer.Option(metavar="NUMBER", help="A neuron fires above this.")] = 0.0,
     sections: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")] = 10,
-    unit: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="What counts as one change: pixel, frame or number. Default: pixel for images.")
-    ] = None,
+    unit: Unit = None,
     changes: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")] = None,
     tests: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many tests.")] = None,
     pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")] = 20,
@@ -56,10 +196,3 @@ def new_tests(
     queries: Queries = None,
 ) -> None:
     """New inputs near yours that make neurons do what none of yours did."""
-    from holdfast.cli.testgen import TestsQuestion, generate
-
-    question = TestsQuestion(
-        network, data, train=train, criterion=criterion, layers=layers, per=per, threshold=threshold, sections=sections, unit=unit,
-        changes=changes, tests=tests, pictures=pictures, scale=scale, limit=limit, seed=seed, batch=batch, seconds=seconds, queries=queries,
-    )  # fmt: skip
-    generate(question, out, Console())

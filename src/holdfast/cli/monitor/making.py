@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
-from holdfast.cli.output import check_folder, line
 from holdfast.cli.parse import ModelOptions, norm_option, numbers, one_of
 from holdfast.cli.reading.data import load_data, load_substitutes
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.reading.source import readable, utf8
+from holdfast.cli.views.output import check_folder, line
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
@@ -37,7 +37,7 @@ class FitQuestion:
     network: ModelOptions | None
     data: str | None
     mutation: str | None
-    outputs: str
+    answer: str
     mode: str
     unknown: str
     samples: int
@@ -72,7 +72,7 @@ class Rows:
 
 def fit_monitor(q: FitQuestion, folder: Path, console: Console) -> None:
     mode, unknown = one_of(q.mode, "mode", ("auto", "exact", "sampled", "abstract")), one_of(q.unknown, "unknown", ("error", "skip", "unk"))
-    output = output_of(q.outputs)
+    output = output_of(q.answer)
     check_mutation(q.mutation, embedded=q.network is None)
     check_folder(folder, JSON)
     if q.network is None:
@@ -168,7 +168,7 @@ def output_of(text: str) -> Output:
         return Bins(tuple(found))
     if kind == "tolerance" and found and len(found) == 1:
         return Tolerance(found[0])
-    raise BadInput(f"outputs {text!r}: use classes, bins:0.5 (or bins:0,1,2), or tolerance:0.1.")
+    raise BadInput(f"answer {text!r}: use classes, bins:0.5 (or bins:0,1,2), or tolerance:0.1.")
 
 
 # ---- sequences

@@ -4,6 +4,7 @@ None of it is part of the search: the few questions to the network that it takes
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 from holdfast.cli.parse import unit_option, values_option
 from holdfast.cli.reading.data import Data
 from holdfast.errors import BadInput
-from holdfast.hamming.saliency import saliency
+from holdfast.hamming.saliency import Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property.probability import are_probabilities
-from holdfast.result import Answers, Key, Likely
+from holdfast.result import Answers, Key, Likely, Record
+from holdfast.solver import solve
 from holdfast.store import SALIENCY, Store
 
 if TYPE_CHECKING:
@@ -69,12 +71,29 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
-    """Maps of the inputs that have none yet, a batch at a time."""
-    x, values = data.stacked(q.data), values_option(q.values)
+    """Maps of the inputs that have none yet, kept as soon as they are whole."""
+    values = values_option(q.values)
     levels = None if values is None else torch.tensor(values, dtype=torch.float64)
     missing = torch.tensor([stored.index for stored in store.inputs() if stored.saliency is None], dtype=torch.int64)
-    for some in missing.split(q.batch):
-        if not len(some):  # nothing is missing
-            break
-        maps = saliency(net, x[some], data.y[some], unit=unit_option(q.unit), values=levels)
-        store.put_artefacts(SALIENCY, {Key(place): found.float() for place, found in zip(some.tolist(), maps, strict=True)})
+    if len(missing):
+        problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=levels)
+        found = solve([problem.take(missing.to(net.device))], [Saliency()], batch=q.batch, store=_Maps(store))
+        if any(record.status == "interrupted" for record in found):
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """Of records that answer another question than the run's, only their maps are kept."""
+
+    store: Store
+
+    def finished(self) -> dict[Key, Record]:
+        return {}
+
+    def unfinished(self) -> dict[Key, Record]:
+        return {}
+
+    def write(self, records: Sequence[Record]) -> None:
+        whole = {r.key: r.aside[SALIENCY].float() for r in records if r.status != "interrupted" and SALIENCY in r.aside}
+        self.store.put_artefacts(SALIENCY, whole)

@@ -11,12 +11,13 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.monitored import Opened, Rows, load_rows, of_texts, open_monitor, rows_for
-from holdfast.cli.output import line
+from holdfast.cli.monitor.making import Opened, Rows, load_rows, of_texts, open_monitor, rows_for
+from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
-from holdfast.monitor.evaluate import Evaluation, Mean, evaluate
+from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
 from holdfast.monitor.score import Scores, Steps
 from holdfast.result import Evidence
+from holdfast.store import Store
 
 FILES = (".txt", ".tsv", ".npz")
 MOST_FRAMES = 60
@@ -142,10 +143,13 @@ def evidence_words(evidence: Evidence) -> str:
 # ---- evaluate
 
 
-def show_evaluation(folder: str, data: str | None, limit: int | None, seed: int, console: Console) -> None:
-    opened = open_monitor(folder, console)
-    rows = rows_for(opened, data, limit, console)
-    found = evaluate(opened.monitor, rows.sequences, seed=seed)
+def show_evaluation(store: Store, asked: int, console: Console) -> None:
+    """asked: how many sequences there are in all."""
+    records = store.records()
+    if not records:
+        line(console, "sequences", f"none of {asked} yet", warns=True)
+        return
+    found = evaluation(records, {name: store.artefacts(name) for name in BESIDE})
     line(
         console,
         "sequences",
@@ -154,6 +158,8 @@ def show_evaluation(folder: str, data: str | None, limit: int | None, seed: int,
     for part in (_errors(found), _attacks(found), _reliability(found)):
         if part is not None:
             console.print(part, highlight=False)
+    if found.sequences < asked:
+        line(console, "not yet", f"{asked - found.sequences} of {asked} sequences; go on with: holdfast resume {store.folder}", warns=True)
 
 
 def _errors(found: Evaluation) -> Any:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from holdfast.network import Network
@@ -33,6 +34,30 @@ def draw_map(axes: Axes, values: Array, cmap: str, ends: tuple[float, float], ti
     """(height, width); NaN is left blank."""
     axes.imshow(values, cmap=cmap, vmin=ends[0], vmax=ends[1], interpolation="nearest")
     _label(axes, title)
+
+
+def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str) -> Figure:
+    """The input, and its map beside it."""
+    figure = Figure(figsize=(4.2, 2.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw_input(left, x, ends, title)
+    values = np.broadcast_to(found, x.shape)
+    flat = values.reshape(-1, *values.shape[-2:])[0]
+    draw_map(right, flat, "viridis", (0.0, max(float(np.nan_to_num(flat).max()), 1e-12)), "fall of the margin")
+    return figure
+
+
+def draw_change(before: Array, after: Array, ends: tuple[float, float], titles: tuple[str, str], change: str) -> Figure:
+    """The input, what was made of it, and the difference between them."""
+    figure = Figure(figsize=(6, 2.4), layout="constrained")
+    moved = (after - before).reshape(-1, *after.shape[-2:])
+    strongest = np.take_along_axis(moved, np.abs(moved).argmax(0)[None], 0)[0]
+    reach = float(np.abs(strongest).max()) or 1.0
+    first, second, third = figure.subplots(1, 3)
+    draw_input(first, before, ends, titles[0])
+    draw_input(second, after, ends, titles[1])
+    draw_map(third, strongest, "RdBu_r", (-reach, reach), change)
+    return figure
 
 
 def _label(axes: Axes, title: str) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.output import line
 from holdfast.cli.parse import numbers
+from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as laid_side_by_side

@@ -15,7 +15,7 @@ from holdfast.store import Store
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from holdfast.cli.pictures import Array
+    from holdfast.cli.views.pictures import Array
 
 SHOWN = 6  # examples on the way to the largest ratio, in a picture
 
@@ -42,7 +42,7 @@ def draw(store: Store, net: Network, most: int) -> None:
     """risk-0000.png, ... in the run's folder."""
     if not most:
         return
-    from holdfast.cli.pictures import drawable, ends_of  # matplotlib takes its time
+    from holdfast.cli.views.pictures import drawable, ends_of  # matplotlib takes its time
 
     for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
         if drawable(stored.x.shape):
@@ -54,7 +54,7 @@ def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figu
     """The input, the way to the largest ratio, the worst input of the region, the nearest that fails, and what changed there."""
     from matplotlib.figure import Figure
 
-    from holdfast.cli.pictures import draw_input, draw_map
+    from holdfast.cli.views.pictures import draw_input, draw_map
 
     steps = [r.path[i] for i in sorted({int(i) for i in np.linspace(0, len(r.path) - 1, SHOWN)})] if r.path else []
     shown = [(torch.from_numpy(x), title), *((e.point, f"{e.queries} queries\nQ >= {e.ratio:.3g}") for e in steps)]

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.compare import open_runs
-from holdfast.cli.output import line
+from holdfast.cli.views.compare import open_runs
+from holdfast.cli.views.output import line
 from holdfast.report.gate import Rules
 from holdfast.report.gate import gate as judge
 from holdfast.report.gate_files import as_json, junit, summary

@@ -1,0 +1,1 @@
+"""What `holdfast monitor` does: `making` fits, opens, serves and exports monitors, `scores` shows what they say."""

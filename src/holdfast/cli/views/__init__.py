@@ -1,0 +1,1 @@
+"""What commands put on the terminal and beside a run."""

@@ -1,0 +1,102 @@
+"""The question behind a test: how few changed units of a given input bring a neuron's value into an interval?"""
+
+import builtins
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.coverage.neurons import Neurons
+from holdfast.problem import Problem
+from holdfast.property import Property
+from holdfast.region import Sparse
+
+ELEMENTS = 2**26  # numbers compared at once
+
+
+@dataclass(frozen=True, eq=False)
+class Seeds:
+    """The given inputs (count, *shape), held by reference: they belong to the whole batch."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Near(Sparse):
+    """All x that differ from any of the seeds in at most `radius` units. The centre is the seed that comes nearest to the interval."""
+
+    seeds: Seeds | None = None
+    nearest: Tensor | None = None  # (batch, tries): places of seeds, those first whose neuron comes nearest to the interval
+
+    def distance(self, x: Tensor) -> Tensor:
+        assert self.seeds is not None
+        rows, seeds = x.reshape(-1, *self.shape), self.seeds.x.to(x.device)
+        parts = rows.split(max(1, ELEMENTS // max(1, seeds.numel())))
+        count = torch.cat([self._any(part[:, None] != seeds).flatten(2).sum(-1).amin(1) for part in parts])
+        inside = self.flatten(self.domain.contains(x)).all(-1)
+        return torch.where(inside, count.reshape(inside.shape).double(), torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Outside(Property):
+    """The value of a neuron is not in its interval, lower <= value < upper; the outputs are the values of all neurons."""
+
+    neuron: Tensor  # (batch,)
+    lower: Tensor  # (batch,) float64
+    upper: Tensor  # (batch,) float64
+    margin: Tensor  # (batch, 2) float64: by so much are both ends inside the interval that the item is about
+
+    def score(self, outputs: Tensor) -> Tensor:
+        value = outputs.gather(-1, self.neuron.expand(outputs.shape[:-1])[..., None]).squeeze(-1).double()
+        last = torch.nextafter(self.upper, torch.full_like(self.upper, -torch.inf))
+        return torch.where(value.isnan(), torch.inf, torch.maximum(self.lower - value, value - last))
+
+    def check(self, batch: int, outputs: int) -> None:
+        assert self.lower.shape == self.upper.shape == self.neuron.shape == (batch,)
+        assert bool(((self.neuron >= 0) & (self.neuron < outputs)).all())
+
+    def within(self, margins: float) -> tuple[Tensor, Tensor]:
+        """The interval without so many margins more at either end."""
+        return self.lower + margins * self.margin[:, 0], self.upper - margins * self.margin[:, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Uncovered(Problem):
+    """One row for each item that no seed covers, the nearest to the seeds first. The network is cut behind the neurons."""
+
+    neurons: Neurons | None = None
+
+    @staticmethod
+    def of(problem: Problem) -> "Uncovered":
+        assert isinstance(problem, Uncovered)
+        return problem
+
+    @builtins.property
+    def read(self) -> Neurons:
+        assert self.neurons is not None
+        return self.neurons
+
+    @builtins.property
+    def near(self) -> Near:
+        assert isinstance(self.region, Near)
+        return self.region
+
+    @builtins.property
+    def seeds(self) -> Tensor:
+        assert self.near.seeds is not None
+        return self.near.seeds.x
+
+    @builtins.property
+    def nearest(self) -> Tensor:
+        assert self.near.nearest is not None
+        return self.near.nearest
+
+    @builtins.property
+    def outside(self) -> Outside:
+        assert isinstance(self.property, Outside)
+        return self.property
+
+    def covered(self, values: Tensor, margins: float) -> Tensor:
+        """(m, neurons) -> (m, batch) bool: which items the values cover, by so many margins more than is asked."""
+        value, (lower, upper) = values[:, self.outside.neuron].double(), self.outside.within(margins)
+        return (value >= lower) & (value < upper)

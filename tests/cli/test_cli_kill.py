@@ -1,0 +1,112 @@
+"""kill -9 at random moments, resume, kill again: in the end the run holds what an undisturbed one holds."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_workshop import SOURCE, Ask
+
+from holdfast.store import Store
+
+Start = Callable[..., "subprocess.Popen[str]"]
+DIGITS = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
+IMAGES = ("-m", "cli_own_code:pooled", "-d", "images.npz", "--domain", "0,1")
+COMMANDS = {
+    "monitor": ("monitor", "evaluate", "--limit", "60", "--seed", "3"),
+    "saliency": ("saliency", *DIGITS, "--limit", "16", "--batch", "1", "--pictures", "0"),
+    "testgen": ("testgen", *IMAGES, "--criterion", "boundary", "--batch", "2", "--pictures", "0"),
+    "testgen blind": (
+        "testgen", "-m", "cli_own_code:black_box", "-d", "two.npz", "--domain", "0,1", "--criterion", "multisection", "--sections", "30",
+        "--batch", "2", "--pictures", "0",
+    ),
+}  # fmt: skip
+# Everything heavy is imported once; each run is a fork that dies without a word.
+HARNESS = """
+import json, os, random, signal, sys, time
+import holdfast.cli, holdfast.cli.run, holdfast.store, holdfast.certify, holdfast.hamming, holdfast.coverage, holdfast.monitor
+import holdfast.cli.reading.model, holdfast.report.table
+
+begin, seed = json.loads(sys.argv[1]), int(sys.argv[2])
+
+def run(arguments, patience=None):
+    child, began = os.fork(), time.monotonic()
+    if child == 0:
+        sys.stdout = sys.stderr = open("said.txt", "w")
+        try:
+            holdfast.cli.main(arguments)
+        except SystemExit as ending:
+            os._exit(int(ending.code or 0))
+        os._exit(9)
+    while patience is None or time.monotonic() < began + patience:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert status == 0, (arguments, status, open("said.txt").read())
+            return time.monotonic() - began
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+def there():
+    try:
+        holdfast.store.Store.open("run").close()
+        return True
+    except holdfast.StoreError:
+        return False
+
+chance, whole = random.Random(seed), run([*begin, "--out", "whole"])
+kills = middle = 0
+while kills < 40:
+    patience = whole * chance.uniform(0.5, 1.0) if middle < 2 else None
+    if run(["resume", "run"] if there() else [*begin, "--out", "run"], patience) is not None:
+        break
+    kills += 1
+    if there():
+        with holdfast.store.Store.open("run") as store:
+            middle += 0 < len(store.finished())
+print(kills, middle)
+"""
+
+
+def content(run: str) -> list[tuple[Any, ...]]:
+    """All that a run knows but the clock."""
+    with Store.open(run) as store:
+        beside = {name: store.artefacts(name) for name in ("saliency", "made", "kept", "interval")}
+        return [
+            (
+                str(r.key), r.goal, r.status, r.bracket, *(shown(end.evidence.witness) for end in (r.bracket.lower, r.bracket.upper)),
+                *(shown(kept.get(r.key)) for kept in beside.values()),
+            )
+            for r in store.records()
+        ]  # fmt: skip
+
+
+def shown(tensor: Any) -> Any:
+    return None if tensor is None else (tuple(tensor.shape), tensor.numpy().tobytes())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(name: str, ask: Ask, workshop: Path) -> None:
+    images = np.random.default_rng(0).random((5, 1, 6, 6), dtype=np.float32) * np.float32(0.4)
+    np.savez("images.npz", x=images, y=np.arange(5) % 3)
+    np.savez("two.npz", x=np.load("data.npz")["x"], y=np.zeros(6, int))
+    seed = random.randrange(10**6)
+    command = [sys.executable, "-c", HARNESS, json.dumps(COMMANDS[name]), str(seed)]
+    around = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, env=around)
+    assert said.returncode == 0, said.stderr
+    kills, middle = map(int, said.stdout.split())
+    assert kills >= middle >= 1, f"seed {seed}: it was never killed in the middle ({said.stdout})"
+    assert content("run") == content("whole"), f"seed {seed}"
+    for path in Path("whole").glob("*.npz"):
+        with np.load(path) as one, np.load(Path("run") / path.name) as two:
+            assert one.keys() == two.keys()
+            for key in one:
+                np.testing.assert_array_equal(one[key], two[key])
