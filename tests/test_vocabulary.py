@@ -76,12 +76,11 @@ WORDS = {
     "tier": Word("how hard to prove", "name", "TIER"),
     "mode": Word("which of several kinds of answer is wanted", "name", "MODE"),
     "arithmetic": Word("which arithmetic proofs speak of", "name", "KIND"),
-    "methods": Word("the algorithms, instead of those chosen", "Sequence None", "NAMES"),
-    "branching": Word("how a region is cut into parts", "Branching None"),
+    "methods": Word("the algorithms, instead of those chosen", "Sequence Callable None", "NAMES"),
     "judges": Word("the same network on other machinery", "Sequence"),
-    "sigma": Word("the width of the noise that smooths", "float"),
+    "sigma": Word("the width of the noise that smooths", "float", "NUMBER"),
     "samples": Word("draws for one number", "int", "COUNT"),
-    "choosing": Word("draws that choose the class", "int"),
+    "choosing": Word("draws that choose the class", "int", "COUNT"),
     "confidence": Word("of an interval from draws", "float", "NUMBER SHARE"),
     "tests": Word("at most so many tests", "int None", "COUNT"),
     "tries": Word("inputs tried for one item", "int"),
@@ -101,7 +100,7 @@ WORDS = {
     "pictures": Word("at most so many pictures", shown="COUNT"),
     "saliency": Word("keep a map of what matters too", shown="flag"),
     "folder": Word("a folder on disk", "str Path"),
-    "question": Word("what a run remembers of what it was asked", "Mapping"),
+    "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read
     "module": Word("a torch module", "Module"),
     "file": Word("a model's file", "str Path"),
@@ -137,6 +136,7 @@ WORDS = {
     "theta": Word("the error left in an abstract state", shown="NUMBER"),
     # runs that exist
     "at": Word("the radius or radii looked at", shown="RADIUS RADII"),
+    "part": Word("which part of a question that has several", shown="NAME"),
     "against": Word("a run to be no worse than", shown="BASELINE"),
     "slack": Word("worse than the baseline by so much is let through", shown="SHARE"),
     "min_certified": Word("at least this share is certified", shown="SHARE"),
@@ -149,7 +149,7 @@ WORDS = {
 }  # fmt: skip
 
 INSTEAD = {  # words that were used once, or suggest themselves, and what stands here for them
-    "target": "targets", "units": "shares (or unit)", "frame_scale": "shares", "method": "methods (or branching)", "network": "net",
+    "target": "targets", "units": "shares (or unit)", "frame_scale": "shares", "method": "methods", "network": "net",
     "label": "y", "labels": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
     "length": "max_length", "body": "max_body",
 }  # fmt: skip
