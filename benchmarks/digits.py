@@ -10,7 +10,7 @@ from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 
 NETWORKS = {"cnn": (digits_cnn, (1, 8, 8)), "lstm": (digits_lstm, (8, 8)), "gru": (digits_gru, (8, 8))}
-METHODS = {"certified": hf.Certify(), "PGD": hf.PGD(), "C&W": hf.CarliniWagner(), "corners": hf.Corners()}
+METHODS = {"certified": hf.certify.Certify(), "PGD": hf.attacks.PGD(), "C&W": hf.attacks.CarliniWagner(), "corners": hf.attacks.Corners()}
 
 
 @dataclass(frozen=True)

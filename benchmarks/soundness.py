@@ -254,7 +254,7 @@ def attacked(name: str, seed: int) -> tuple[int, int]:
     family: Family = Ball(x, zero, p, net.domain)
     if seed % 3 == 0:
         family = Frames(x, zero, p, net.domain, mask=torch.rand((BATCH, shape[0]), generator=generator) < 0.6)
-    problem = Problem(net, family, hf.Robustness(y), "radius", tuple(hf.Key(i) for i in range(BATCH)))
+    problem = Problem(net, family, hf.Robustness(y), "radius", tuple(hf.result.Key(i) for i in range(BATCH)))
     radius = torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(rounds=3)])], dtype=torch.float64)
     at = replace(problem, region=family.at(radius), goal="worst")
     start = torch.cat([at.region.sample(4, generator), x[None]])

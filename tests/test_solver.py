@@ -353,11 +353,11 @@ def test_a_proof_of_all_that_a_region_can_hold_is_a_proof_at_every_radius() -> N
         solve([problem], [PGD(), Scripted((proves(limit),))])
 
 
-@pytest.mark.parametrize("methods", [[], [PGD()], [hf.Certify()]], ids=["none", "PGD", "Certify"])
+@pytest.mark.parametrize("methods", [[], [PGD()], [hf.certify.Certify()]], ids=["none", "PGD", "Certify"])
 def test_an_input_that_cannot_move_needs_no_method(methods: list[Method[Any]]) -> None:
     network, still = KNOWN.network(), torch.zeros(len(KNOWN.x), KNOWN.x.shape[1], dtype=torch.bool)
     still[0] = True
-    region = hf.Frames(KNOWN.x, torch.zeros(len(KNOWN.x), dtype=torch.float64), 2, mask=still)
+    region = hf.region.Frames(KNOWN.x, torch.zeros(len(KNOWN.x), dtype=torch.float64), 2, mask=still)
     first, *others = solve([truth.radius_problem(network, region, KNOWN.y)], methods)
     assert first.bracket.lower.value < math.inf
     for record in others:
@@ -489,10 +489,10 @@ def test_a_tie_of_rounding_is_judged_by_the_float64_twin() -> None:
     net, x = hf.Network.from_torch(model.eval()), torch.ones(1, 2)
     with torch.no_grad():
         assert torch.equal(model(x)[:, 0], model(x)[:, 1])
-    [held] = hf.radius(net, x, [0], methods=[hf.Certify()])
+    [held] = hf.radius(net, x, [0], methods=[hf.certify.Certify()])
     assert held.upper.value > 0
     assert "fails at the input" not in held.note
-    [lost] = hf.radius(net, x, [1], methods=[hf.Certify()])
+    [lost] = hf.radius(net, x, [1], methods=[hf.certify.Certify()])
     assert lost.upper.value == 0
 
 

@@ -26,11 +26,11 @@ def seconds(net: hf.Network, inputs: int, frames: int, repeats: int) -> float:
     """CPU seconds of one core for a whole certification, the least of some repeats; the graph is built before."""
     x = torch.rand(inputs, frames, PIXELS, generator=torch.Generator().manual_seed(0))
     y = net(x).argmax(1)
-    hf.radius(net, x[:1], y[:1], norm=2, frames="all", methods=[hf.Certify(rounds=1)])
+    hf.radius(net, x[:1], y[:1], norm=2, frames="all", methods=[hf.certify.Certify(rounds=1)])
     best = math.inf
     for _ in range(repeats):
         began = time.process_time()
-        hf.radius(net, x, y, norm=2, frames="all", methods=[hf.Certify()])
+        hf.radius(net, x, y, norm=2, frames="all", methods=[hf.certify.Certify()])
         best = min(best, time.process_time() - began)
     return best
 

@@ -41,7 +41,7 @@ def certify(net: hf.Network, x: Tensor, y: Tensor, norm: float, batch: int) -> t
     """-> radii (inputs,) and wall seconds, everything included but the tracing of the network."""
     _wait(net.device)
     began = time.perf_counter()
-    records = hf.solve(radius_problems(net, x, y, norm=norm, frames="all"), [hf.Certify()], batch=batch)
+    records = hf.solve(radius_problems(net, x, y, norm=norm, frames="all"), [hf.certify.Certify()], batch=batch)
     _wait(net.device)
     return torch.tensor([r.bracket.lower.value for r in records]), time.perf_counter() - began
 

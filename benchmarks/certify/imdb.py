@@ -49,7 +49,7 @@ def main(chosen: argparse.Namespace) -> None:
     table = Table(columns, chosen.out, "imdb")
     for place in chosen.place:
         began, wall = time.process_time(), time.perf_counter()
-        methods: list[hf.Method] = [hf.PGD(), hf.Certify(rounds=chosen.rounds)]  # type: ignore[type-arg]
+        methods: list[hf.Method] = [hf.attacks.PGD(), hf.certify.Certify(rounds=chosen.rounds)]  # type: ignore[type-arg]
         (bracket,) = hf.radius(net, review.x[None], [review.label], norm=2, frames=place, methods=methods)
         spent = [time.process_time() - began, time.perf_counter() - wall, peak(chosen.device)]
         word = review.words[place]

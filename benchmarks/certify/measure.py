@@ -41,7 +41,7 @@ def measure(
     """The lower ends by the proofs of a tier alone; for tier 'search' the upper ends by the attacks alone. At most `seconds` an input."""
     stop = hf.Stop(seconds=None if seconds is None else seconds * len(x))
     methods = proofs(net, tier) or default_methods(net, "radius", "search")
-    hf.radius(net, x[:1], y[:1], norm=norm, frames=frames, targets=targets[:1], methods=[hf.Certify(rounds=1)])  # builds the graph
+    hf.radius(net, x[:1], y[:1], norm=norm, frames=frames, targets=targets[:1], methods=[hf.certify.Certify(rounds=1)])  # builds the graph
     began = time.process_time()
     brackets = hf.radius(net, x, y, norm=norm, frames=frames, targets=targets, methods=methods, stop=stop)
     spent = (time.process_time() - began) / len(x)

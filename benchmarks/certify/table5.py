@@ -36,7 +36,11 @@ PAPER: dict[str, dict[float, tuple[float, float | None, float]]] = {
     "lstm-7x32": {math.inf: (0.0165, 0.0924, 0.2635), 2: (0.1400, 0.7287, 1.0733), 1: (0.5680, 3.2266, 3.2309)},
     "lstm-14x32": {math.inf: (0.0099, 0.1220, 0.3148), 2: (0.0593, 0.6688, 0.9088), 1: (0.1805, None, 2.0035)},
 }
-METHODS: dict[str, hf.Method[Any]] = {"certified": hf.Certify(), "CLEVER-RNN": hf.CLEVER(weibull=False), "C&W-Ada": hf.CarliniWagner()}
+METHODS: dict[str, hf.Method[Any]] = {
+    "certified": hf.certify.Certify(),
+    "CLEVER-RNN": hf.attacks.CLEVER(weibull=False),
+    "C&W-Ada": hf.attacks.CarliniWagner(),
+}
 
 
 def random_targets(y: Tensor, seed: int = 0) -> Tensor:

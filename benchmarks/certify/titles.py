@@ -66,7 +66,7 @@ def right(module: torch.nn.Module, data: list[Sentence], count: int, longest: in
 
 
 def word_radii(net: hf.Network, title: Sentence, *, attack: bool = False) -> tuple[list[float], list[float]]:
-    methods: list[hf.Method] = [hf.PGD(), hf.Certify()] if attack else [hf.Certify()]  # type: ignore[type-arg]
+    methods: list[hf.Method] = [hf.attacks.PGD(), hf.certify.Certify()] if attack else [hf.certify.Certify()]  # type: ignore[type-arg]
     (brackets,) = hf.radius(net, title.x[None], [title.label], norm=2, frames="each", methods=methods)
     return [b.lower.value for b in brackets], [b.upper.value for b in brackets]
 

@@ -56,7 +56,7 @@ def main(chosen: argparse.Namespace) -> None:
         wake(asked)
         began = now(asked)
         images = zip(*asked.right(chosen.count), strict=True)
-        whole = hf.overall(prove(asked, image, label, chosen.seconds).bracket for image, label in images)
+        whole = hf.result.overall(prove(asked, image, label, chosen.seconds).bracket for image, label in images)
         spent, size = (now(asked) - began) / chosen.count, sum(p.numel() for p in module.parameters())
         points.append((asked.accuracy, whole.centre))
         ends = [whole.lower, whole.upper, whole.centre, whole.radius]

@@ -28,7 +28,7 @@ PART = 2048  # mutants at once
 def mutants(net: hf.Network, seeds: Tensor, changed: Tensor, generator: torch.Generator) -> Tensor:
     """A random seed with so many random pixels changed, for each number in `changed`."""
     start = torch.randint(0, len(seeds), changed.shape, generator=generator)
-    return hf.Sparse(seeds[start], changed.double(), net.domain, axes=(0,)).sample(1, generator)[0]
+    return hf.region.Sparse(seeds[start], changed.double(), net.domain, axes=(0,)).sample(1, generator)[0]
 
 
 def covered(neurons: Neurons, wanted: Items, x: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def watched(asked: Case, count: int, seconds: float, *, skip: int = 0) -> tuple[
     began = time.perf_counter()
 
     def note(progress: Progress) -> None:
-        whole = hf.overall(r.bracket for r in progress.records)
+        whole = hf.result.overall(r.bracket for r in progress.records)
         guessed = [max([e.value for e in r.bracket.estimates], default=0.0) for r in progress.records]
         passed = time.perf_counter() - began
         moments.append(Moment(passed, progress.method, whole.lower, whole.upper, sum(guessed) / len(guessed), whole.closed))

@@ -69,7 +69,7 @@ def reached(asked: Case, chosen: argparse.Namespace, known: list[hf.Record], tog
         lower, upper = (" ".join(f"{v:g}" for v in values) for values in ([b.lower.value for b in some], [b.upper.value for b in some]))
         table.add(f"{first} to {last - 1}", lower, upper, sum(b.closed for b in some), spent, looked / max(spent, 1e-9))
     counts = ", ".join(f"t >= {t}: {sum(b.lower.value >= t for b in brackets)}" for t in range(1, 9))
-    whole = hf.overall(brackets)
+    whole = hf.result.overall(brackets)
     table.say(
         f"{len(brackets)} images, {chosen.seconds:g} s for each, {together} at once, {nodes} domains a step. Proved {counts}. "
         f"{whole.closed} closed; mean d_m between {whole.lower:.2f} and {whole.upper:.2f}."
@@ -83,6 +83,6 @@ def _proved(
     before = Spent(Counted.spent.nodes, Counted.spent.seconds)
     problem = question(asked, x, y)
     first = known[0].key.index
-    shifted = [hf.Record(hf.Key(r.key.index - first), r.bracket, r.status, r.seconds, r.queries) for r in known]
+    shifted = [hf.Record(hf.result.Key(r.key.index - first), r.bracket, r.status, r.seconds, r.queries) for r in known]
     records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=Known(shifted))
     return records, Counted.spent.seconds - before.seconds, Counted.spent.nodes - before.nodes

@@ -119,7 +119,7 @@ class Counted(Branch):
 
     spent: ClassVar[Spent] = Spent()
 
-    def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, hf.Claims]:
+    def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, hf.method.Claims]:
         began = clock(problem.network)
         after, claims = super().step(problem, state)
         self.spent.seconds += clock(problem.network) - began

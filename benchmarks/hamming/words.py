@@ -81,7 +81,7 @@ def _tables(
     exact, searched = Counter(b.upper.value + 1 for b in brackets if b.closed), Counter(found)
     for count in sorted({*exact, *searched}):
         table.add("no choice suffices, or none found" if math.isinf(count) else int(count), exact[count], searched[count])
-    count, whole = len(titles), hf.overall(brackets)
+    count, whole = len(titles), hf.result.overall(brackets)
     table.say(
         f"{sum(b.closed for b in brackets)} of {count} brackets closed, {sum(spent) / count:.2f} s a title (most {max(spent):.1f}); search "
         f"{searching / count:.3f} s. {whole.unbreakable} cannot be broken; over the others {whole.lower:.2f} <= mean <= {whole.upper:.2f} "

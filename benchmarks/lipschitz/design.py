@@ -102,7 +102,7 @@ def uncertainty(net: hf.Network, images: Tensor) -> tuple[Tensor, Tensor]:
     centre = images.repeat(len(SIZES), 1, 1, 1).to(net.device)
     size = torch.tensor(SIZES, dtype=torch.float64, device=net.device).repeat_interleave(len(images))
     ball = hf.Ball(centre, size, math.inf, net.domain)
-    brackets = hf.worst(net, ball, hf.Uncertainty.around(net(centre)))
+    brackets = hf.worst(net, ball, hf.property.Uncertainty.around(net(centre)))
     ends = torch.tensor([[b.lower.value, b.upper.value] for b in brackets], dtype=torch.float64).reshape(len(SIZES), len(images), 2)
     proved, found = ends.unbind(2)
     # The balls lie in each other: what was found in a small one is in all larger ones, what is proved of a large one of all smaller ones.

@@ -74,7 +74,7 @@ def searches() -> list[Method[Any]]:
     """Everything that finds witnesses, with more patience than usual."""
     from holdfast.attacks.mesh import Mesh
 
-    return [hf.PGD(restarts=4, steps=25), hf.CarliniWagner(), hf.Corners(), Mesh()]
+    return [hf.attacks.PGD(restarts=4, steps=25), hf.attacks.CarliniWagner(), hf.attacks.Corners(), Mesh()]
 
 
 def _witnessed(net: hf.Network, x: Tensor, y: Tensor, norm: float, method: Method[Any]) -> Tensor:

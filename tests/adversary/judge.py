@@ -362,7 +362,12 @@ def check_worst(truth: Truth, row: int, bracket: hf.Bracket, scores: Callable[[T
 def _worst(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
     box = hf.Box(case.x, *case.box())
     brackets = hf.worst(
-        net, box, hf.Robustness(case.labels), methods=_methods(net, hf.PGD(rounds=1), hf.Certify()), stop=QUICK, progress=_heard(outcome)
+        net,
+        box,
+        hf.Robustness(case.labels),
+        methods=_methods(net, hf.attacks.PGD(rounds=1), hf.certify.Certify()),
+        stop=QUICK,
+        progress=_heard(outcome),
     )
     for row, bracket in enumerate(brackets):
         check_worst(truth, row, bracket, lambda z, row=row: margin(z, case.y[row]), outcome, truth.slack)
@@ -496,21 +501,25 @@ def check_words(truth: Truth, row: int, bracket: hf.Bracket, place: int | None, 
             outcome.wrong.append(f"sentence {row}: the witness {tokens.tolist()} of {bracket} keeps its class")
 
 
-QUICKLY = [hf.PGD(rounds=1)]
+QUICKLY = [hf.attacks.PGD(rounds=1)]
 ROOMS: dict[str, Room] = {
-    "radius inf, proof alone": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.Certify()))(
+    "radius inf, proof alone": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.certify.Certify()))(
         net, case, truth, outcome
     ),
     "radius inf": _radius(math.inf),
-    "radius 2": lambda net, case, truth, outcome: _radius(2, methods=_methods(net, *QUICKLY, hf.Certify()))(net, case, truth, outcome),
-    "radius 1": lambda net, case, truth, outcome: _radius(1, methods=_methods(net, *QUICKLY, hf.Certify()))(net, case, truth, outcome),
+    "radius 2": lambda net, case, truth, outcome: _radius(2, methods=_methods(net, *QUICKLY, hf.certify.Certify()))(
+        net, case, truth, outcome
+    ),
+    "radius 1": lambda net, case, truth, outcome: _radius(1, methods=_methods(net, *QUICKLY, hf.certify.Certify()))(
+        net, case, truth, outcome
+    ),
     "radius 0": _radius(0),
-    "radius inf, tight": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.Tighten()))(
+    "radius inf, tight": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.certify.Tighten()))(
         net, case, truth, outcome
     ),
-    "radius inf, executed": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.Certify(arithmetic="executed")))(
-        net, case, truth, outcome
-    ),
+    "radius inf, executed": lambda net, case, truth, outcome: _radius(
+        math.inf, methods=_methods(net, hf.certify.Certify(arithmetic="executed"))
+    )(net, case, truth, outcome),
     "worst": _worst,
     "bounds": _bounds,
     "reach": _reach,
@@ -630,7 +639,7 @@ def _unwound() -> bool:
 def _first(net: hf.Network, case: Case) -> None:
     """The question before the one that counts."""
     with contextlib.suppress(hf.HoldfastError):
-        hf.radius(net, case.x.clone(), case.labels, methods=[hf.Certify()])
+        hf.radius(net, case.x.clone(), case.labels, methods=[hf.certify.Certify()])
 
 
 def _state(module: nn.Module) -> dict[str, bytes]:

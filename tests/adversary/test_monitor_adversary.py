@@ -366,9 +366,9 @@ def test_modules_without_an_answer_of_their_own_are_refused(kind: type[Plain]) -
     net = hf.Network.from_torch(kind(), tokens=True)
     monitor = Monitor.fit(net, SENTENCES, SETS)
     assert monitor.view is None
-    with pytest.raises(hf.BadInput, match=REFUSED[kind]):
+    with pytest.raises(hf.errors.BadInput, match=REFUSED[kind]):
         monitor.score(SENTENCES[0])
-    with pytest.raises(hf.BadInput, match=REFUSED[kind]):
+    with pytest.raises(hf.errors.BadInput, match=REFUSED[kind]):
         monitor.step(SENTENCES[0][0])
 
 
@@ -550,7 +550,7 @@ def test_a_mutation_that_writes_into_its_element_changes_nothing() -> None:
 def test_words_that_do_not_exist_replace_nothing(token: int) -> None:
     monitor = Monitor.fit(hf.Network.from_torch(Plain(), tokens=True), SENTENCES, Groups.of_sets({5: [5, token]}))
     for ask in (lambda: monitor.score([5]), lambda: monitor.score([5], "final"), lambda: monitor.step(5)):
-        with pytest.raises(hf.BadInput, match="does not know"):
+        with pytest.raises(hf.errors.BadInput, match="does not know"):
             ask()
 
 
@@ -620,7 +620,7 @@ def test_steps_that_are_not_their_own_are_refused(kind: type[Steps]) -> None:
     sequences = list(torch.randn(2, 4, DIMENSION))
     monitor = Monitor.fit(hf.Network.from_torch(kind(), shape=(4, DIMENSION)), sequences, Own(jumps))
     assert monitor.view is None
-    with pytest.raises(hf.BadInput, match="no score of it has a meaning"):
+    with pytest.raises(hf.errors.BadInput, match="no score of it has a meaning"):
         monitor.score(sequences[0])
 
 
@@ -633,5 +633,5 @@ def test_reading_leaves_the_module_as_it_was() -> None:
 
 
 def test_a_table_that_changes_when_it_is_read_is_refused_by_name() -> None:
-    with pytest.raises(hf.BadInput, match="max_norm=4"):
+    with pytest.raises(hf.errors.BadInput, match="max_norm=4"):
         hf.Network.from_torch(MaxNorm().eval(), tokens=True)

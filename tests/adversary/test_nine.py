@@ -190,23 +190,24 @@ def steep(slope: float) -> nn.Module:
 
 def asked_again(store: Store, model: nn.Module, x: Tensor, norm: float = math.inf, **options: Any) -> list[float]:
     net = hf.Network.from_torch(model, domain=(-2, 2))
-    return [b.lower.value for b in hf.radius(net, x, [0], norm=norm, store=store, methods=[hf.Certify()], **options)]
+    return [b.lower.value for b in hf.radius(net, x, [0], norm=norm, store=store, methods=[hf.certify.Certify()], **options)]
 
 
 X = torch.tensor([[1.0, 1.0]])
+PROOF: list[hf.Method[Any]] = [hf.certify.Certify()]
 AGAIN: dict[str, tuple[Callable[[Store], list[float]], float]] = {
     "another network": (lambda store: asked_again(store, nn.Sequential(linear([[1.0, 0.0], [0.0, 0.0]], [-0.75, 0.0])).eval(), X), 0.25),
     "another network without weights": (lambda store: asked_again(store, Threshold(0.75), X), 0.25),
     "another input": (lambda store: asked_again(store, steep(1.0), torch.tensor([[0.25, 1.0]])), 0.25),
     "another norm": (lambda store: asked_again(store, sums(), torch.tensor([[1.0, 1.0]]), norm=math.inf), 1.0),
-    "another label": (lambda store: [hf.radius(net_of(steep(1.0)), X, [1], store=store, methods=[hf.Certify()])[0].lower.value], 0.0),
+    "another label": (lambda store: [hf.radius(net_of(steep(1.0)), X, [1], store=store, methods=PROOF)[0].lower.value], 0.0),
     "another domain": (lambda store: asked_in(store, (0.5, 2)), math.inf),
     "another target": (lambda store: asked_again(store, three(), X, targets=[1]), 0.25),
     "the worst score": (
         lambda store: [
             hf.worst(
                 net_of(steep(0.1)), hf.Ball(X, 0.5, math.inf, (-2, 2)), hf.Robustness(torch.tensor([0])), store=store,
-                methods=[hf.Certify()],
+                methods=[hf.certify.Certify()],
             )[0].lower.value
         ],
         0.05,
@@ -230,7 +231,7 @@ def net_of(model: nn.Module, domain: tuple[float, float] = (-2, 2)) -> hf.Networ
 
 
 def asked_in(store: Store, domain: tuple[float, float]) -> list[float]:
-    return [b.lower.value for b in hf.radius(net_of(steep(1.0), domain), X, [0], store=store, methods=[hf.Certify()])]
+    return [b.lower.value for b in hf.radius(net_of(steep(1.0), domain), X, [0], store=store, methods=[hf.certify.Certify()])]
 
 
 def sums() -> nn.Module:
@@ -264,7 +265,7 @@ def test_an_unfinished_store_gives_no_head_start_to_another_question(change: str
     ask, truth = AGAIN[change]
     with Store.create(tmp_path / "run") as store:
         net = net_of(steep(1.0))
-        hf.radius(net, X, [0], store=store, methods=[hf.Certify(), hf.PGD()], stop=hf.Stop(queries=60))
+        hf.radius(net, X, [0], store=store, methods=[hf.certify.Certify(), hf.attacks.PGD()], stop=hf.Stop(queries=60))
         try:
             [lower] = ask(store)
         except hf.HoldfastError:
@@ -364,7 +365,7 @@ def test_data_are_not_rounded_in_silence(trap: str, norm: float) -> None:
     assert float(x) == start + truth
     try:
         net = hf.Network.from_torch(Since(start, dtype).eval(), domain=(0, 4 * start))
-        [bracket] = hf.radius(net, x, [0], norm=norm, methods=[hf.PGD(rounds=1), hf.Certify()])
+        [bracket] = hf.radius(net, x, [0], norm=norm, methods=[hf.attacks.PGD(rounds=1), hf.certify.Certify()])
     except hf.HoldfastError:
         return
     assert bracket.lower.value <= truth * (1 + 1e-6)
@@ -379,7 +380,7 @@ def test_regions_are_not_rounded_in_silence(trap: str) -> None:
     label = torch.tensor([0])
     try:
         net = hf.Network.from_torch(Since(start, dtype).eval(), domain=(0, 4 * start))
-        [bracket] = hf.worst(net, hf.Ball(x, truth * 1.2, math.inf, (0, 4 * start)), hf.Robustness(label), methods=[hf.Certify()])
+        [bracket] = hf.worst(net, hf.Ball(x, truth * 1.2, math.inf, (0, 4 * start)), hf.Robustness(label), methods=[hf.certify.Certify()])
         ranges = hf.reach(net, (x - 1.2 * truth, x + 0.2), stop=hf.Stop(seconds=1))
     except hf.HoldfastError:
         return

@@ -40,7 +40,7 @@ def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> onnx.No
     return helper.make_node(operator, *names, **attributes)
 
 
-def holds(net: Network, x: torch.Tensor, size: float = 0.1) -> hf.Bounds:
+def holds(net: Network, x: torch.Tensor, size: float = 0.1) -> hf.api.Bounds:
     """The bounds over a box, which must hold what random points and the corners of the box give, and be finite."""
     found = hf.bounds(net, hf.Box(x, x - size, x + size))
     assert bool(found.lower.isfinite().all())

@@ -45,7 +45,10 @@ def test_all_is_sorted_complete_and_importable() -> None:
     assert len(set(hf.__all__)) == len(hf.__all__)
     for name in hf.__all__:
         assert getattr(hf, name) is not None
-    assert dir(hf) == sorted(hf.__all__)
+    assert len(hf.__all__) <= 27
+    assert set(hf.__all__) < set(dir(hf))
+    for room in set(dir(hf)) - set(hf.__all__):
+        assert getattr(hf, room).__name__ == f"holdfast.{room}"
     namespace: dict[str, Any] = {}
     exec("from holdfast import *", namespace)
     assert set(hf.__all__) <= namespace.keys()
@@ -190,14 +193,14 @@ def test_frames_move_by_their_scale(scale: Any, shares: list[list[float]], p: fl
     answers = KNOWN.radius_of_frames(p, mask).tolist()
     for bracket, answer in zip(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames="all", shares=scale), answers, strict=True):
         assert answer * 0.97 <= bracket.lower.value <= answer <= bracket.upper.value * (1 + 1e-9) <= answer * 1.03
-    some = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], shares=scale, methods=[hf.Certify()])
+    some = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], shares=scale, methods=[hf.certify.Certify()])
     assert [b.lower.value for b in some] == pytest.approx(KNOWN.radius_of_frames(p, mask * only(1, 2)).tolist(), rel=0.05)
 
 
 def test_each_frame_alone_by_its_scale() -> None:
     net, scale = KNOWN.network(), [1.0, 0.0, 4.0]
-    plain = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", methods=[hf.Certify(rounds=6)])
-    found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", shares=scale, methods=[hf.Certify(rounds=6)])
+    plain = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", methods=[hf.certify.Certify(rounds=6)])
+    found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", shares=scale, methods=[hf.certify.Certify(rounds=6)])
     for before, after in zip(plain, found, strict=True):
         assert after[2].lower.value == pytest.approx(before[2].lower.value / 4, rel=0.01)
         assert after[1].lower.value == after[1].upper.value == math.inf
@@ -336,7 +339,7 @@ def test_substitutes_for_each_place_of_each_sentence() -> None:
     sets = [spelt[0], spelt[1][:2], spelt[2]]
     by_place = hf.radius(net, ragged, labels, substitutes=sets)
     assert uppers(by_place) == uppers(hf.radius(net, ragged, labels, substitutes=known.substitutes))
-    with pytest.raises(hf.BadInput, match="sentence 1 has 2 words, its substitutes 4 places"):
+    with pytest.raises(hf.errors.BadInput, match="sentence 1 has 2 words, its substitutes 4 places"):
         hf.radius(net, ragged, labels, substitutes=spelt[:3])
 
 
@@ -421,20 +424,20 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_errors_come_before_long_work(change: dict[str, Any], message: str) -> None:
     net = KNOWN.network()
     options = {"x": KNOWN.x, "y": KNOWN.y, "norm": 2.0, **change}
-    with pytest.raises(hf.BadInput, match=message):
+    with pytest.raises(hf.errors.BadInput, match=message):
         hf.radius(net, options.pop("x"), options.pop("y"), **options)
     assert net.queries <= 8
 
 
 def test_token_ids_that_are_no_integers() -> None:
     known = truth.sentences(0)
-    with pytest.raises(hf.BadInput, match=r"Bag reads token ids, and the data are torch\.float32"):
+    with pytest.raises(hf.errors.BadInput, match=r"Bag reads token ids, and the data are torch\.float32"):
         hf.radius(known.network(), known.tokens.float(), known.y)
 
 
 def test_data_outside_the_domain_are_refused_before_any_query() -> None:
     net = KNOWN.network((0, 1))
-    with pytest.raises(hf.BadInput, match=r"input 0 has values .* but the domain is \[0, 1\]"):
+    with pytest.raises(hf.errors.BadInput, match=r"input 0 has values .* but the domain is \[0, 1\]"):
         hf.radius(net, KNOWN.x * 255, KNOWN.y)
     assert net.queries == 0
 
@@ -451,7 +454,7 @@ def test_weights_that_are_no_numbers_are_refused_when_the_network_is_read() -> N
     model = truth.sentences(0).model
     with torch.no_grad():
         model.embedding.weight[3, 0] = math.nan
-    with pytest.raises(hf.BadInput, match=r"Bag: embedding\.weight holds NaN or infinity"):
+    with pytest.raises(hf.errors.BadInput, match=r"Bag: embedding\.weight holds NaN or infinity"):
         hf.Network.from_torch(model, tokens=True)
 
 
@@ -464,7 +467,7 @@ def test_worst_over_a_ball_is_the_dual_norm_away() -> None:
     slope = (layer.weight[0].double() - layer.weight[1].double()).detach()
     for p in (1, 2, math.inf):
         region = Ball(KNOWN.x, torch.full((4,), 0.3, dtype=torch.float64), p)
-        found = hf.worst(KNOWN.network(), region, hf.Linear.of([1.0, -1.0, 0.0], batch=4))
+        found = hf.worst(KNOWN.network(), region, hf.property.Linear.of([1.0, -1.0, 0.0], batch=4))
         answers = z[:, 0] - z[:, 1] - 0.3 * truth.length(slope, truth.dual(p))
         for bracket, answer in zip(found, answers.tolist(), strict=True):
             assert bracket.lower.value <= answer
@@ -476,7 +479,7 @@ def test_worst_over_a_box_is_at_a_corner() -> None:
     layer = KNOWN.model[1]
     row = layer.weight[2].detach().double()
     ends = torch.minimum(row * lower.flatten(1).double(), row * upper.flatten(1).double()).sum(-1) + layer.bias[2].item()
-    found = hf.worst(KNOWN.network(), Box.between(lower, upper), hf.Linear.of([0.0, 0.0, 1.0], batch=4))
+    found = hf.worst(KNOWN.network(), Box.between(lower, upper), hf.property.Linear.of([0.0, 0.0, 1.0], batch=4))
     assert uppers(found) == pytest.approx(ends.tolist(), abs=1e-4)
     for bracket, low, high in zip(found, lower, upper, strict=True):
         witness = bracket.upper.evidence.witness
@@ -488,7 +491,7 @@ def test_worst_over_counting_and_framed_regions() -> None:
     """Linear again, so that the region's own exact minimum is the answer."""
     layer = KNOWN.model[1]
     row = layer.weight[0].detach().double().reshape(3, 2)
-    domain = hf.Domain.of((0.0, 1.0))
+    domain = hf.region.Domain.of((0.0, 1.0))
     ones = torch.ones(4, dtype=torch.float64)
     for region in (
         Sparse(KNOWN.x, 2 * ones, domain),
@@ -496,17 +499,17 @@ def test_worst_over_counting_and_framed_regions() -> None:
         Sparse(KNOWN.x, ones, domain, axes=(1,)),
     ):
         answers = region.minimise_linear(row.expand(4, 1, 3, 2))[:, 0] + layer.bias[0].item()
-        found = hf.worst(KNOWN.network(), region, hf.Linear.of([1.0, 0.0, 0.0], batch=4))
+        found = hf.worst(KNOWN.network(), region, hf.property.Linear.of([1.0, 0.0, 0.0], batch=4))
         for bracket, answer in zip(found, answers.tolist(), strict=True):
             assert answer - 1e-5 <= bracket.upper.value <= answer + 0.01
 
 
 def test_worst_with_a_score_of_ones_own() -> None:
     region = Ball(KNOWN.x, torch.full((4,), 0.5, dtype=torch.float64), 2)
-    found = hf.worst(KNOWN.network(), region, hf.Custom(lambda z: z[:, 0] - z[:, 1]))
-    same = hf.worst(KNOWN.network(), region, hf.Linear.of([1.0, -1.0, 0.0], batch=4))
+    found = hf.worst(KNOWN.network(), region, hf.property.Custom(lambda z: z[:, 0] - z[:, 1]))
+    same = hf.worst(KNOWN.network(), region, hf.property.Linear.of([1.0, -1.0, 0.0], batch=4))
     assert uppers(found) == pytest.approx(uppers(same), abs=1e-4)
-    flat = hf.worst(KNOWN.network(), region, hf.Custom(lambda z: torch.from_numpy(z.detach().numpy()[:, 0])))
+    flat = hf.worst(KNOWN.network(), region, hf.property.Custom(lambda z: torch.from_numpy(z.detach().numpy()[:, 0])))
     assert all(math.isfinite(u) for u in uppers(flat))  # no gradient to follow, but no crash either
 
 
@@ -515,9 +518,9 @@ def test_worst_of_a_float64_region_in_a_float32_network() -> None:
     x = torch.full((1, 3, 2), 0.1, dtype=torch.float64)
     mask = torch.tensor([[True, False, True]])
     region = Frames(x, torch.tensor([0.5], dtype=torch.float64), 2, mask=mask)
-    [double] = hf.worst(KNOWN.network(), region, hf.Linear.of([1.0, 0.0, 0.0]))
+    [double] = hf.worst(KNOWN.network(), region, hf.property.Linear.of([1.0, 0.0, 0.0]))
     single = Frames(x.float(), torch.tensor([0.5], dtype=torch.float64), 2, mask=mask)
-    [plain] = hf.worst(KNOWN.network(), single, hf.Linear.of([1.0, 0.0, 0.0]))
+    [plain] = hf.worst(KNOWN.network(), single, hf.property.Linear.of([1.0, 0.0, 0.0]))
     assert double.upper.value == pytest.approx(plain.upper.value, abs=1e-3)
 
 
@@ -539,7 +542,7 @@ def plane(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
 
 SHARES = torch.tensor([[1.0, 0.0, 0.5]] * 4)
-IN_UNIT = hf.Domain.of((0, 1))
+IN_UNIT = hf.region.Domain.of((0, 1))
 
 
 @pytest.mark.parametrize(
@@ -555,7 +558,7 @@ IN_UNIT = hf.Domain.of((0, 1))
 @pytest.mark.parametrize(
     "model", [nn.Sequential(nn.Flatten(), nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)), LastOutput()], ids=["tanh", "lstm"]
 )
-def test_no_point_crosses_a_linear_bound(region: hf.Region, model: nn.Module) -> None:
+def test_no_point_crosses_a_linear_bound(region: hf.region.Region, model: nn.Module) -> None:
     net = hf.Network.from_torch(model.eval())
     rows = torch.cat([torch.eye(3), torch.tensor([[1.0, -2.0, 0.5]])]).double()
     offset = torch.tensor([0.0, 1.0, 0.0, -0.3])
@@ -606,7 +609,7 @@ def test_bounds_of_a_linear_network_are_the_network() -> None:
     ],
 )
 def test_rows_that_do_not_fit(rows: Tensor | None, offset: Tensor | None, message: str) -> None:
-    with pytest.raises(hf.BadInput, match=message):
+    with pytest.raises(hf.errors.BadInput, match=message):
         hf.bounds(KNOWN.network(), Ball(KNOWN.x, 0.3, 2), rows, offset)
 
 
@@ -615,8 +618,8 @@ def test_bounds_say_which_layer_has_none() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1).sort(-1).values
 
-    with pytest.raises(hf.UnsupportedLayer, match="sort"):
+    with pytest.raises(hf.errors.UnsupportedLayer, match="sort"):
         hf.bounds(hf.Network.from_torch(Sorted().eval()), Ball(KNOWN.x, 0.3, 2))
     black_box = hf.Network.from_callable(lambda x: x.reshape(len(x), -1))
-    with pytest.raises(hf.UnsupportedLayer, match="black box"):
+    with pytest.raises(hf.errors.UnsupportedLayer, match="black box"):
         hf.bounds(black_box, Ball(KNOWN.x, 0.3, 2))

@@ -275,14 +275,14 @@ ERRORS = [
 
 @pytest.mark.parametrize(("question", "options", "said"), ERRORS)
 def test_bad_input_is_refused_at_once(net: hf.Network, x: Tensor, question: str, options: dict[str, object], said: str) -> None:
-    with pytest.raises(hf.BadInput, match=said):
+    with pytest.raises(hf.errors.BadInput, match=said):
         hf.risk(net, x, question, **options)  # type: ignore[arg-type]
 
 
 def test_probabilities_are_not_taken_for_logits(x: Tensor) -> None:
     torch.manual_seed(0)
     sure = hf.Network.from_torch(nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)).eval(), domain=(0, 1))
-    with pytest.raises(hf.BadInput, match="probabilities already"):
+    with pytest.raises(hf.errors.BadInput, match="probabilities already"):
         hf.risk(sure, x, "confidence", radius=0.1)
     [r, *_] = hf.risk(sure, x, "confidence", radius=0.1, softmax=False, queries=FEW)
     assert math.isfinite(r.worst.lower.value)
@@ -302,8 +302,8 @@ def test_after_the_deadline_no_step_begins(net: hf.Network, x: Tensor) -> None:
 @pytest.mark.parametrize("goal", ["worst", "steepness"])
 def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal: Goal) -> None:
     many = x.repeat(20, 1)
-    problem = Problem(net, hf.Ball(many, 0.1), hf.Robustness(net(many).argmax(1)), goal, tuple(hf.Key(i) for i in range(60)))
-    method: Method[Any] = hf.Certify() if goal == "worst" else Shells()
+    problem = Problem(net, hf.Ball(many, 0.1), hf.Robustness(net(many).argmax(1)), goal, tuple(hf.result.Key(i) for i in range(60)))
+    method: Method[Any] = hf.certify.Certify() if goal == "worst" else Shells()
     proved = []
     for until in (0.0, math.inf):
         with clock.within(until):

@@ -89,11 +89,11 @@ def test_what_has_no_bound_is_refused_by_name(name: str) -> None:
     model = Wrapped(function).eval()
     net = hf.Network.from_torch(model)
     x = torch.randn(2, 4)
-    with pytest.raises(hf.UnsupportedLayer, match=message) as caught:
+    with pytest.raises(hf.errors.UnsupportedLayer, match=message) as caught:
         build(net, x)
     region = hf.Ball(x, torch.zeros(2, dtype=torch.float64))
-    problem = hf.Problem(net, region, hf.Robustness(torch.tensor([0, 1])), "radius", (hf.Key(0), hf.Key(1)))
-    assert hf.Certify().obstacle(problem) == str(caught.value)
+    problem = hf.Problem(net, region, hf.Robustness(torch.tensor([0, 1])), "radius", (hf.result.Key(0), hf.result.Key(1)))
+    assert hf.certify.Certify().obstacle(problem) == str(caught.value)
 
 
 def hidden_view(h: Tensor) -> Tensor:
@@ -127,14 +127,14 @@ def test_the_layer_is_named_as_the_user_named_it() -> None:
             answer: Tensor = self.body(x)
             return answer
 
-    with pytest.raises(hf.UnsupportedLayer, match=r"body\.1\.1: there is no bound for aten\.hardshrink"):
+    with pytest.raises(hf.errors.UnsupportedLayer, match=r"body\.1\.1: there is no bound for aten\.hardshrink"):
         build(hf.Network.from_torch(Deep().eval()), torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize(("layers", "both", "bias"), [(1, False, True), (2, True, True), (2, False, False), (4, False, True)])
 def test_projections_are_refused_at_any_depth(layers: int, both: bool, bias: bool) -> None:
     layer = nn.LSTM(3, 4, layers, proj_size=2, bidirectional=both, bias=bias, batch_first=True)
-    with pytest.raises(hf.UnsupportedLayer, match="projections"):
+    with pytest.raises(hf.errors.UnsupportedLayer, match="projections"):
         build(hf.Network.from_torch(layer.eval(), pool="last"), torch.zeros(1, 3, 3))
 
 
@@ -153,5 +153,5 @@ def test_an_output_that_forgets_the_input_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.ones(x.shape[0], 2)
 
-    with pytest.raises(hf.UnsupportedLayer):
+    with pytest.raises(hf.errors.UnsupportedLayer):
         build(hf.Network.from_torch(Deaf().eval()), torch.zeros(1, 4))

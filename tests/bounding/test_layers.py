@@ -226,7 +226,7 @@ def test_a_pole_far_enough_away_does_no_harm() -> None:
     model = Wrapped(lambda h: 1 / (h + 5.0)).double().eval()
     net = hf.Network.from_torch(model)
     x = torch.rand(4, 4, dtype=torch.float64)
-    found = hf.radius(net, x, net(x).argmax(1), norm=math.inf, methods=[hf.Certify(rounds=4)])
+    found = hf.radius(net, x, net(x).argmax(1), norm=math.inf, methods=[hf.certify.Certify(rounds=4)])
     with torch.no_grad():
         reach = ((model.first(x) + 5).abs().amin(1) / model.first.weight.abs().sum(1).max()).tolist()
     for bracket, far in zip(found, reach, strict=True):
@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_has_no_bound_is_refused_by_name(name: str) -> None:
     function, message = REFUSED[name]
-    with pytest.raises(hf.UnsupportedLayer, match=message):
+    with pytest.raises(hf.errors.UnsupportedLayer, match=message):
         graph_of(function)
 
 

@@ -53,11 +53,11 @@ def test_a_batch_of_different_masks_is_bounded_like_each_row_alone(name: str, ki
     graph = build(net, x)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
     for radius in (0.5,):
-        region = hf.Frames(x, radius, p, mask=masks(kind))
+        region = hf.region.Frames(x, radius, p, mask=masks(kind))
         boxes = propagate(graph, region)
         found = lower_bound(graph, boxes, rows, offset)
         for i in range(BATCH):
-            alone = hf.Frames(x[i : i + 1], radius, p, mask=masks(kind)[i : i + 1])
+            alone = hf.region.Frames(x[i : i + 1], radius, p, mask=masks(kind)[i : i + 1])
             expected = lower_bound(graph, propagate(graph, alone), rows[i : i + 1], offset[i : i + 1])
             assert torch.allclose(found[i], expected[0], rtol=1e-9, atol=1e-10)
         points = region.sample(200, torch.Generator().manual_seed(3))
@@ -78,8 +78,8 @@ def test_the_short_way_is_as_tight_as_the_long_one(name: str) -> None:
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
     wide = torch.full((FRAMES, FEATURES), 100.0)
     for kind in ("one each", "some"):
-        short = hf.Frames(x, 0.3, 2.0, domain=(-100.0, 100.0), mask=masks(kind))
-        long = hf.Frames(x, 0.3, 2.0, domain=(-wide, wide), mask=masks(kind))
+        short = hf.region.Frames(x, 0.3, 2.0, domain=(-100.0, 100.0), mask=masks(kind))
+        long = hf.region.Frames(x, 0.3, 2.0, domain=(-wide, wide), mask=masks(kind))
         assert long.condensed() is None
         assert (short.condensed() is None) == bool(masks(kind).all(1).any())
         found, expected = (lower_bound(graph, propagate(graph, region), rows, offset) for region in (short, long))
@@ -90,7 +90,7 @@ def test_what_stays_still_is_not_walked() -> None:
     net, x = network("lstm"), torch.randn(1, FRAMES, FEATURES, dtype=torch.float64)
     graph = build(net, x)
     mask = torch.tensor([[False, False, True, False]])
-    boxes = propagate(graph, hf.Frames(x, 0.1, 2.0, mask=mask))
+    boxes = propagate(graph, hf.region.Frames(x, 0.1, 2.0, mask=mask))
     still = [node for node in graph.nodes if boxes.moving[node].start == boxes.moving[node].stop]
     assert len(still) > len(graph.nodes) / 3
     for node in still:
@@ -124,7 +124,7 @@ def test_what_stays_still_and_is_read_twice_counts_twice(kind: str) -> None:
     torch.manual_seed(0)
     module = Repeated().double().eval()
     x = torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    region = hf.Frames(x, 0.3, 1.0, mask=masks(kind))
+    region = hf.region.Frames(x, 0.3, 1.0, mask=masks(kind))
     found = hf.bounds(hf.Network.from_torch(module), region)
     for points in (x[None], region.sample(50, torch.Generator().manual_seed(3))):
         met = torch.stack([module(point) for point in points]).detach()

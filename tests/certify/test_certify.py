@@ -109,7 +109,7 @@ def test_piecewise_linear_networks_are_certified_below_their_nearest_zero(seed: 
     row = [-1.0, 1.0] if int(known.y[0]) else [1.0, -1.0]
     for low, high in ((-2.0, 2.0), (float(known.x[0, 0]), float(known.x[0, 0])), (0.1, 0.4)):
         region = Box.between(torch.tensor([[low]]), torch.tensor([[high]]))
-        [bracket] = hf.worst(net, region, hf.Linear.of(row), methods=[Certify()])
+        [bracket] = hf.worst(net, region, hf.property.Linear.of(row), methods=[Certify()])
         assert bracket.lower.value <= known.worst(float(region.lower[0, 0]), float(region.upper[0, 0])) + 1e-12
         assert bracket.lower.value > -INF
 
@@ -126,7 +126,9 @@ def test_the_worst_score_is_below_a_dense_grid() -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 1)).eval()
     low, high = torch.tensor([-0.3, 0.2]), torch.tensor([0.4, 0.5])
-    [bracket] = hf.worst(hf.Network.from_torch(model), Box.between(low[None], high[None]), hf.Linear.of([1.0], -0.25), methods=[Certify()])
+    [bracket] = hf.worst(
+        hf.Network.from_torch(model), Box.between(low[None], high[None]), hf.property.Linear.of([1.0], -0.25), methods=[Certify()]
+    )
     axes = [torch.linspace(float(a), float(b), 101, dtype=torch.float64) for a, b in zip(low, high, strict=True)]
     with torch.no_grad():
         grid = float(model.double()(torch.cartesian_prod(*axes)).min()) - 0.25
@@ -167,7 +169,7 @@ def unbroken(problem: Problem, radius: Tensor) -> None:
     assert (proved_score(at) <= scores.amin(0)).all()
     corners = region.sample(200, torch.Generator().manual_seed(2))
     assert (at.score(corners) > 0).all()
-    for method in (hf.PGD(rounds=1, steps=15), hf.Corners(rounds=1)):
+    for method in (hf.attacks.PGD(rounds=1, steps=15), hf.attacks.Corners(rounds=1)):
         for record in hf.solve([at], [method]):
             assert record.bracket.upper.value > 0
 
@@ -186,7 +188,7 @@ def test_brackets_of_all_methods_together_never_cross() -> None:
     """Certificates below, every attack above: a Contradiction would be raised here."""
     known = trained("gru")
     net = hf.Network.from_torch(known.model, domain=(0, 1))
-    methods = [Certify(rounds=3), hf.PGD(rounds=3), hf.CarliniWagner(rounds=2), hf.Corners(rounds=3)]
+    methods = [Certify(rounds=3), hf.attacks.PGD(rounds=3), hf.attacks.CarliniWagner(rounds=2), hf.attacks.Corners(rounds=3)]
     for norm, frames in ((2, "all"), (INF, [1, 3])):
         for bracket in hf.radius(net, known.x, known.y, norm=norm, frames=frames, methods=methods):  # type: ignore[call-overload]
             assert 0 < bracket.lower.value <= bracket.upper.value
@@ -226,9 +228,11 @@ def test_a_target_is_at_least_as_far_as_any_other_class() -> None:
     known = trained("lstm")
     net = hf.Network.from_torch(known.model, domain=(0, 1))
     region = Ball(known.x, torch.full((2,), 0.02, dtype=torch.float64), INF, net.domain)
-    keys = tuple(hf.Key(i) for i in range(2))
+    keys = tuple(hf.result.Key(i) for i in range(2))
     whole = proved_score(Problem(net, region, hf.Robustness(known.y), "worst", keys))
-    each = torch.stack([proved_score(Problem(net, region, hf.Targeted(known.y, (known.y + k) % 10), "worst", keys)) for k in range(1, 10)])
+    each = torch.stack(
+        [proved_score(Problem(net, region, hf.property.Targeted(known.y, (known.y + k) % 10), "worst", keys)) for k in range(1, 10)]
+    )
     torch.testing.assert_close(each.amin(0), whole, rtol=1e-9, atol=1e-9)
     untargeted = proved(truth.radius_problem(net, region.at(0.0), known.y), rounds=3)
     found = hf.radius(net, known.x, known.y, targets=(known.y + 1) % 10, methods=[Certify(rounds=3)])
@@ -242,7 +246,7 @@ def test_more_frames_never_give_a_higher_score(norm: float, radius: float) -> No
     known = trained("gru")
     net = hf.Network.from_torch(known.model, domain=(0, 1))
     masks = torch.tril(torch.ones(4, 4)).bool()
-    keys = tuple(hf.Key(i) for i in range(2))
+    keys = tuple(hf.result.Key(i) for i in range(2))
     scores = []
     for mask in masks:
         region = Frames(known.x, torch.full((2,), radius, dtype=torch.float64), norm, net.domain, mask=mask.expand(2, 4))
@@ -281,7 +285,7 @@ def test_a_last_softmax_keeps_the_order_and_so_the_radius(last: nn.Module) -> No
     assert (found <= answer).all()
     assert (found >= answer * (1 - 1e-6)).all()
     # The value of a probability is another matter: there the softmax counts.
-    for asked in (hf.Linear.of([1.0, 0.0, 0.0], batch=5), hf.Robustness(known.y)):
+    for asked in (hf.property.Linear.of([1.0, 0.0, 0.0], batch=5), hf.Robustness(known.y)):
         worst = Problem(with_softmax, family.at(0.1), asked, "worst", problem.keys)
         lowest = worst.score(worst.region.sample(200, torch.Generator().manual_seed(0))).amin(0)
         least = torch.tensor([r.bracket.lower.value for r in hf.solve([worst], [Certify()])])
@@ -317,7 +321,7 @@ def test_obstacles_are_told() -> None:
     box = hf.Network.from_callable(lambda x: known.model(torch.from_numpy(x)).detach().numpy())
     problem = truth.radius_problem(box, Ball(known.x, zero(known.x)), known.y)
     assert "black box" in (Certify().obstacle(problem) or "")
-    custom = Problem(known.network(), problem.region, hf.Custom(lambda z: z[:, 0]), "radius", problem.keys)
+    custom = Problem(known.network(), problem.region, hf.property.Custom(lambda z: z[:, 0]), "radius", problem.keys)
     assert "linear rows" in (Certify().obstacle(custom) or "")
     [record, *_] = hf.solve([problem], [Certify()])
     assert record.skipped[0].startswith("Certify: ")
@@ -351,7 +355,7 @@ def test_a_wrong_relaxation_is_caught_by_the_attack(activation: nn.Module, monke
     net = hf.Network.from_torch(model, domain=(-1, 1))
     x = torch.rand(6, 4) - 0.5
     y = net(x).argmax(-1)
-    methods = [Certify(rounds=6), hf.PGD()]
+    methods = [Certify(rounds=6), hf.attacks.PGD()]
     assert all(b.lower.value <= b.upper.value for b in hf.radius(net, x, y, norm=2, methods=methods))
     monkeypatch.setattr(crown, "planes", too_high)
     with pytest.raises(hf.Contradiction, match="Certify says at least"):

@@ -48,8 +48,8 @@ def test_three_routes_give_one_bound(name: str, tmp_path: Path) -> None:
     for net in networks:
         assert net.differentiable
         region = hf.Ball(example, torch.tensor([0.02, 0.1], dtype=torch.float64), 2)
-        problem = hf.Problem(net, region, hf.Robustness(y), "worst", (hf.Key(0), hf.Key(1)))
-        assert hf.Certify().obstacle(problem) is None
+        problem = hf.Problem(net, region, hf.Robustness(y), "worst", (hf.result.Key(0), hf.result.Key(1)))
+        assert hf.certify.Certify().obstacle(problem) is None
         scores.append(proved_score(problem))
         planes.append(vars(hf.bounds(net, region)))
     for other in scores[1:]:

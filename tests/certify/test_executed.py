@@ -110,8 +110,8 @@ def test_a_radius_can_be_proved_for_the_network_as_it_runs() -> None:
     net = hf.Network.from_torch(Reader(nn.LSTM).eval())
     x = torch.randn(6, 5, 4)
     y = net(x).argmax(1)
-    real = hf.radius(net, x, y, methods=[hf.Certify()])
-    executed = hf.radius(net, x, y, methods=[hf.Certify(arithmetic="executed")])
+    real = hf.radius(net, x, y, methods=[hf.certify.Certify()])
+    executed = hf.radius(net, x, y, methods=[hf.certify.Certify(arithmetic="executed")])
     for a, b in zip(real, executed, strict=True):
         assert 0.99 * a.lower.value < b.lower.value <= a.lower.value
         assert b.lower.evidence.dtype == "torch.float32"
@@ -132,17 +132,17 @@ def test_what_is_not_known_as_executed_is_named() -> None:
         "radius",
         (Key(0), Key(1)),
     )
-    assert hf.Certify().obstacle(problem) is None
-    assert "as executed is not bounded" in (hf.Certify(arithmetic="executed").obstacle(problem) or "")
+    assert hf.certify.Certify().obstacle(problem) is None
+    assert "as executed is not bounded" in (hf.certify.Certify(arithmetic="executed").obstacle(problem) or "")
     # Torch has kernels of its own for these, whose sums are not those of the nodes that stand for them.
     for inner in (nn.LayerNorm(3), nn.LogSoftmax(-1), nn.RMSNorm(3, eps=1e-6), LogSumExp()):
         fused = replace(problem, network=hf.Network.from_torch(nn.Sequential(mlp(), inner, nn.Linear(3, 3)).eval()))
-        assert "as executed is not bounded" in (hf.Certify(arithmetic="executed").obstacle(fused) or "")
+        assert "as executed is not bounded" in (hf.certify.Certify(arithmetic="executed").obstacle(fused) or "")
     known = replace(problem, network=hf.Network.from_torch(nn.Sequential(smooth(), nn.Tanh()).eval()))
-    assert hf.Certify(arithmetic="executed").obstacle(known) is None
+    assert hf.certify.Certify(arithmetic="executed").obstacle(known) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Mish, "measured", False)
-        assert "rounding of Mish as executed is not bounded" in (hf.Certify(arithmetic="executed").obstacle(known) or "")
+        assert "rounding of Mish as executed is not bounded" in (hf.certify.Certify(arithmetic="executed").obstacle(known) or "")
     normed = Problem(
         hf.Network.from_torch(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)).eval()),
         Ball(x[:, 0], 0.1),
@@ -150,7 +150,7 @@ def test_what_is_not_known_as_executed_is_named() -> None:
         "radius",
         (Key(0), Key(1)),
     )
-    assert "computes a constant from weights" in (hf.Certify(arithmetic="executed").obstacle(normed) or "")
+    assert "computes a constant from weights" in (hf.certify.Certify(arithmetic="executed").obstacle(normed) or "")
 
 
 def test_what_may_overflow_as_executed_is_not_proved() -> None:
@@ -170,7 +170,7 @@ def test_kernels_that_round_more_are_found_and_refused_by_name() -> None:
     net = hf.Network.from_torch(conv().eval())
     region = Ball(torch.zeros(1, 5, 4), torch.full((1,), 0.1, dtype=torch.float64))
     problem = Problem(net, region, hf.Robustness(torch.tensor([0])), "worst", (Key(0),))
-    method = hf.Certify(arithmetic="executed")
+    method = hf.certify.Certify(arithmetic="executed")
     usual = method.obstacle(problem)
     assert usual is None or "NNPACK" not in usual
     with torch.backends.mkldnn.flags(enabled=False):

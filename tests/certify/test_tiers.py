@@ -15,7 +15,7 @@ from holdfast.certify.tighten import quadratic_of
 from holdfast.region import Ball, Box, Frames
 from holdfast.result import Bracket, Key
 
-ATTACKS = [hf.PGD(rounds=3), hf.CarliniWagner(rounds=2), hf.Corners(rounds=2)]
+ATTACKS = [hf.attacks.PGD(rounds=3), hf.attacks.CarliniWagner(rounds=2), hf.attacks.Corners(rounds=2)]
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
@@ -47,9 +47,9 @@ def lower(brackets: Sequence[Bracket]) -> Tensor:
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> None:
     net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
-    fast = lower(hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.Certify()]))
+    fast = lower(hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.certify.Certify()]))
     # Contradiction is raised where a witness lies inside what is proved.
-    brackets = hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.Tighten(steps=20), *ATTACKS])
+    brackets = hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.certify.Tighten(steps=20), *ATTACKS])
     tight, upper = lower(brackets), torch.tensor([b.upper.value for b in brackets], dtype=torch.float64)
     assert (tight >= fast * (1 - 1e-9)).all()
     assert (tight / fast).mean() > (1.02 if math.isinf(norm) else 0.999)
@@ -59,8 +59,8 @@ def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> N
 @pytest.mark.parametrize("cell", list(CELLS))
 def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
-    tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.Tighten(steps=8)]))
-    split = lower(hf.radius(net, x, y, frames="all", methods=[hf.Split(boxes=16, steps=8), *ATTACKS]))
+    tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.certify.Tighten(steps=8)]))
+    split = lower(hf.radius(net, x, y, frames="all", methods=[hf.certify.Split(boxes=16, steps=8), *ATTACKS]))
     assert (split >= tight).all()
     assert (split / tight).mean() > 1.01
     region = Frames(x, split, math.inf)
@@ -82,19 +82,19 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
 )
 def test_tiers_answer_every_network(model: nn.Module) -> None:
     net, x, y = asked(model, (4, 3), count=1)
-    fast = lower(hf.radius(net, x, y, methods=[hf.Certify()]))
-    split = lower(hf.radius(net, x, y, methods=[hf.Split(boxes=3, steps=2), *ATTACKS]))
+    fast = lower(hf.radius(net, x, y, methods=[hf.certify.Certify()]))
+    split = lower(hf.radius(net, x, y, methods=[hf.certify.Split(boxes=3, steps=2), *ATTACKS]))
     assert (split >= fast * (1 - 1e-9)).all()
     for frame in (1,):  # only one frame moves: the models hold its inputs alone
-        one = lower(hf.radius(net, x, y, frames=frame, methods=[hf.Tighten(steps=2), *ATTACKS]))
+        one = lower(hf.radius(net, x, y, frames=frame, methods=[hf.certify.Tighten(steps=2), *ATTACKS]))
         assert (one >= fast * (1 - 1e-9)).all()
 
 
 def test_a_score_over_a_region_is_tightened_too() -> None:
     net, x, y = asked(Reader(nn.RNN), (4, 3))
     for region in (Ball(x, 0.05, 2), Box.between(x.double() - 0.05, x.double() + 0.05)):
-        fast = lower(hf.worst(net, region, hf.Robustness(y), methods=[hf.Certify()]))
-        tight = hf.worst(net, region, hf.Robustness(y), methods=[hf.Tighten(steps=20, block=10), hf.PGD()])
+        fast = lower(hf.worst(net, region, hf.Robustness(y), methods=[hf.certify.Certify()]))
+        tight = hf.worst(net, region, hf.Robustness(y), methods=[hf.certify.Tighten(steps=20, block=10), hf.attacks.PGD()])
         assert (lower(tight) >= fast).all()
         assert (lower(tight) > fast).any()
         assert all(b.lower.value <= b.upper.value for b in tight)
@@ -102,9 +102,9 @@ def test_a_score_over_a_region_is_tightened_too() -> None:
 
 def test_rows_with_different_frames_are_trained_apart() -> None:
     net, x, y = asked(Reader(nn.LSTM), (3, 3), count=1)
-    each = hf.radius(net, x, y, frames="each", methods=[hf.Tighten(steps=5), *ATTACKS])
+    each = hf.radius(net, x, y, frames="each", methods=[hf.certify.Tighten(steps=5), *ATTACKS])
     for frame in range(3):
-        alone = hf.radius(net, x, y, frames=frame, methods=[hf.Tighten(steps=5)])
+        alone = hf.radius(net, x, y, frames=frame, methods=[hf.certify.Tighten(steps=5)])
         torch.testing.assert_close(lower([row[frame] for row in each]), lower(alone), rtol=0.02, atol=0)
 
 
@@ -113,9 +113,9 @@ def test_tiers_are_chosen_by_name() -> None:
     assert [m.name for m in default_methods(net, "radius", "tight")][-1] == "Tighten"
     [bracket] = hf.radius(net, x, y, tier="split", stop=hf.Stop(seconds=2))
     assert bracket.lower.evidence.method in ("Split", "Tighten")
-    with pytest.raises(hf.BadInput, match="tier 'fast'"):
+    with pytest.raises(hf.errors.BadInput, match="tier 'fast'"):
         hf.radius(net, x, y, tier="tight", arithmetic="executed")
-    with pytest.raises(hf.BadInput, match="arithmetic 'float'"):
+    with pytest.raises(hf.errors.BadInput, match="arithmetic 'float'"):
         hf.radius(net, x, y, arithmetic="float")  # type: ignore[call-overload]
     assert hf.radius(net, x, y, arithmetic="executed")[0].lower.evidence.dtype == "torch.float32"
 
@@ -129,10 +129,10 @@ def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = hf.Problem(net, Frames(x, torch.zeros(3), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(3)))
     assert quadratic_of(problem).obstacle is None
     with pytest.raises(hf.Contradiction):
-        hf.solve([problem], [*ATTACKS, hf.Tighten(steps=400, block=100, push=0.2)])
+        hf.solve([problem], [*ATTACKS, hf.certify.Tighten(steps=400, block=100, push=0.2)])
 
 
-METHODS = [hf.Certify(), hf.Tighten(steps=6, block=3), hf.Split(boxes=8, steps=3)]
+METHODS = [hf.certify.Certify(), hf.certify.Tighten(steps=6, block=3), hf.certify.Split(boxes=8, steps=3)]
 
 
 def question(net: hf.Network, x: Tensor, y: Tensor) -> hf.Problem:
@@ -172,7 +172,7 @@ def test_a_search_goes_on_from_what_is_proved(method: Any) -> None:
 
 def test_a_proof_in_real_arithmetic_is_none_of_the_network_as_executed() -> None:
     net, x, y = asked(Reader(nn.RNN), (3, 3), count=2)
-    problem, method = question(net, x, y), hf.Certify(arithmetic="executed")
+    problem, method = question(net, x, y), hf.certify.Certify(arithmetic="executed")
     known = torch.full((2,), 5.0, dtype=torch.float64)
     assert torch.equal(proved(problem, method, known)[0], proved(problem, method, torch.zeros_like(known))[0])
 
@@ -199,7 +199,7 @@ def test_training_taken_up_again_is_the_same_training() -> None:
     problem = question(net, x, y)
     found = []
     for block in (3, 6):
-        method = hf.Tighten(steps=6, block=block)
+        method = hf.certify.Tighten(steps=6, block=block)
         state = method.start(problem, 0)
         while state.search is not None:
             state, _ = method.advance(problem, state)

@@ -14,7 +14,7 @@ import holdfast as hf
 WORDS, GROUP, LENGTH = 15, 3, 5  # five groups of three synonyms
 SYNONYMS = {word: [other for other in range(WORDS) if other // GROUP == word // GROUP and other != word] for word in range(WORDS - GROUP)}
 
-QUICK = [hf.PGD(rounds=2, steps=10), hf.Certify()]
+QUICK = [hf.attacks.PGD(rounds=2, steps=10), hf.certify.Certify()]
 
 
 class Reader(nn.Module):
@@ -82,7 +82,7 @@ both_kinds = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=["lstm", "gr
 def test_worst_scores_hold_for_every_sentence(kind: type[nn.RNNBase], radius: int) -> None:
     known = trained(kind)
     assert known.net.vectors is not None
-    region = hf.Words.around(known.tokens, SYNONYMS, known.net.vectors, radius)
+    region = hf.region.Words.around(known.tokens, SYNONYMS, known.net.vectors, radius)
     found = hf.worst(known.net, region, hf.Robustness(known.y), methods=QUICK)
     for row, bracket in enumerate(found):
         truth = known.exact(row, radius)
@@ -95,7 +95,7 @@ def test_radii_are_proved_below_and_enumerated_exactly(kind: type[nn.RNNBase]) -
     known = trained(kind)
     answers = [known.radius(row) for row in range(len(known.tokens))]
     assert {0, math.inf} <= set(answers)
-    proofs = hf.radius(known.net, known.tokens, known.y, substitutes=SYNONYMS, methods=[hf.Certify()])
+    proofs = hf.radius(known.net, known.tokens, known.y, substitutes=SYNONYMS, methods=[hf.certify.Certify()])
     for bracket, answer in zip(proofs, answers, strict=True):
         assert bracket.lower.value <= answer
     assert any(bracket.lower.value == math.inf for bracket in proofs)  # all places at once, by bounds alone
@@ -117,7 +117,7 @@ def test_long_sentences_are_attacked_in_vain(kind: type[nn.RNNBase]) -> None:
     y = known.model(tokens).argmax(-1)
     assert known.net.vectors is not None
     for radius in (1, 12):
-        region = hf.Words.around(tokens, SYNONYMS, known.net.vectors, radius)
+        region = hf.region.Words.around(tokens, SYNONYMS, known.net.vectors, radius)
         found = hf.worst(known.net, region, hf.Robustness(y), methods=QUICK)
         words = region.decode(region.sample(500, torch.Generator().manual_seed(1)))
         with torch.no_grad():
@@ -130,7 +130,7 @@ def test_long_sentences_are_attacked_in_vain(kind: type[nn.RNNBase]) -> None:
 def test_enumeration_asks_no_more_than_it_may() -> None:
     known = trained(nn.GRU)
     before = known.net.queries
-    found = hf.radius(known.net, known.tokens, known.y, substitutes=SYNONYMS, methods=[hf.Enumerate(sentences=2 * LENGTH)])
+    found = hf.radius(known.net, known.tokens, known.y, substitutes=SYNONYMS, methods=[hf.certify.Enumerate(sentences=2 * LENGTH)])
     for row, bracket in enumerate(found):
         assert min(known.radius(row), 1) <= bracket.lower.value <= known.radius(row) <= bracket.upper.value
     assert known.net.queries - before <= len(known.tokens) * (2 * LENGTH * LENGTH + 4) + 10

@@ -65,7 +65,7 @@ def test_the_few_questions_are_not_counted(ask: Ask) -> None:
     net = hf.Network.from_onnx("lstm.onnx", domain=(0, 1))
     data = np.load("data.npz")
     with Store.create("other") as other:
-        hf.radius(net, torch.from_numpy(data["x"][:2]), torch.from_numpy(data["y"][:2]), methods=[hf.PGD()], store=other)
+        hf.radius(net, torch.from_numpy(data["x"][:2]), torch.from_numpy(data["y"][:2]), methods=[hf.attacks.PGD()], store=other)
         assert [r.queries for r in other.records()] == first
         assert other.answers() == {}
 

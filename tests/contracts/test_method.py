@@ -26,8 +26,8 @@ from holdfast.result import GUARANTEED, Bracket, Key
 from holdfast.solver import solve
 
 METHODS: list[Method[Any]] = [
-    PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate(), hf.Greedy(), hf.Grid(), hf.Branch(),
-    hf.Mesh(), hf.Tighten(steps=20, block=10), hf.Split(boxes=64, steps=10), hf.Smoothing(samples=500),
+    PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.certify.Certify(), hf.certify.Enumerate(),
+    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(), hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=64, steps=10), hf.certify.Smoothing(samples=500),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
@@ -280,7 +280,7 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
     box = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
     worst = Problem(truth.linear(0).network(), box, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
     problems = [black_box(), worst, *(build().problem for name, build in KNOWN if name in ("ball2", "words", "pixels", "patch"))]
-    few = 100 if isinstance(method, hf.Certify | hf.Tighten | hf.Split | hf.Branch) else 0
+    few = 100 if isinstance(method, hf.certify.Certify | hf.certify.Tighten | hf.certify.Split | hf.hamming.Branch) else 0
     reasons = []
     for problem in problems:
         before = problem.network.queries
@@ -291,7 +291,7 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
         assert problem.network.queries == before + first, f"{method.name} asks the network each time whether it may"
     assert any(reason is None for reason in reasons)
     told = [reason for reason in reasons if reason is not None]
-    assert bool(told) != isinstance(method, Corners | hf.Mesh)  # they take anything that answers
+    assert bool(told) != isinstance(method, Corners | hf.attacks.Mesh)  # they take anything that answers
     assert all(len(reason.split()) >= 5 for reason in told)
 
 
@@ -415,7 +415,7 @@ def test_corners_works_on_a_black_box() -> None:
 @pytest.mark.parametrize("options", [{"rounds": 0}, {"radii": 0}, {"restarts": 0}])
 @pytest.mark.parametrize("kind", [PGD, Corners])
 def test_settings_that_do_nothing_are_refused(kind: type[PGD | Corners], options: dict[str, int]) -> None:
-    with pytest.raises(hf.BadInput, match="must be at least 1, got 0"):
+    with pytest.raises(hf.errors.BadInput, match="must be at least 1, got 0"):
         kind(**options)
 
 

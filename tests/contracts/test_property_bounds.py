@@ -296,7 +296,7 @@ def test_other_proofs_say_that_they_need_linear_rows() -> None:
     net, x = small_network()
     problem = Problem(net, Ball(x, torch.zeros(5), math.inf, net.domain), Confidence(net(x).argmax(-1)), "radius", keys(x))
     assert Certify().obstacle(problem) is None
-    for method in (Tighten(), Split(), Certify(arithmetic="executed"), hf.CLEVER()):
+    for method in (Tighten(), Split(), Certify(arithmetic="executed"), hf.attacks.CLEVER()):
         assert "linear rows" in str(method.obstacle(problem))
 
 

@@ -223,7 +223,7 @@ def test_a_layer_on_one_axis_with_time_is_read_where_that_can_be_done() -> None:
     check(found, apart, hooked(apart, (nn.ReLU,), lambda v: v.reshape(-1, 15)), x, None)
     mixed = hf.Network.from_torch(TimeFirst(mixes=True).eval(), domain=(0, 1), time_first=True)
     assert any("bend mixes the inputs of a batch" in note for note in generate(mixed, x).notes)
-    with pytest.raises(hf.BadInput, match="bend mixes the inputs"):
+    with pytest.raises(hf.errors.BadInput, match="bend mixes the inputs"):
         generate(mixed, x, layers=["bend"])
 
 
@@ -238,7 +238,7 @@ def test_layers_that_work_in_place_change_nothing() -> None:
 def test_three_routes_lead_to_the_same_neurons(tmp_path: Path) -> None:
     module, x = small(), images(6)
     for net in truth.three_routes(module, x[:2], tmp_path):
-        net.domain = hf.Domain.of(AROUND)
+        net.domain = hf.region.Domain.of(AROUND)
         found = generate(net, x, "boundary")
         assert [layer.neurons for layer in found.layers] == [100, 12], net.source
         assert len(found) > 10
@@ -259,7 +259,7 @@ def test_named_layers() -> None:
         domain=AROUND,
         axes=(0,),
     )
-    with pytest.raises(hf.BadInput, match="no layer 'conv9'; it has 0, 1, 2"):
+    with pytest.raises(hf.errors.BadInput, match="no layer 'conv9'; it has 0, 1, 2"):
         generate(net, x, layers=["conv9"])
 
 
@@ -450,7 +450,7 @@ def test_a_black_box_shows_only_its_outputs() -> None:
             return torch.from_numpy(function(rows.numpy()).astype(np.float32))
 
     check(found, Shown(), lambda rows: function(rows.numpy()).astype(np.float32), x, None)
-    with pytest.raises(hf.BadInput, match="mine shows no layers"):
+    with pytest.raises(hf.errors.BadInput, match="mine shows no layers"):
         generate(net, x, layers=["1"])
 
 
@@ -503,11 +503,11 @@ def test_notes_on_neurons_without_items() -> None:
 def test_mistakes_are_told_before_any_work(options: dict[str, object], words: str) -> None:
     net = hf.Network.from_torch(one_layer(torch.ones(2, 4), torch.zeros(2)), domain=(0, 1))
     given = {"x": torch.zeros(2, 4), **options}
-    with pytest.raises(hf.BadInput, match=words.replace("(", r"\(")):
+    with pytest.raises(hf.errors.BadInput, match=words.replace("(", r"\(")):
         generate(net, **given)  # type: ignore[arg-type]
     assert net.queries <= 8
 
 
 def test_an_open_domain_is_refused() -> None:
-    with pytest.raises(hf.BadInput, match=r"has none: state it \(domain=, --domain\)"):
+    with pytest.raises(hf.errors.BadInput, match=r"has none: state it \(domain=, --domain\)"):
         generate(hf.Network.from_torch(nn.Linear(4, 3).eval()), torch.rand(3, 4))

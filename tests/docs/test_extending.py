@@ -91,9 +91,9 @@ def test_an_activation_is_one_file(toy: ModuleType) -> None:
             parameter.copy_(torch.tensor(value))
     exact = (math.tan(0.3) + 0.2) / 1.5 + 0.5  # from 0.5 down to where atan(1.5 v + 0.2) = -0.3
     net, x = hf.Network.from_torch(model), torch.tensor([[0.5]], dtype=torch.float64)
-    [b] = hf.radius(net, x, [0], methods=[hf.Certify(), hf.PGD()])
+    [b] = hf.radius(net, x, [0], methods=[hf.certify.Certify(), hf.attacks.PGD()])
     assert 0.9 * exact < b.lower.value <= exact * (1 + 1e-9) <= b.upper.value * (1 + 2e-9) < 1.1 * exact
-    [tight] = hf.radius(net, x, [0], methods=[hf.Tighten()])  # without a curve it keeps what planes prove
+    [tight] = hf.radius(net, x, [0], methods=[hf.certify.Tighten()])  # without a curve it keeps what planes prove
     assert tight.lower.value == pytest.approx(b.lower.value, rel=1e-6)
     [risk] = hf.risk(net, x, "robustness", radius=0.1, queries=200)
     assert math.isinf(risk.metric.upper.value)
@@ -104,7 +104,7 @@ def test_an_activation_is_one_file(toy: ModuleType) -> None:
 def test_a_cell_is_one_file(toy: ModuleType) -> None:
     net = hf.Network.from_torch(toy.Reader(whole=True).eval())
     x = torch.randn(2, 3, 3)
-    for b in hf.radius(net, x, net(x).argmax(1), norm=2, frames="all", methods=[hf.Certify(rounds=3), hf.PGD(rounds=2)]):
+    for b in hf.radius(net, x, net(x).argmax(1), norm=2, frames="all", methods=[hf.certify.Certify(rounds=3), hf.attacks.PGD(rounds=2)]):
         assert 0 < b.lower.value <= b.upper.value < math.inf
 
 
@@ -151,10 +151,10 @@ def test_a_property_is_one_file(toy: ModuleType) -> None:
         assert r.metric.lower.value <= r.metric.upper.value < math.inf
     ball = hf.Ball(known.x, 0.0, math.inf)
     problem = Problem(net, ball, prop, "radius", tuple(Key(i) for i in range(3)))
-    for record, alone in zip(hf.solve([problem], [hf.Certify(), hf.PGD()]), known.radius(math.inf).tolist(), strict=True):
+    for record, alone in zip(hf.solve([problem], [hf.certify.Certify(), hf.attacks.PGD()]), known.radius(math.inf).tolist(), strict=True):
         assert record.bracket.lower.value >= 0.99 * alone
         assert record.bracket.lower.value <= record.bracket.upper.value
-    with pytest.raises(hf.BadInput, match="every class is among"):
+    with pytest.raises(hf.errors.BadInput, match="every class is among"):
         toy.TopTwo(torch.tensor([0])).check(1, 2)
 
 
@@ -165,7 +165,7 @@ def test_an_attack_is_one_file(toy: ModuleType, tmp_path: Path) -> None:
     x = torch.tensor([[0.9, 0.8, 0.1, 0.2]])
     label = toy.net(x).argmax(1)
     with hf.Store.create(tmp_path / "run", {"command": "radius", "norm": "2"}) as store:
-        [b] = hf.radius(toy.net, x, label, norm=2, methods=[toy.Flip(), hf.Certify()], store=store)
+        [b] = hf.radius(toy.net, x, label, norm=2, methods=[toy.Flip(), hf.certify.Certify()], store=store)
         [record] = store.records()
     assert b.upper.value == pytest.approx(1.4, rel=1e-6)
     assert torch.equal(b.upper.evidence.witness, x[0].flip(0))

@@ -103,7 +103,7 @@ def test_no_image_is_called_safe_that_a_search_breaks() -> None:
     net = hf.Network.from_torch(digits_cnn(), domain=BOUNDED)
     x, y = data.x[:6], data.y[:6]
     proved = hf.radius(net, x, y, norm=0, stop=hf.Stop(seconds=40))
-    attacked = hf.radius(net, x, y, norm=0, methods=[hf.PGD(), hf.Corners()])
+    attacked = hf.radius(net, x, y, norm=0, methods=[hf.attacks.PGD(), hf.attacks.Corners()])
     for bracket, other in zip(proved, attacked, strict=True):
         assert bracket.lower.value <= other.upper.value
     assert sum(b.closed for b in proved) >= 4
@@ -127,6 +127,6 @@ def test_no_image_is_called_safe_that_a_search_breaks() -> None:
 )
 def test_a_question_without_sense_is_told_what_to_do(options: dict[str, Any], words: str) -> None:
     net = linear([1.0] * 4, 1.0)
-    with pytest.raises(hf.BadInput) as error:
+    with pytest.raises(hf.errors.BadInput) as error:
         hf.radius(net, torch.ones(1, 4), [0], **{"norm": 0, **options})
     assert words in str(error.value)

@@ -23,7 +23,7 @@ module = nn.Sequential(nn.Conv2d(1, 8, 4, stride=2), nn.ReLU(), nn.Flatten(), nn
 net = hf.Network.from_torch(module, domain=(0, 1))
 x = torch.rand(2, 1, 28, 28)
 y = net(x).argmax(1)
-hf.radius(net, x, y, norm=0, methods=[hf.Greedy(beam=1, lanes=1)], stop=hf.Stop(seconds=1))
+hf.radius(net, x, y, norm=0, methods=[hf.hamming.Greedy(beam=1, lanes=1)], stop=hf.Stop(seconds=1))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 hf.radius(net, x, y, norm=0, methods=[METHOD], stop=hf.Stop(seconds=4))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
@@ -53,7 +53,7 @@ def test_an_interrupted_run_that_is_resumed_ends_with_the_same_brackets(tmp_path
         assert (after.lower.value, after.upper.value) == (first.lower.value, first.upper.value)
 
 
-@pytest.mark.parametrize("method", ["hf.Grid(t=3, memory=64)", "hf.Branch()"])
+@pytest.mark.parametrize("method", ["hf.hamming.Grid(t=3, memory=64)", "hf.hamming.Branch()"])
 def test_memory_stays_under_its_cap_on_images_of_784_pixels(method: str) -> None:
     """There are 80 million sets of three of them; whole tensors of these would take a terabyte."""
     ran = subprocess.run([sys.executable, "-c", MEMORY.replace("METHOD", method)], capture_output=True, text=True, check=False)

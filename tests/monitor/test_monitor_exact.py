@@ -295,11 +295,11 @@ def test_bad_questions() -> None:
         ([[1]], some_groups(), "last"),
         ([[1]], Noise(0.1), 0),
     ):
-        with pytest.raises(hf.BadInput):
+        with pytest.raises(hf.errors.BadInput):
             labels(net, sequences, mutation, k=k)
-    with pytest.raises(hf.BadInput, match="token ids"):
+    with pytest.raises(hf.errors.BadInput, match="token ids"):
         labels(Reader("lstm", tokens=False).network(), some_frames(), some_groups())
-    with pytest.raises(hf.BadInput, match="Bins"):
+    with pytest.raises(hf.errors.BadInput, match="Bins"):
         labels(hf.Network.from_torch(nn.Sequential(Reader("lstm"), nn.Linear(CLASSES, 1)).eval(), tokens=True), [[1]], some_groups())
 
 

@@ -44,9 +44,9 @@ def test_words_are_looked_up() -> None:
     near = Groups.of_neighbours(("bad", "fine", "good"), {"good": ["fine", "grand"], "bad": []})
     assert listed(near, 2) == {2: 0.5, 1: 0.5}
     assert listed(near, 0) == {0: 1.0}
-    with pytest.raises(hf.BadInput, match="not in the vocabulary"):
+    with pytest.raises(hf.errors.BadInput, match="not in the vocabulary"):
         Groups.of_sets({"good": ["good", "grand"]}, vocabulary=("good",))
-    with pytest.raises(hf.BadInput, match="vocabulary"):
+    with pytest.raises(hf.errors.BadInput, match="vocabulary"):
         Groups.of_sets({"good": ["good"]})
 
 
@@ -60,9 +60,9 @@ def test_tokens_with_one_set_are_alike_to_an_abstract_model() -> None:
     [([2, 3], None), ([1, 2], [0.5, 0.4]), ([1, 2], [1.5, -0.5]), ([1, 2], [1.0]), ([], None), ([1, 2], [math.nan, 1])],
 )
 def test_sets_that_miss_the_original_or_do_not_sum_to_one(values: list[int], probability: list[float] | None) -> None:
-    with pytest.raises(hf.BadInput, match=r"element 1|original"):
+    with pytest.raises(hf.errors.BadInput, match=r"element 1|original"):
         Groups.of_sets({1: values}, probability=None if probability is None else {1: probability})
-    with pytest.raises(hf.BadInput, match=r"a frame|original"):
+    with pytest.raises(hf.errors.BadInput, match=r"a frame|original"):
         Choices.of(torch.ones(2), [torch.full((2,), float(value)) for value in values], probability)
 
 
@@ -86,7 +86,7 @@ def test_complete_linkage_is_that_of_all_words_at_once() -> None:
         assert float((unit[group] @ unit[group].T).min()) >= 0.65 - 1e-6
     few = Groups.of_vectors(vectors, cosine=0.65, among=range(40))
     assert all(int(few.choices(own).values.max()) < 40 for own in range(40))
-    with pytest.raises(hf.BadInput, match="cosine"):
+    with pytest.raises(hf.errors.BadInput, match="cosine"):
         Groups.of_vectors(vectors, cosine=1.5)
 
 
@@ -106,9 +106,9 @@ def test_typos_become_words_of_the_vocabulary_or_the_unknown_one() -> None:
     assert listed(Typos(words, kinds=("swap", "delete")), 1) == pytest.approx({1: 1 / 3, 2: 1 / 3, 3: 1 / 3})
     keys = tuple("abcdefghijklmnopqrstuvwxyz")
     assert set(listed(Typos(keys, characters=True), keys.index("s"))) == {keys.index(c) for c in "swedxza"}
-    with pytest.raises(hf.BadInput, match="no such typos"):
+    with pytest.raises(hf.errors.BadInput, match="no such typos"):
         Typos(words, kinds=("smudge",))
-    with pytest.raises(hf.BadInput, match="unknown=9"):
+    with pytest.raises(hf.errors.BadInput, match="unknown=9"):
         Typos(words, unknown=9)
 
 
@@ -129,11 +129,11 @@ def test_noise_fills_the_ball_evenly(p: float) -> None:
 
 def test_noise_refuses_what_it_cannot_do() -> None:
     for arguments in ((-1.0, 2.0), (math.nan, 2.0), (1.0, 3.0), (1.0, 0.5)):
-        with pytest.raises(hf.BadInput):
+        with pytest.raises(hf.errors.BadInput):
             Noise(*arguments)
-    with pytest.raises(hf.BadInput, match="infinitely"):
+    with pytest.raises(hf.errors.BadInput, match="infinitely"):
         Noise(1.0).choices(torch.zeros(2))
-    with pytest.raises(hf.BadInput, match="integers"):
+    with pytest.raises(hf.errors.BadInput, match="integers"):
         Noise(1.0).sample(3, 2, torch.Generator())
 
 
@@ -151,11 +151,11 @@ def test_mutations_come_back_from_what_they_write_down(mutation: Mutation) -> No
 
 
 def test_an_own_function_cannot_be_saved_and_strange_kinds_are_told() -> None:
-    with pytest.raises(hf.BadInput, match="own function"):
+    with pytest.raises(hf.errors.BadInput, match="own function"):
         Own(lambda x: [(x, 1.0)]).settings()
-    with pytest.raises(hf.BadInput, match="newer"):
+    with pytest.raises(hf.errors.BadInput, match="newer"):
         restore({"kind": "swaps"}, {})
-    with pytest.raises(hf.BadInput, match="newer"):
+    with pytest.raises(hf.errors.BadInput, match="newer"):
         outputs.restore({"kind": "ranks"})
 
 
@@ -180,5 +180,5 @@ def test_output_abstractions() -> None:
         lambda: Classes().count(1),
         lambda: Bins((0.0,), 3).count(2),
     ):
-        with pytest.raises(hf.BadInput):
+        with pytest.raises(hf.errors.BadInput):
             wrong()

@@ -51,7 +51,7 @@ def test_scores_say_what_they_are() -> None:
     assert scores.values[scores.most] == scores.values[scores.attackable].max()
     assert [score.value for score in scores] == scores.values.tolist()
     assert scores[0].low == scores[0].value == scores[0].high
-    with pytest.raises(hf.BadInput, match="final"):
+    with pytest.raises(hf.errors.BadInput, match="final"):
         _ = monitor.score(sequence).attack_success
 
 
@@ -148,7 +148,7 @@ def test_a_black_box_stream_ends_at_its_limit() -> None:
         monitor.reset()
         for token in (1, 2, 3):
             assert monitor.step(token) is not None
-        with pytest.raises(hf.BadInput, match="reset"):
+        with pytest.raises(hf.errors.BadInput, match="reset"):
             monitor.step(4)
 
 
@@ -265,9 +265,9 @@ def test_the_abstract_model_estimates_and_says_so(cell: str, tmp_path: Path) -> 
         assert [s.value for s in streamed if s] == pytest.approx(scores.values.tolist(), abs=1e-6)
         errors.append((scores.values - truly.values)[scores.attackable])
     assert float(torch.cat(errors).square().mean()) < 0.2
-    with pytest.raises(hf.BadInput, match="k=0"):
+    with pytest.raises(hf.errors.BadInput, match="k=0"):
         monitor.score([1, 2, 3], k=1)
-    with pytest.raises(hf.BadInput, match="learns from sequences"):
+    with pytest.raises(hf.errors.BadInput, match="learns from sequences"):
         Monitor.fit(module.network(), [], groups, mode="abstract")
 
 
@@ -276,9 +276,9 @@ def test_the_abstract_model_estimates_and_says_so(cell: str, tmp_path: Path) -> 
 
 def test_unknown_words() -> None:
     text = "word1 word2 nonsense word3"
-    with pytest.raises(hf.BadInput, match="nonsense"):
+    with pytest.raises(hf.errors.BadInput, match="nonsense"):
         named().score(text)
-    with pytest.raises(hf.BadInput, match="40 tokens"):
+    with pytest.raises(hf.errors.BadInput, match="40 tokens"):
         named().score([1, WORDS])
     skipped = named(unknown="skip")
     assert skipped.score(text).words == ("word1", "word2", "word3")
@@ -286,38 +286,38 @@ def test_unknown_words() -> None:
     assert skipped.step("nonsense") is None
     assert named(unknown="unk").score(text).words == ("word1", "word2", "<unk>", "word3")
     assert named(unknown="unk", unk=5).score(text).words == ("word1", "word2", "word5", "word3")
-    with pytest.raises(hf.BadInput, match="nothing to score"):
+    with pytest.raises(hf.errors.BadInput, match="nothing to score"):
         skipped.score("nothing known")
-    with pytest.raises(hf.BadInput, match="unk="):
+    with pytest.raises(hf.errors.BadInput, match="unk="):
         Monitor.fit(Reader("lstm").network(), [], some_groups(), unknown="unk")
-    with pytest.raises(hf.BadInput, match="no vocabulary"):
+    with pytest.raises(hf.errors.BadInput, match="no vocabulary"):
         Monitor.fit(Reader("lstm").network(), [], some_groups()).score("word1")
 
 
 def test_empty_one_and_too_long() -> None:
     monitor = named(max_length=5)
     for empty in ([], "", torch.zeros(0, dtype=torch.int64)):
-        with pytest.raises(hf.BadInput, match="empty"):
+        with pytest.raises(hf.errors.BadInput, match="empty"):
             monitor.score(empty)
     for one in ([3], "word3", torch.tensor([3])):
         assert len(monitor.score(one)) == 1
         assert monitor.score(one, k="final").values[0] == monitor.score(one).values[0]
-    with pytest.raises(hf.BadInput, match="max_length"):
+    with pytest.raises(hf.errors.BadInput, match="max_length"):
         monitor.score([1] * 6)
     for strange in ([1.5], [None], torch.tensor([0.5])):
-        with pytest.raises(hf.BadInput, match="word or a token id"):
+        with pytest.raises(hf.errors.BadInput, match="word or a token id"):
             monitor.score(strange)
 
 
 def test_frames_are_looked_at() -> None:
     monitor = Monitor.fit(Reader("lstm", tokens=False).network(), [], Noise(0.1), samples=10)
-    with pytest.raises(hf.BadInput, match="NaN"):
+    with pytest.raises(hf.errors.BadInput, match="NaN"):
         monitor.score(torch.full((2, DIMENSION), torch.nan))
-    with pytest.raises(hf.BadInput):
+    with pytest.raises(hf.errors.BadInput):
         monitor.score(torch.zeros(2, DIMENSION + 1))
-    with pytest.raises(hf.BadInput):
+    with pytest.raises(hf.errors.BadInput):
         monitor.step(torch.zeros(DIMENSION + 1))
-    with pytest.raises(hf.BadInput):
+    with pytest.raises(hf.errors.BadInput):
         monitor.score("no frames")
 
 
@@ -328,7 +328,7 @@ def test_frames_are_looked_at() -> None:
 )  # fmt: skip
 def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
     mutation = settings.pop("mutation", some_groups())
-    with pytest.raises(hf.BadInput):
+    with pytest.raises(hf.errors.BadInput):
         Monitor.fit(Reader("lstm").network(), [], mutation, **settings)
 
 
@@ -355,7 +355,7 @@ def test_noise_comes_back_and_own_functions_do_not(tmp_path: Path) -> None:
     monitor.save(tmp_path)
     (frames,) = some_frames([4])
     assert torch.equal(Monitor.load(tmp_path, net).score(frames).values, monitor.score(frames).values)
-    with pytest.raises(hf.BadInput, match="own function"):
+    with pytest.raises(hf.errors.BadInput, match="own function"):
         Monitor.fit(net, [], Own(lambda x: [(x, 1.0)])).save(tmp_path / "own")
 
 
@@ -365,30 +365,30 @@ def test_files_that_are_not_the_monitor_of_this_model(tmp_path: Path) -> None:
     monitor.save(tmp_path)
     text, numbers = tmp_path / "monitor.json", tmp_path / "monitor.safetensors"
     written, stored = text.read_text(), numbers.read_bytes()
-    with pytest.raises(hf.BadInput, match="another model"):
+    with pytest.raises(hf.errors.BadInput, match="another model"):
         Monitor.load(tmp_path, Reader("lstm", seed=1).network())
     text.write_text(json.dumps({**json.loads(written), "version": 99}))
-    with pytest.raises(hf.BadInput, match="version 99"):
+    with pytest.raises(hf.errors.BadInput, match="version 99"):
         Monitor.load(tmp_path, net)
     for broken in ("", written[: len(written) // 2], "[]", "{}", json.dumps({**json.loads(written), "mutation": 3}), "null", "\x00"):
         text.write_text(broken)
-        with pytest.raises(hf.UnreadableFile):
+        with pytest.raises(hf.errors.UnreadableFile):
             Monitor.load(tmp_path, net)
     for wrong in ({"mutation": {"kind": "typos"}}, {"settings": {"mode": "exact"}}, {"outputs": {"kind": "bins", "width": 2}}):
         text.write_text(json.dumps({**json.loads(written), **wrong}))
-        with pytest.raises((hf.UnreadableFile, hf.BadInput)):
+        with pytest.raises((hf.errors.UnreadableFile, hf.errors.BadInput)):
             Monitor.load(tmp_path, net)
     text.write_text(written)
     numbers.write_bytes(stored[:-5])
-    with pytest.raises(hf.UnreadableFile, match="damaged"):
+    with pytest.raises(hf.errors.UnreadableFile, match="damaged"):
         Monitor.load(tmp_path, net)
     numbers.unlink()
-    with pytest.raises(hf.UnreadableFile, match="missing"):
+    with pytest.raises(hf.errors.UnreadableFile, match="missing"):
         Monitor.load(tmp_path, net)
-    with pytest.raises(hf.UnreadableFile):
+    with pytest.raises(hf.errors.UnreadableFile):
         Monitor.load(tmp_path / "nowhere", net)
     (tmp_path / "file").write_text("")
-    with pytest.raises(hf.UnreadableFile):
+    with pytest.raises(hf.errors.UnreadableFile):
         monitor.save(tmp_path / "file")
 
 
@@ -419,9 +419,9 @@ def test_the_guard_steps_aside_where_the_score_is_low() -> None:
     assert torch.equal(never, module(x))
     assert len(asked) == 1
     assert Guard(module, monitor, 0.5, fallback)(x[:0]).shape == (0, CLASSES)
-    with pytest.raises(hf.BadInput, match="other weights"):
+    with pytest.raises(hf.errors.BadInput, match="other weights"):
         Guard(Reader("lstm", seed=1), monitor, 0.5, fallback)
-    with pytest.raises(hf.BadInput, match="threshold"):
+    with pytest.raises(hf.errors.BadInput, match="threshold"):
         Guard(module, monitor, 1.5, fallback)
 
 

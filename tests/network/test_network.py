@@ -52,7 +52,7 @@ def test_the_users_module_is_copied_and_never_changed() -> None:
     with pytest.warns(UserWarning, match="Busy is in training mode; holdfast measures a copy in evaluation mode"):
         net = Network.from_torch(model)
     x = torch.randn(8, 4)
-    hf.radius(net, x, net(x).argmax(-1), norm=2, methods=[hf.PGD(rounds=1, steps=3)])
+    hf.radius(net, x, net(x).argmax(-1), norm=2, methods=[hf.attacks.PGD(rounds=1, steps=3)])
     net.program(x)
     net.double(x)
     assert model.training
@@ -182,7 +182,7 @@ def test_models_that_want_lengths_get_full_ones() -> None:
     assert torch.allclose(net(x), answers(model, x, torch.tensor([5, 5, 5])), atol=1e-6)
     padded = torch.cat([x, torch.zeros(3, 2, 3)], 1)
     short = answers(model, padded, torch.tensor([5, 3, 7]))
-    found = hf.radius(net, padded, short.argmax(-1), norm=2, lengths=[5, 3, 7], methods=[hf.PGD(rounds=2)])
+    found = hf.radius(net, padded, short.argmax(-1), norm=2, lengths=[5, 3, 7], methods=[hf.attacks.PGD(rounds=2)])
     assert all(b.note == "" and b.upper.value < math.inf for b in found)  # a class from padding would be called wrong
 
 
@@ -576,7 +576,7 @@ def test_exported_programs_answer_as_their_modules(
     twin = net.double(x)
     assert twin is not None
     assert torch.allclose(twin(x), expected.double(), atol=1e-5)
-    found = hf.radius(net, x, expected.argmax(-1), norm=2, methods=[hf.PGD(rounds=2)])
+    found = hf.radius(net, x, expected.argmax(-1), norm=2, methods=[hf.attacks.PGD(rounds=2)])
     assert all(0 < b.upper.value < math.inf for b in found)
 
 

@@ -103,7 +103,7 @@ def smoothing() -> list[Record]:
 
 def monitor() -> list[Record]:
     """Every mutant asked: both ends are the truth. Sampled: beside a bracket that says nothing."""
-    counted = Evidence("proved", "Mutants", traits=hf.Enumerate.traits)
+    counted = Evidence("proved", "Mutants", traits=hf.certify.Enumerate.traits)
     found = [
         Record(Key(k, place), Bracket(Bound(share, counted), Bound(share, counted)), "closed", 0.1, 9, goal="probability")
         for k in range(2)

@@ -69,11 +69,11 @@ def put(store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, toke
 
 def proof(value: float) -> Bound:
     assumption = ("real arithmetic",)
-    return Bound(value, Evidence("proved", "Certify", {"tier": "fast"}, 0, "torch.float64", assumption, traits=hf.Certify.traits))
+    return Bound(value, Evidence("proved", "Certify", {"tier": "fast"}, 0, "torch.float64", assumption, traits=hf.certify.Certify.traits))
 
 
 def witness(value: float, x: Tensor | None = None) -> Bound:
-    return Bound(value, Evidence("witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=x, traits=hf.PGD.traits))
+    return Bound(value, Evidence("witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=x, traits=hf.attacks.PGD.traits))
 
 
 def estimate(value: float) -> Bound:

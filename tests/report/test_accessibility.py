@@ -99,7 +99,7 @@ def report(new_store: NewStore, folder: Path) -> str:
     x = torch.rand(3, 5, 2, generator=torch.Generator().manual_seed(1)) * 0.3
     store = new_store(frames="each")
     put(store, x, [0, 0, 1], net)
-    hf.radius(net, x, [0, 0, 1], frames="each", store=store, methods=[hf.PGD()])
+    hf.radius(net, x, [0, 0, 1], frames="each", store=store, methods=[hf.attacks.PGD()])
     return write_report(store, folder / "report.html").read_text(encoding="utf-8")
 
 

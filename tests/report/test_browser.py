@@ -157,7 +157,7 @@ def test_frames_are_told_one_by_one(quiet: Browser, new_store: NewStore, tmp_pat
     x = torch.rand(2, 5, 2, generator=torch.Generator().manual_seed(1)) * 0.3
     store = new_store(frames="each")
     put(store, x, [0, 0], net)
-    hf.radius(net, x, [0, 0], frames="each", store=store, methods=[hf.PGD()])
+    hf.radius(net, x, [0, 0], frames="each", store=store, methods=[hf.attacks.PGD()])
     quiet.open(write_report(store, tmp_path / "frames.html"), "#i1")
     quiet.wait_for("document.querySelector('dialog').open")
     assert quiet.run("document.querySelectorAll('dialog li').length") == 5

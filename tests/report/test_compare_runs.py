@@ -206,7 +206,7 @@ def test_real_runs_of_two_networks(new_store: NewStore) -> None:
     net = hf.Network.from_torch(TinyImages().eval(), domain=(0, 1))
     labels = net(x).argmax(-1)
     runs = []
-    for name, methods in (("both", [hf.PGD(), hf.Certify()]), ("search", [hf.PGD()])):
+    for name, methods in (("both", [hf.attacks.PGD(), hf.certify.Certify()]), ("search", [hf.attacks.PGD()])):
         store = new_store(**SAME)
         put(store, x, labels.tolist(), net)
         hf.radius(net, x, labels, store=store, methods=methods)

@@ -79,7 +79,7 @@ def test_frames_and_words_are_shown(new_store: NewStore, ask: Callable[..., tupl
     x = torch.rand(1, 5, 2, generator=torch.Generator().manual_seed(1)) * 0.3
     store = new_store(frames="each")
     put(store, x, [0], net)
-    hf.radius(net, x, [0], frames="each", store=store, methods=[hf.PGD()])
+    hf.radius(net, x, [0], frames="each", store=store, methods=[hf.attacks.PGD()])
     _, out, _ = ask("show", store.folder)
     assert len([line for line in out.splitlines() if line.startswith("│ ") and line[2] in "01234"]) == 5
     vocabulary = ["the", "[bold]film", "was", "bad", "good"]

@@ -52,7 +52,7 @@ def test_a_real_run_with_a_misclassified_input(new_store: NewStore, tmp_path: Pa
     labels[2] = 1 - labels[2]
     store = new_store(classes=["dark", "bright"])
     put(store, x, labels.tolist(), net)
-    brackets = hf.radius(net, x, labels, store=store, methods=[hf.PGD(), hf.Corners()])
+    brackets = hf.radius(net, x, labels, store=store, methods=[hf.attacks.PGD(), hf.attacks.Corners()])
     document = page(store, tmp_path)
     assert len(document.rows) == 6
     assert "1misclassified, radius 0" in document.text
@@ -122,7 +122,7 @@ def test_each_frame_makes_one_row_with_its_weakest_frame(new_store: NewStore, tm
     x = torch.rand(3, 5, 2, generator=torch.Generator().manual_seed(1)) * 0.3
     store = new_store(frames="each")
     put(store, x, [0, 0, 0], net)
-    each = hf.radius(net, x, [0, 0, 0], frames="each", store=store, methods=[hf.PGD()])
+    each = hf.radius(net, x, [0, 0, 0], frames="each", store=store, methods=[hf.attacks.PGD()])
     document = page(store, tmp_path)
     assert len(document.rows) == 3
     assert document.tags.count("u") == 3 * 5
@@ -138,7 +138,7 @@ def test_words_are_shown(new_store: NewStore, tmp_path: Path, frames: str | None
     tokens = torch.tensor([[0, 1, 2], [2, 3, 4]])
     store = new_store(frames=frames, vocabulary=vocabulary)
     put(store, net.embed(tokens), [0, 0], net, tokens)
-    hf.radius(net, tokens, [0, 0], norm=2, frames=frames, store=store, methods=[hf.PGD()])  # type: ignore[call-overload]
+    hf.radius(net, tokens, [0, 0], norm=2, frames=frames, store=store, methods=[hf.attacks.PGD()])  # type: ignore[call-overload]
     document = page(store, tmp_path)
     assert document.rows[0][1] == "the <b>bold film"
     assert document.rows[1][1] == "film was &amp;"
@@ -269,7 +269,7 @@ def test_other_documents(new_store: NewStore, tmp_path: Path) -> None:
     assert "0, 1, 0" in card
     assert "<script>" not in card.replace("\\<", "")
     assert json.loads(write_report(store, tmp_path / "run.json").read_text())["records"][1]["upper"]["value"] == "inf"
-    with pytest.raises(hf.BadInput, match="unknown ending"):
+    with pytest.raises(hf.errors.BadInput, match="unknown ending"):
         write_report(store, tmp_path / "run.pdf")
 
 
@@ -337,10 +337,10 @@ def test_writing_replaces_the_old_page_in_one_go(new_store: NewStore, tmp_path: 
 
 def test_a_place_that_cannot_be_written_is_told(new_store: NewStore, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(hf.StoreError, match="cannot be written"):
+    with pytest.raises(hf.errors.StoreError, match="cannot be written"):
         write_report(new_store(), tmp_path / "file" / "report.html")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(hf.StoreError, match="cannot be written"):
+    with pytest.raises(hf.errors.StoreError, match="cannot be written"):
         write_report(new_store(), tmp_path / "taken")
     assert not list(tmp_path.glob("*.part"))
 

@@ -430,5 +430,5 @@ def test_the_range_encloses_what_the_network_itself_gives() -> None:
     ],
 )
 def test_questions_that_make_no_sense(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(hf.BadInput, match=words):
+    with pytest.raises(hf.errors.BadInput, match=words):
         reach(perceptron(0, 2, 4, 3), **{"box": SQUARE, **change})

@@ -259,9 +259,9 @@ def test_a_network_that_changes_meanwhile_is_not_believed() -> None:
                     net.module.model[-1].bias.add_(0.01)  # type: ignore[index, union-attr]
             return found
 
-    with pytest.raises(hf.BadInput, match="answers differently now than before the proofs"):
+    with pytest.raises(hf.errors.BadInput, match="answers differently now than before the proofs"):
         verify(first, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 5!r})"), methods=[Meddling()])
-    with pytest.raises(hf.BadInput, match="answers differently now than before the proofs"):
+    with pytest.raises(hf.errors.BadInput, match="answers differently now than before the proofs"):
         hf.reach(second, (-torch.ones(2), torch.ones(2)), tolerance=10.0, methods=[BranchAndBound(Meddling(), 10.0)])
 
 
@@ -435,16 +435,16 @@ def test_a_property_without_outputs_or_without_inputs() -> None:
 
 def test_questions_that_do_not_fit() -> None:
     net = perceptron(0, 2, 4, 2)
-    with pytest.raises(hf.BadInput, match="3 inputs, but Sequential takes 2"):
+    with pytest.raises(hf.errors.BadInput, match="3 inputs, but Sequential takes 2"):
         verify(net, spec([0.0] * 3, [1.0] * 3, 2, "(<= Y_0 0)"))
-    with pytest.raises(hf.BadInput, match="the matrix has shape"):
+    with pytest.raises(hf.errors.BadInput, match="the matrix has shape"):
         verify(net, spec([0.0] * 2, [1.0] * 2, 3, "(<= Y_0 0)"))
-    with pytest.raises(hf.BadInput, match="seconds only"):
+    with pytest.raises(hf.errors.BadInput, match="seconds only"):
         verify(net, spec([0.0] * 2, [1.0] * 2, 2, "(<= Y_0 0)"), stop=hf.Stop(queries=5))
     matrix, offset = torch.zeros(1, 2, 3, 2), torch.zeros(1, 2, 3)
     Avoid(matrix, offset).check(1, 2)
     for wrong in (Avoid(matrix[:, 0], offset), Avoid(matrix, offset[0]), Avoid(matrix / 0, offset), Avoid(matrix[:, :0], offset[:, :0])):
-        with pytest.raises(hf.BadInput, match="polytopes: "):
+        with pytest.raises(hf.errors.BadInput, match="polytopes: "):
             wrong.check(1, 2)
 
 
@@ -487,13 +487,13 @@ def test_lists_of_instances(tmp_path: Path) -> None:
     assert (first.name, first.seconds, first.spec.name, second.seconds) == (("a", "b"), 116.0, "b.vnnlib.gz", None)
     for text, words in (("a.onnx\n", r"csv:1: .*1 columns"), ("a.onnx,b.vnnlib,soon", "csv:1: 'soon'"), ("\n", "no line")):
         (tmp_path / "instances.csv").write_text(text)
-        with pytest.raises(hf.BadInput, match=words):
+        with pytest.raises(hf.errors.BadInput, match=words):
             read_instances(tmp_path / "instances.csv")
     (tmp_path / "instances.csv").write_text("a.onnx,b.vnnlib\nc.onnx,b.vnnlib\n")
-    with pytest.raises(hf.UnreadableFile, match=r"csv:2: c\.onnx does not exist"):
+    with pytest.raises(hf.errors.UnreadableFile, match=r"csv:2: c\.onnx does not exist"):
         read_instances(tmp_path)
     (tmp_path / "key.csv").write_text("property,expected,network\nx/b.vnnlib,sat,y/a.onnx\n")
     assert read_key(tmp_path / "key.csv") == {("a", "b"): "sat"}
     (tmp_path / "key.csv").write_text("a,b,sat\n")
-    with pytest.raises(hf.BadInput, match="names the columns"):
+    with pytest.raises(hf.errors.BadInput, match="names the columns"):
         read_key(tmp_path / "key.csv")

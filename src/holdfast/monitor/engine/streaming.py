@@ -5,7 +5,7 @@ class Vad(Streaming):
     def step(self, state, frames): ...; return state, probability
 
 net = hf.Network.from_torch(Vad())          # reads (batch, time, ...) like any other
-hf.Monitor.fit(net, recordings, hf.Noise(0.1), answer=hf.Bins((0.5,)))
+hf.Monitor.fit(net, recordings, hf.monitor.Noise(0.1), answer=hf.monitor.Bins((0.5,)))
 """
 
 from abc import ABC, abstractmethod
