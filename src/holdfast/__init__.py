@@ -13,19 +13,43 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast import (
-        api,
-        attacks,
-        certify,
-        coverage,
-        errors,
-        hamming,
-        lipschitz,
-        method,
-        monitor,
-        property,
-        region,
-        result,
-        verification,
+        api as api,
+    )
+    from holdfast import (
+        attacks as attacks,
+    )
+    from holdfast import (
+        certify as certify,
+    )
+    from holdfast import (
+        coverage as coverage,
+    )
+    from holdfast import (
+        errors as errors,
+    )
+    from holdfast import (
+        hamming as hamming,
+    )
+    from holdfast import (
+        lipschitz as lipschitz,
+    )
+    from holdfast import (
+        method as method,
+    )
+    from holdfast import (
+        monitor as monitor,
+    )
+    from holdfast import (
+        property as property,
+    )
+    from holdfast import (
+        region as region,
+    )
+    from holdfast import (
+        result as result,
+    )
+    from holdfast import (
+        verification as verification,
     )
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk

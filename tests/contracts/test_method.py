@@ -27,7 +27,8 @@ from holdfast.solver import solve
 
 METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.certify.Certify(), hf.certify.Enumerate(),
-    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(), hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=64, steps=10), hf.certify.Smoothing(samples=500),
+    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(),
+    hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=64, steps=10), hf.certify.Smoothing(samples=500),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
