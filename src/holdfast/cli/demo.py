@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.commands.radius import Radius
+from holdfast.cli.monitor.scores import show_scores
 from holdfast.cli.parse import ModelOptions
 from holdfast.cli.run import begin
-from holdfast.cli.scored import show_scores
 from holdfast.errors import StoreError
 from holdfast.question import plain
 from holdfast.report import write_report
