@@ -19,10 +19,11 @@ from holdfast.property import Custom, Linear, Robustness
 from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Words
 from holdfast.result import GUARANTEED, Bracket, Key
 from holdfast.solver import solve
+from holdfast.verification import BranchAndBound, Scatter
 
 METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.Certify(), hf.Enumerate(), hf.Greedy(), hf.Grid(), hf.Branch(),
-    hf.Mesh(),
+    hf.Mesh(), BranchAndBound(gap=1e-3), Scatter(rounds=3),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
