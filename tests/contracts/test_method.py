@@ -24,11 +24,13 @@ from holdfast.property import Custom, Linear, Robustness
 from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Words
 from holdfast.result import GUARANTEED, Bracket, Key
 from holdfast.solver import solve
+from holdfast.verification import BranchAndBound, Scatter
 
 METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.certify.Certify(), hf.certify.Enumerate(),
     hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(),
     hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=64, steps=10), hf.certify.Smoothing(samples=500),
+    BranchAndBound(gap=1e-3), Scatter(rounds=3),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 

@@ -55,12 +55,13 @@ def test_killed_at_any_moment_and_resumed(place: Path, arguments: str) -> None:
     assert code == 0, (place / "calm.log").read_text()
     if command[0] == "verify":
         assert [verdict([r]).answer for r in records_of(place / "calm")] == ["sat", "unsat"]
-    for turn in range(2):
-        kills += killed(command, place / f"run{turn}", whole, chance, most=2)
-        outcome = compared(place / f"run{turn}", place / "calm")
+    while kills < 2:
+        folder = place / f"run{whole}"
+        kills += killed(command, folder, whole, chance, most=2)
+        outcome = compared(folder, place / "calm")
         assert not outcome.faults
         assert not outcome.wider  # each end of a range is known to the tolerance
-    assert kills
+        whole *= 0.8  # the first run may have taken longer than others do
 
 
 def _export(net: nn.Sequential, file: Path) -> None:

@@ -122,7 +122,7 @@ class BranchAndBound(Method[Tree]):
     finds: ClassVar[str] = "proved lower ends"
     help: ClassVar[str] = "branch and bound over inputs or activations (ReLU splitting), for boxes"
     keyword: ClassVar[str] = "bab"
-    traits: ClassVar[Traits] = Traits(complete=True, glass=True)
+    traits: ClassVar[Traits] = Traits(glass=True)
     long_steps: ClassVar[bool] = True
 
     cut: Branching[Any] | None = None

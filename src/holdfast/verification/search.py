@@ -38,7 +38,7 @@ class Scatter(Method[Round]):
 
     finds: ClassVar[str] = "witnesses"
     help: ClassVar[str] = "descent from many places of a box, then around the best of them"
-    traits: ClassVar[Traits] = Traits(complete=True, glass=True)
+    traits: ClassVar[Traits] = Traits(glass=True)
 
     places: int = 2048  # of each polytope of each row
     most: int = 2048  # of all of them together

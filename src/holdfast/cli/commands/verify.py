@@ -30,11 +30,11 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass
-class Asked:
+class Instances:
     """The instances, what is wrong with the files of some, and the last network that was read."""
 
     network: ModelOptions
-    instances: "list[Instance]"
+    every: "list[Instance]"
     errors: dict[int, str] = field(default_factory=dict)
     nobody: set[int] = field(default_factory=set)  # instances that no input meets
     last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
@@ -43,7 +43,7 @@ class Asked:
         from holdfast.cli.reading.specification import load_judged
         from holdfast.verification.vnnlib import read_vnnlib
 
-        instance = self.instances[place]
+        instance = self.every[place]
         spec = read_vnnlib(instance.spec)
         if self.last is None or self.last[0] != instance.model:
             self.last = instance.model, *load_judged(replace(self.network, model=str(instance.model)), spec.inputs)
@@ -65,16 +65,15 @@ class Verify(Command):
     def build(self) -> "Built":
         from holdfast.cli.run import Built, question_of
         from holdfast.network.fingerprint import of_file
-        from holdfast.question import Asked as Question
-        from holdfast.question import Means
+        from holdfast.question import Asked, Means
         from holdfast.solver import Stop
         from holdfast.verification.instances import read_key
 
-        asked, stop = Asked(self.network, self._instances()), Stop(seconds=self.seconds)
+        asked, stop = Instances(self.network, self._instances()), Stop(seconds=self.seconds)
         if self.key is not None:
             read_key(self.key)
         wrong: HoldfastError | None = None
-        for place in range(len(asked.instances)):
+        for place in range(len(asked.every)):
             try:
                 net, _, _ = asked.read(place)
                 break
@@ -83,10 +82,10 @@ class Verify(Command):
         else:
             assert wrong is not None
             raise wrong  # not one of them can be read
-        content = [[*i.name, *(of_file(path) for path in (i.model, i.spec) if path.is_file())] for i in asked.instances]
+        content = [[*i.name, *(of_file(path) for path in (i.model, i.spec) if path.is_file())] for i in asked.every]
         means = Means(seed=self.seed, seconds=self.seconds)
-        question = question_of(self, self.network, net, None, Question(specification=content), means)
-        return Built(net, question, stop=stop, seed=self.seed, total=len(asked.instances), extra=asked)
+        question = question_of(self, self.network, net, None, Asked(specification=content), means)
+        return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
 
     def _instances(self) -> "list[Instance]":
         from holdfast.verification.instances import Instance, read_instances
@@ -105,13 +104,13 @@ class Verify(Command):
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         import torch
 
-        names = [" ".join(instance.name) for instance in built.extra.instances]
+        names = [" ".join(instance.name) for instance in built.extra.every]
         unknown = [None] * len(names)
         store.put_inputs([torch.zeros(0)] * len(names), unknown, unknown, names, unknown)
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
         known, records = _by_instance(store), list["Record"]()
-        for place in range(len(built.extra.instances)):
+        for place in range(len(built.extra.every)):
             found = known.get(place, [])
             if not found or any(r.status not in ("closed", "finished") for r in found):
                 found = self._answered(store, built, place, progress)
@@ -125,15 +124,16 @@ class Verify(Command):
         from holdfast.solver import Stop
         from holdfast.verification.verify import answered
 
-        asked, total = built.extra, len(built.extra.instances)
+        asked, total = built.extra, len(built.extra.every)
 
         def told(now: "Progress") -> None:
             progress(replace(now, done=place, total=total))
 
         try:
             net, judges, spec = asked.read(place)
-            asked.nobody |= set() if spec.cases else {place}
-            stop = Stop(seconds=asked.instances[place].seconds if self.seconds is None else self.seconds)
+            if not spec.cases:
+                asked.nobody.add(place)
+            stop = Stop(seconds=asked.every[place].seconds if self.seconds is None else self.seconds)
             return answered(net, spec, stop, judges=judges, index=place, seed=self.seed, store=store, progress=told)
         except HoldfastError as error:
             if self.spec is not None:
@@ -154,7 +154,7 @@ class Verify(Command):
             for text in competition(verdict(store.records(), built.net), built.net, built.extra.last[2]):
                 print(text)
             return
-        lines, total = self._lines(store, built.extra), len(built.extra.instances)
+        lines, total = self._lines(store, built.extra), len(built.extra.every)
         for line in lines:
             console.print(line.shown(), soft_wrap=True)
         if len(lines) < total:
@@ -163,14 +163,14 @@ class Verify(Command):
         if any(line.wrong for line in lines):
             console.print(Text("An answer contradicts the key: please report it, with the files.", style="bold red"))
 
-    def _lines(self, store: "Store", asked: Asked) -> "list[Line]":
+    def _lines(self, store: "Store", asked: Instances) -> "list[Line]":
         from holdfast.report.verdicts import Line
         from holdfast.verification import verdict
         from holdfast.verification.instances import read_key
 
         key, known = {} if self.key is None else read_key(self.key), _by_instance(store)
         lines = []
-        for place, instance in enumerate(asked.instances):
+        for place, instance in enumerate(asked.every):
             found, expected = known.get(place, []), key.get(instance.name, "")
             if place in asked.errors:
                 lines.append(Line(instance, asked.errors[place], expected))
@@ -179,7 +179,7 @@ class Verify(Command):
         return lines
 
     def exit_code(self, store: "Store") -> int:
-        return int(self.key is not None and any(line.wrong for line in self._lines(store, Asked(self.network, self._instances()))))
+        return int(self.key is not None and any(line.wrong for line in self._lines(store, Instances(self.network, self._instances()))))
 
 
 def _by_instance(store: "Store") -> "dict[int, list[Record]]":
