@@ -21,6 +21,14 @@ from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.relax.selfgated import SelfGated
 
 mp.dps = 80
+
+
+@pytest.fixture(autouse=True, scope="module")
+def eighty_digits() -> Iterator[None]:
+    with mp.workdps(80):  # other modules work with fewer
+        yield
+
+
 every = pytest.mark.parametrize("name", list(TRUTHS))
 single = pytest.mark.parametrize("name", SINGLE)
 

@@ -49,6 +49,14 @@ from holdfast.bounding.relax.base import intercept
 from holdfast.bounding.relax.selfgated import SelfGated
 
 mp.dps = 80
+
+
+@pytest.fixture(autouse=True, scope="module")
+def eighty_digits() -> Iterator[None]:
+    with mp.workdps(80):  # other modules work with fewer
+        yield
+
+
 Numbers = tuple[float, ...]
 Exact = Callable[..., mpf]
 Stationary = Callable[[Numbers, Numbers, Numbers], list[tuple[mpf, ...]]]

@@ -129,7 +129,7 @@ def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = hf.Problem(net, Frames(x, torch.zeros(3), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(3)))
     assert quadratic_of(problem).obstacle is None
     with pytest.raises(hf.Contradiction):
-        hf.solve([problem], [*ATTACKS, hf.certify.Tighten(steps=400, block=100, push=0.2)])
+        hf.solve([problem], [*ATTACKS, hf.certify.Tighten(steps=60, block=10, push=0.02)])
 
 
 METHODS = [hf.certify.Certify(), hf.certify.Tighten(steps=6, block=3), hf.certify.Split(boxes=8, steps=3)]

@@ -34,8 +34,8 @@ def answers(run: Path) -> list[tuple[Any, ...]]:
 def undisturbed(made_once: Path) -> list[tuple[Any, ...]]:
     """What the long run finds when nobody stops it."""
     with contextlib.chdir(made_once), pytest.raises(SystemExit):
-        main([*LONG[:-1], "whole"])
-    return answers(made_once / "whole")
+        main([*LONG[:-1], "undisturbed"])
+    return answers(made_once / "undisturbed")
 
 
 def wait_for_records(run: Path, count: int, process: "subprocess.Popen[str]") -> None:

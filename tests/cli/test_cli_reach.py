@@ -128,7 +128,7 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
     [
         ((), ["say over which box"]),
         (("--box", "0:1", "--data", "data.npz", "--radius", "1"), ["say over which box"]),
-        (("--data", "data.npz"), ["--input and --radius belong together"]),
+        (("--data", "data.npz"), ["--data and --radius belong together"]),
         (("--data", "data.npz", "--radius", "-1"), ["radius -1.0"]),
         (("--box", "0:1,2"), ["expected low:high"]),
         (("--box", "0:1,0:1,0:1"), ["speaks of 3 inputs", "takes 2"]),

@@ -8,7 +8,7 @@ import json
 import math
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
+from holdfast.coverage.pursuit import Pursuit
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
@@ -30,7 +31,7 @@ METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.certify.Certify(), hf.certify.Enumerate(),
     hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(),
     hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=64, steps=10), hf.certify.Smoothing(samples=500),
-    BranchAndBound(gap=1e-3), Scatter(rounds=3),
+    BranchAndBound(gap=1e-3), Scatter(rounds=3), hf.hamming.Saliency(), hf.lipschitz.Steepest(queries=200), hf.lipschitz.Shells(),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
 
@@ -146,7 +147,7 @@ def test_every_method_of_the_package_is_held_to_the_contract() -> None:
         importlib.import_module(module.name)
     found = {kind for kind in kinds(Method) if kind.__module__.startswith("holdfast.") and not inspect.isabstract(kind)}
     assert len(found) >= 13
-    missing = found - {type(method) for method in METHODS}
+    missing = found - {type(method) for method in METHODS} - {Pursuit}  # which asks of neurons: tests/coverage holds it to the same
     assert not missing, f"{', '.join(kind.__name__ for kind in missing)}: add a line to METHODS"
 
 
@@ -219,11 +220,21 @@ def claims(method: Method[Any], problem: Problem, seed: int = 0, steps: int = 4)
     return found
 
 
+def other_goals() -> list[Problem]:
+    """The smallest score in a box and of one changed number, the steepness in a ball."""
+    ball, numbers = (dict(KNOWN)[name]().problem for name in ("ball2", "numbers"))
+    centre = ball.region.centre
+    return [
+        replace(ball, goal="worst", region=Box.between(centre - 1, centre + 1)),
+        replace(numbers, goal="worst", region=numbers.family.at(0)),
+        replace(ball, goal="steepness", region=ball.family.at(0.5)),
+    ]
+
+
 def for_method(method: Method[Any]) -> Problem:
     """The first of the problems that the method takes."""
-    for _, build in KNOWN:
-        problem = build().problem
-        if method.obstacle(problem) is None:
+    for problem in [*(build().problem for _, build in KNOWN), *other_goals()]:
+        if method.unfit(problem) is None:
             return problem
     raise AssertionError(f"{method.name} takes none of the problems: add one to KNOWN")
 
@@ -248,7 +259,7 @@ def test_claims_have_one_row_for_each_input(method: Method[Any]) -> None:
 def test_every_method_says_something_of_some_problem(method: Method[Any]) -> None:
     """An end that moved, a candidate or an estimate; else the other tests would hold for a method that does nothing."""
     said = claims(method, for_method(method), steps=20)
-    proved = any(bool((c.proved > 0).any()) for c in said if c.proved is not None)
+    proved = any(bool(((c.proved > 0) | (c.proved < 0) & c.proved.isfinite()).any()) for c in said if c.proved is not None)
     assert proved or any(bool(c.found.any()) for c in said if c.found is not None) or any(c.estimate is not None for c in said)
 
 
@@ -259,7 +270,7 @@ def test_the_same_seed_makes_the_same_claims(method: Method[Any]) -> None:
     for one, other in zip(once, again, strict=True):
         for field in dataclasses.fields(Claims):
             a, b = getattr(one, field.name), getattr(other, field.name)
-            if isinstance(a, Tensor):
+            if isinstance(a, Tensor) or field.name == "aside":
                 torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
             else:
                 assert a == b
@@ -283,19 +294,21 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
     box = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
     worst = Problem(truth.linear(0).network(), box, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
     problems = [black_box(), worst, *(build().problem for name, build in KNOWN if name in ("ball2", "words", "pixels", "patch"))]
-    few = 100 if isinstance(method, hf.certify.Certify | hf.certify.Tighten | hf.certify.Split | hf.hamming.Branch) else 0
+    problems += other_goals()
+    proves = (hf.certify.Certify, hf.certify.Tighten, hf.certify.Split, hf.hamming.Branch, hf.lipschitz.Shells)
+    few = 100 if isinstance(method, proves) else 0
     reasons = []
     for problem in problems:
         before = problem.network.queries
-        reasons.append(method.obstacle(problem))
+        reasons.append(method.unfit(problem))
         first = problem.network.queries - before
         assert first <= few
-        assert method.obstacle(problem) == reasons[-1]
+        assert method.unfit(problem) == reasons[-1]
         assert problem.network.queries == before + first, f"{method.name} asks the network each time whether it may"
     assert any(reason is None for reason in reasons)
     told = [reason for reason in reasons if reason is not None]
-    assert bool(told) != isinstance(method, Corners | hf.attacks.Mesh)  # they take anything that answers
-    assert all(len(reason.split()) >= 5 for reason in told)
+    assert told
+    assert all(len(reason.split()) >= 4 for reason in told)
 
 
 @pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name])

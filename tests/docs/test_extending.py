@@ -164,7 +164,7 @@ def test_an_attack_is_one_file(toy: ModuleType, tmp_path: Path) -> None:
     assert issubclass(toy.Flip, Method)
     x = torch.tensor([[0.9, 0.8, 0.1, 0.2]])
     label = toy.net(x).argmax(1)
-    with hf.Store.create(tmp_path / "run", {"command": "radius", "norm": "2"}) as store:
+    with hf.Store.create(tmp_path / "run") as store:
         [b] = hf.radius(toy.net, x, label, norm=2, methods=[toy.Flip(), hf.certify.Certify()], store=store)
         [record] = store.records()
     assert b.upper.value == pytest.approx(1.4, rel=1e-6)

@@ -18,7 +18,8 @@ from holdfast import batch
 from holdfast.bounding.branching.frontier import Branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.zonotope import Form, _generators_through
+from holdfast.bounding.graph.graph import build
+from holdfast.bounding.zonotope import Forms
 from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.verification import BranchAndBound
@@ -229,8 +230,10 @@ def test_neurons_that_are_off_change_nothing() -> None:
     assert found.closed
     assert found.minimum.lower.value <= float(value.min()) <= found.minimum.lower.value + 2e-3
     assert found.maximum.upper.value >= float(value.max()) >= found.maximum.upper.value - 2e-3
-    form = Form.of(torch.zeros(1, 4), torch.tensor([[[0.0, torch.nan, 0.0, 0.0]]]), torch.zeros(1, 4))
-    assert bool(_generators_through(form, torch.ones(1, 4)).isnan().all())
+    graph = build(net, torch.zeros(1, 2))
+    forms = Forms.over(graph.entry, torch.tensor([[0.0, torch.nan]], dtype=torch.float64), torch.ones((1, 2), dtype=torch.float64))
+    forms.affine(graph.nodes[1])  # type: ignore[arg-type]
+    assert bool(forms.of[graph.nodes[1]].generators.isnan().any(1).all())  # what is no number must not get lost
 
 
 # ---- at any time

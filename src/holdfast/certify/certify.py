@@ -1,5 +1,6 @@
 """The largest radius that bound propagation proves, by trying several radii at once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -27,6 +28,9 @@ Arithmetic = Literal["real", "executed"]
 USUAL = 0.7  # of the distance at which a linear score would vanish: about what planes prove where one frame moves
 
 
+KEPT = "where Certify is"  # beside a record
+
+
 @dataclass(frozen=True)
 class Search:
     """Row by row: proved at `low`, not proved at `high`, and the scores there."""
@@ -38,7 +42,11 @@ class Search:
     first: Tensor  # the score at the input itself
     linear: Tensor  # where the score would vanish if it fell as fast everywhere as it does there
     slow: Tensor  # for how many rounds the ends have hardly come closer
-    round: int
+    round: Tensor
+
+    def kept(self) -> Tensor:
+        """-> (batch, 6): all that cannot be computed again."""
+        return torch.stack([self.low, self.high, self.low_score, self.high_score, self.slow, self.round], dim=1)
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,20 @@ class Certify(Method[Search]):
     def start(self, problem: Problem, seed: int) -> Search:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         if problem.goal == "worst":
-            return Search(none, none, none, none, none, none, none, 0)
+            return Search(none, none, none, none, none, none, none, none)
         linear = first_guess(problem)
         first = proved_score(problem.tiled(none[None]), self.arithmetic)  # not the property's own score: a last softmax is left out
         # A score that is linear hardly falls slower further out; a probability may.
         end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
-        return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, 0)
+        return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none)
+
+    def recalled(self, problem: Problem, state: Search, aside: Mapping[str, Tensor]) -> Search:
+        """Row by row where it was, so that a run that was killed asks the radii that an undisturbed one asks."""
+        if KEPT not in aside:
+            return state
+        low, high, low_score, high_score, slow, turn = aside[KEPT].to(state.low).unbind(1)
+        pairs = {"low": low, "high": high, "low_score": low_score, "high_score": high_score, "slow": slow, "round": turn}
+        return replace(state, **{name: torch.where(turn.isnan(), getattr(state, name), value) for name, value in pairs.items()})
 
     def told(self, problem: Problem, state: Search, lower: Tensor, upper: Tensor) -> Search:
         """The search goes on from what is proved, unless that speaks of another arithmetic."""
@@ -91,7 +107,7 @@ class Certify(Method[Search]):
             return state if clock.passed() and bool(score.isnan().any()) else None, self._claims(problem, score)
         radius = torch.minimum(_next_radius(problem.family, state), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
-        near = state.high <= state.low * (1 + self.close)
+        near = (state.high <= state.low * (1 + self.close)) | (state.round >= self.rounds)
         radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
         if len(open_):
             asked = problem.take(open_)
@@ -99,8 +115,8 @@ class Certify(Method[Search]):
             radius[open_] = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
             score[open_] = proved_score(asked, self.arithmetic)
         search = _narrowed(state, radius, score)
-        done = search.round >= self.rounds or not len(open_)
-        return None if done else search, self._claims(problem, search.low)
+        done = bool((search.round >= self.rounds).all()) or not len(open_)
+        return None if done else search, replace(self._claims(problem, search.low), aside={KEPT: search.kept()})
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
@@ -150,9 +166,6 @@ def _next_radius(family: Family, state: Search) -> Tensor:
     plain: Tensor = family.between(state.low, state.high, 1)[0]
     if isinstance(family, Sparse | Words):  # radii that count
         return plain
-    if state.round == 0:
-        first = state.linear * _usual_share(family)
-        return torch.where(first > state.low, first, plain)
     # From one known score and the slope at the input: first - first / linear r - b r^2 = 0.
     known = torch.where(state.low > 0, state.low, state.high)
     score = torch.where(state.low > 0, state.low_score, state.high_score)
@@ -166,7 +179,9 @@ def _next_radius(family: Family, state: Search) -> Tensor:
     trusted = found.isfinite() & ((state.low > 0) | tame) & (state.slow < 2)
     found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
-    return torch.minimum(torch.maximum(found, inside), state.high - (state.high - state.low) * 0.02)
+    found = torch.minimum(torch.maximum(found, inside), state.high - (state.high - state.low) * 0.02)
+    first = state.linear * _usual_share(family)
+    return torch.where(state.round > 0, found, torch.where(first > state.low, first, plain))
 
 
 def _usual_share(family: Family) -> Tensor | float:
