@@ -280,8 +280,9 @@ def test_the_same_seed_makes_the_same_claims(method: Method[Any]) -> None:
 def test_settings_are_frozen_and_written_down_whole(method: Method[Any]) -> None:
     names = [field.name for field in dataclasses.fields(method)]
     settings = method.settings()
-    assert sorted(settings) == sorted(names)
-    assert type(method)(**json.loads(json.dumps(settings))) == method
+    plain = [name for name in names if isinstance(getattr(method, name), str | int | float | bool | None)]
+    assert sorted(settings) == sorted(plain)
+    assert replace(method, **json.loads(json.dumps(settings))) == method
     for name in [*names, "something"]:
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(method, name, 1)
