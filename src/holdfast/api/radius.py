@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.api.methods import Mode, Tier, default_methods, measured
-from holdfast.bounding.crown import linear_bound, propagate
+from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
@@ -202,7 +202,8 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
     problem = Problem(net, region, Linear(matrix, shift), "worst", tuple(Key(i) for i in range(batch)))
     problem.check()
     graph = graph_of(problem)
-    found = linear_bound(graph, propagate(graph, problem.region), torch.cat([matrix, -matrix], dim=1))
+    _, found = ClosedForm(graph).bound(problem.region, torch.cat([matrix, -matrix], dim=1))
+    assert found is not None
     signed = torch.cat([shift, -shift], dim=1)
     down = torch.full_like(signed, -torch.inf)
     plane = replace(found, constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
+from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.branching.frontier import NUMBERS, Points, Seen
 from holdfast.bounding.branching.input_split import BoxParts, Halving
-from holdfast.bounding.crown import linear_bound, propagate
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.bounding.second_order import Bends
@@ -53,7 +53,7 @@ class Split(Method[Splitting]):
     An attempt that would take more than `boxes` of them is given up, and a smaller radius is tried, until it is less than `finest` beyond.
     """
 
-    finds: ClassVar[str] = "still larger ones"
+    finds: ClassVar[str] = "still larger proved lower ends"
     help: ClassVar[str] = "branch and bound over halves of the region"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
@@ -181,8 +181,8 @@ def _by_models(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tens
 def _by_planes(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
     """Where there are no second-order models: planes, and the inputs over which the worst of them falls most."""
     (matrix, offset), region = question.rows(parts.task), Box.between(parts.lower, parts.upper)
-    linear = linear_bound(question.graph, propagate(question.graph, region), matrix)
-    found = linear.minimum(region)
+    found, linear = ClosedForm(question.graph).bound(region, matrix)
+    assert linear is not None
     least, worst = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).min(1)
     slope = linear.coefficients[torch.arange(len(worst), device=worst.device), worst]
     return _positive(least), least, slope.abs() * (parts.upper - parts.lower) / 4

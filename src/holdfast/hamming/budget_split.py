@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
+from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.branching.frontier import BranchAndBound, Frontier, Points, Seen, upto
-from holdfast.bounding.crown import linear_bound, propagate
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.hamming.bound import bound
@@ -181,8 +181,8 @@ def _bounds(question: Question, parts: Domains, region: Budget, rows: Tensor, of
         inner = parts.inner if question.inner else nothing
         least, slopes, inner = bound(question.chain, region, question.centre.take(parts.task), inner, rows, offset)
         return least, slopes, inner if question.inner else parts.inner
-    linear = linear_bound(question.graph, propagate(question.graph, region), rows)
-    least = linear.minimum(region)
+    least, linear = ClosedForm(question.graph).bound(region, rows)
+    assert linear is not None
     least = least + offset - 4 * gamma(1) * (least.abs() + offset.abs())
     worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)
     return least, linear.coefficients[torch.arange(len(worst), device=worst.device), worst], parts.inner

@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.api import methods  # noqa: F401  so that all are known
+from holdfast.api.bounders import bounders
 from holdfast.bounding import stops
 from holdfast.cli.parse import ModelOptions, sizes
 from holdfast.cli.reading.model import load_network
@@ -15,7 +16,7 @@ from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Goal, Problem
 from holdfast.property import Linear
-from holdfast.region import Ball, Region, Sparse, Words
+from holdfast.region import Ball, Box, Region, Sparse, Words
 from holdfast.result import Key
 
 FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
@@ -44,7 +45,16 @@ def look(question: ModelOptions, console: Console) -> None:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if net.differentiable:
         _layers(net, x, console)
+        _bounders(net, x, console)
     _methods(net, x, outputs, console)
+
+
+def _bounders(net: Network, x: torch.Tensor, console: Console) -> None:
+    table = Table("question", "bounds", "cut", title="how proofs are made", title_justify="left")
+    for choice in bounders(net, x):
+        table.add_row(choice.question, escape(choice.bounds), escape(choice.cut))
+    if table.rows:
+        console.print(table)
 
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
@@ -83,6 +93,9 @@ def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Pr
     if net.vectors is not None:
         words = Words.around(torch.zeros((1, x.shape[1]), dtype=torch.int64), [[[0, 1]] * x.shape[1]], net.vectors)
         found.append((", with --substitutes", _problem(net, words, outputs)))
+    found.append((", in verify and reach", _problem(net, Box.between(x[:1], x[:1]), outputs, "worst")))
+    if net.domain.bounded:
+        found.append((", in saliency", _problem(net, Sparse(x[:1], zero, net.domain), outputs, "worst")))
     found.append((", in risk", _problem(net, Ball(x[:1], zero + 1e-3, torch.inf, net.domain), outputs, "steepness")))
     return found
 

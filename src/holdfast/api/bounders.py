@@ -1,0 +1,63 @@
+"""Which bounds, and which cuts, answer which question about a network: the rule that tiers, L0, verify, reach and risk follow, to be printed.
+
+Every line asks the function that decides when the question is put, so that the table cannot say anything else than what happens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.bounding.graph.prepare import prepared
+from holdfast.certify.split import Split
+from holdfast.certify.tighten import quadratic_of
+from holdfast.errors import HoldfastError
+from holdfast.hamming.budget_split import question_of
+from holdfast.network import Network
+from holdfast.problem import Problem
+from holdfast.property import Linear
+from holdfast.region import Ball, Box, Region, Sparse
+from holdfast.result import Goal, Key
+from holdfast.verification.branch_and_bound import FEW_INPUTS, cut_for
+
+PLANES = "planes in closed form (CROWN)"
+
+
+@dataclass(frozen=True)
+class Choice:
+    question: str
+    bounds: str
+    cut: str = ""
+
+
+def bounders(net: Network, x: Tensor) -> list[Choice]:
+    """For inputs like x (batch, *shape). Nothing where nothing can be proved."""
+    ball = _problem(net, Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain), "radius")
+    try:
+        graph_of(ball)
+        graph = prepared(net, Box.between(x[:1], x[:1]))
+    except HoldfastError:
+        return []
+    obstacle = quadratic_of(ball).obstacle
+    models = "second-order models with trained coefficients" if obstacle is None else f"{PLANES}; no second-order models: {obstacle}"
+    found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", models)]
+    found.append(Choice("tier split", models.split(";")[0], Split().obstacle(ball) or "inputs in halves"))
+    if net.domain.bounded:
+        counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
+        chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
+        found.append(Choice("norm 0 (changed units)", chain, "budgets of changes"))
+    for width, told in ((FEW_INPUTS, f"up to {FEW_INPUTS}"), (x[0].numel(), "more")):
+        if width <= x[0].numel():
+            moves = torch.zeros_like(x[:1].flatten(1))
+            moves[:, :width] = 1
+            cut = type(cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))).__name__
+            bounds = "planes and affine forms (zonotopes)" if cut == "InputSplit" else "trained planes (alpha-, beta-CROWN)"
+            found.append(
+                Choice(f"verify, reach; {told} inputs move", bounds, "inputs in halves" if cut == "InputSplit" else "signs of ReLUs")
+            )
+    return [*found, Choice("risk: steepness", "intervals of gradients", "shells")]
+
+
+def _problem(net: Network, region: Region, goal: Goal) -> Problem:
+    return Problem(net, region, Linear.of([1.0] + [0.0] * (net.outputs_for(region.centre) - 1)), goal, (Key(0),))
