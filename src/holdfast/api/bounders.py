@@ -1,4 +1,4 @@
-"""Which bounds, and which cuts, answer which question about a network: the rule that tiers, L0, verify, reach and risk follow, to be printed.
+"""Which bounds, and which cuts, answer which question about a network: the rule that tiers, L0, verify, reach and risk follow.
 
 Every line asks the function that decides when the question is put, so that the table cannot say anything else than what happens.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.certify.split import Split
@@ -47,15 +48,13 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
         found.append(Choice("norm 0 (changed units)", chain, "budgets of changes"))
-    for width, told in ((FEW_INPUTS, f"up to {FEW_INPUTS}"), (x[0].numel(), "more")):
-        if width <= x[0].numel():
-            moves = torch.zeros_like(x[:1].flatten(1))
-            moves[:, :width] = 1
-            cut = type(cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))).__name__
-            bounds = "planes and affine forms (zonotopes)" if cut == "InputSplit" else "trained planes (alpha-, beta-CROWN)"
-            found.append(
-                Choice(f"verify, reach; {told} inputs move", bounds, "inputs in halves" if cut == "InputSplit" else "signs of ReLUs")
-            )
+    widths = {f"up to {FEW_INPUTS} inputs move": FEW_INPUTS, "more move": x[0].numel()}
+    for told, width in widths.items() if x[0].numel() > FEW_INPUTS else (("any move", x[0].numel()),):
+        moves = torch.zeros_like(x[:1].flatten(1))
+        moves[:, :width] = 1
+        halves = isinstance(cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape))), InputSplit)
+        bounds = "planes and affine forms (zonotopes)" if halves else "trained planes (alpha-, beta-CROWN)"
+        found.append(Choice(f"verify, reach; {told}", bounds, "inputs in halves" if halves else "signs of ReLUs"))
     return [*found, Choice("risk: steepness", "intervals of gradients", "shells")]
 
 
