@@ -10,14 +10,18 @@ from types import ModuleType
 
 import pytest
 import torch
+import typer
 from torch import nn
+from typer.testing import CliRunner
 
 import holdfast as hf
 import truth
 from holdfast.bounding import relax
 from holdfast.bounding.graph.graph import HANDLERS
 from holdfast.bounding.relax.base import intercept, planes
-from holdfast.method import Method
+from holdfast.cli import main
+from holdfast.cli.command import COMMANDS
+from holdfast.method import Method, known_methods
 from holdfast.problem import Problem
 from holdfast.result import Key
 
@@ -58,7 +62,14 @@ def test_the_relaxations_of_the_page_are_sound(block: int) -> None:
 
 # ---------------------------------------------------------------- one file each, from outside the package
 
-TOYS = {"activation": "class Atan", "cell": "def mgu_cell", "region": "class OneOf", "property": "class TopTwo", "method": "class Flip"}
+TOYS = {
+    "command": "class Towards(Command)",
+    "activation": "class Atan",
+    "cell": "def mgu_cell",
+    "region": "class OneOf",
+    "property": "class TopTwo",
+    "method": "class Flip",
+}
 
 
 @pytest.fixture
@@ -171,3 +182,26 @@ def test_an_attack_is_one_file(toy: ModuleType, tmp_path: Path) -> None:
     assert torch.equal(b.upper.evidence.witness, x[0].flip(0))
     assert b.upper.evidence.method == record.bracket.upper.evidence.method == "Flip"
     assert 0 < b.lower.value <= b.upper.value
+    assert known_methods()["flip"] is toy.Flip
+    assert (toy.Flip.finds, toy.Flip.help) == ("witnesses", "the input upside down")
+
+
+@uses("command")
+def test_a_command_is_one_file(toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It measures, keeps a run, and the run is resumed, reported and exported by what knows nothing of it."""
+    monkeypatch.setitem(COMMANDS, "towards", toy.Towards)
+    app = typer.Typer()
+    app.command("other")(lambda: None)
+    toy.register(app)
+    network, data = "holdfast.datasets.digits_networks:digits_cnn", "holdfast.datasets.digits:images"
+    given = ["towards", "-m", network, "-d", data, "--domain", "0,1", "--label", "3", "--limit", "2", "--seconds", "20"]
+    done = CliRunner().invoke(app, [*given, "-o", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    with hf.Store.open(tmp_path / "run") as store:
+        assert (store.question.command, store.question.asked.targets) == ("towards", "3")
+        assert [r.bracket.lower.value > 0 for r in store.records()] == [True, True]
+    for command in (["resume"], ["report"], ["gate", "--at", "0", "--min-certified", "1"]):
+        with pytest.raises(SystemExit) as ending:
+            main([command[0], str(tmp_path / "run"), *command[1:]])
+        assert not ending.value.code
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
