@@ -42,7 +42,6 @@ WORDS = {
     "scale": Word("the data are divided by this", shown="NUMBER"),
     "spec": Word("a VNN-LIB question", "Spec str Path"),
     "problems": Word("questions, already put", "Iterable"),
-    "brackets": Word("answers", "Iterable"),
     # where inputs may move
     "norm": Word("how distances are measured", "float", "P"),
     "radius": Word("how far inputs may move", "float Tensor None", "NUMBER"),

@@ -20,7 +20,6 @@ from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.zonotope import Forms
-from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.verification import BranchAndBound
 from holdfast.verification.branch_and_bound import Tree
@@ -380,9 +379,9 @@ def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, c
     """It calls everything settled after one look; the search had not met the lowest value by then, and does so later."""
     look = cut.look
 
-    def lying(self: Branching[Any], graph: Any, region: Any, rules: Avoid, *arguments: Any) -> Any:
-        left, points = look(self, graph, region, rules, *arguments)
-        wrong = (float(rules.matrix.sum()) > 0) == (end == "smallest")  # the largest value is the smallest of the negative
+    def lying(self: Branching[Any], question: Any, parts: Any) -> Any:
+        left, points = look(self, question, parts)
+        wrong = (float(question.rules.matrix.sum()) > 0) == (end == "smallest")  # the largest value is the smallest of the negative
         return batch.take(left, torch.full((len(left),), not wrong)), points
 
     monkeypatch.setattr(cut, "look", lying)

@@ -158,8 +158,8 @@ class _Copy(Affine):
 
     def back_into(self, rows: Tensor, whole: Tensor) -> None:
         ((_, elements),) = self._places
-        if isinstance(elements, slice) or self.exact_back:
-            whole[..., elements] += rows
+        if isinstance(elements, slice):
+            whole[..., elements].add_(rows)
         else:
             whole.index_add_(-1, elements, rows)
 
