@@ -86,7 +86,7 @@ TASKS = {
     "monitor, help desk, 40 sentences": (
         "net = helpdesk.network()\nsentences = helpdesk.sentences('test').tokens[:40]\n"
         "monitor = name('Monitor').fit(net, [], name('Groups').of_sets(helpdesk.sets(), vocabulary=net.vocabulary), unknown='unk')\n"
-        "ask = lambda: [[float(s.value)] * 2 for t in sentences for s in [monitor.score(t, k='final')]]"
+        "ask = lambda: [[float(v)] * 2 for t in sentences for v in torch.as_tensor(monitor.score(t, k='final').values).flatten().tolist()]"
     ),
 }
 POSTLUDE = """
