@@ -79,6 +79,12 @@ TASKS = {
         "net = opened('digits_cnn')\n"
         "ask = lambda: [[float(m.nan_to_num().sum())] * 2 for m in hf.saliency(net, images['x'][:8], images['y'][:8])]"
     ),
+    **{
+        f"testgen, CNN, {criterion}, 20": (
+            f"net = opened('digits_cnn')\nask = lambda: [[len(hf.testgen(net, images['x'][:20], '{criterion}'))] * 2]"
+        )
+        for criterion in ("boundary", "multisection")
+    },
     "smoothing, CNN, 2,000 draws, 4": (
         "net = opened('digits_cnn')\nmethods = [name('Smoothing')(samples=2000)]\n"
         "ask = lambda: [[b.estimates[0].value] * 2 for b in hf.radius(net, images['x'][:4], images['y'][:4], norm=2, methods=methods)]"
