@@ -9,6 +9,7 @@ BENCHMARKS = {
     "titles": ("titles", "news titles: the words that hold the class"),
     "g2pm": ("g2pm", "g2pM: a network that nobody here trained"),
     "mnist_fc": ("mnist_fc", "VNN-COMP's fully connected networks"),
+    "prover": ("prover", "PROVER's LSTMs: images proved, tier by tier"),
     "imdb": ("imdb", "256 words, 128 hidden units: seconds and memory"),
     "cost": ("cost", "seconds against frames and inputs"),
     "gpu": ("gpu", "1,000 inputs end to end, and the share of the device's peak"),

@@ -30,6 +30,15 @@ class Reader(nn.Module):
         return out
 
 
+class Wide(Reader):
+    def __init__(self) -> None:
+        super().__init__(nn.LSTM, 3)
+        self.layer = nn.LSTM(90, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x / 10)
+
+
 def asked(model: nn.Module, shape: tuple[int, ...], count: int = 3, seed: int = 0) -> tuple[hf.Network, Tensor, Tensor]:
     torch.manual_seed(seed)
     for weight in model.parameters():
@@ -132,6 +141,30 @@ def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         hf.solve([problem], [*ATTACKS, hf.certify.Tighten(steps=60, block=10, push=0.02)])
 
 
+def test_many_inputs_are_no_reason_to_do_nothing() -> None:
+    net, x, y = asked(Wide(), (4, 90), count=1)
+    [fast] = hf.radius(net, x, y, frames="all", methods=[hf.certify.Certify()])
+    [tight] = hf.radius(net, x, y, frames="all", methods=[hf.certify.Tighten(steps=0), *ATTACKS])
+    assert fast.lower.value * 1.05 < tight.lower.value <= tight.upper.value
+
+
+@pytest.mark.parametrize("room", [2**10, 2**24 + 2**22], ids=["for nothing", "for no training"])
+def test_what_memory_does_not_hold_is_said(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.bounding.second_order.free_bytes", lambda device: room)
+    monkeypatch.setattr("holdfast.certify.tighten.free_bytes", lambda device: room)
+    net, x, y = asked(Wide(), (4, 90), count=1)
+    [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten(steps=2)])
+    [said] = record.skipped
+    assert "GiB" in said
+    assert ("without training" in said) == (room > 2**20)
+
+
+def test_a_tier_that_can_do_no_more_says_so() -> None:
+    net, x, y = asked(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (4, 3), count=1)
+    [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
+    assert record.skipped == ("Tighten: tier tight proves no more than tier fast here: the network is linear: planes are exact",)
+
+
 METHODS = [hf.certify.Certify(), hf.certify.Tighten(steps=6, block=3), hf.certify.Split(boxes=8, steps=3)]
 
 
@@ -201,13 +234,13 @@ def test_training_taken_up_again_is_the_same_training() -> None:
     for block in (3, 6):
         method = hf.certify.Tighten(steps=6, block=block)
         state = method.start(problem, 0)
-        while state.search is not None:
+        while state.search is not None or state.trial is not None:
             state, _ = method.advance(problem, state)
         before = {key: value.clone() for key, value in state.bends.items()}
-        after = method._train(problem, state)
+        after = method._climbed(problem, state)
         assert all(torch.equal(before[key], value) for key, value in state.bends.items())
         if block == 3:
-            once, twice = method._train(problem, after), method._train(problem, after)
+            once, twice = method._climbed(problem, after), method._climbed(problem, after)
             assert all(torch.equal(once.bends[key], value) for key, value in twice.bends.items())
             after = once
         found.append(after)

@@ -12,27 +12,28 @@ round after round, every variable in which it is monotone at its worse end. Roun
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.bounding.crown import Boxes
+from holdfast.bounding.curvature import Change, Curvature, Pair, matvec
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.traversal import Forward, forward
+from holdfast.memory import free_bytes
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
 from holdfast.rounding import TINY, gamma
 
-LARGEST = 2**28  # numbers in all models for one input; beyond, they are not worth their memory
+WIDE = 2.0  # half of an interval, beyond which curves are flat
 
-Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend
+Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,44 @@ class Ball:
     def box(self) -> bool:
         return self.q == 1
 
-    def dual_norm(self, a: Tensor, inputs: Tensor, axis: int) -> Tensor:
-        """a (..., inputs, ...) -> the same with one norm for each group in place of the inputs; |a . v| is at most their sum."""
+    def dual_norm(self, a: Tensor, groups: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """a (..., entries, ...) -> the same with one norm for each group in place of the entries, whose sum bounds |a . v|; the groups."""
         if self.box:
-            return a.abs().sum(axis, keepdim=True)
-        groups, place = self.groups[inputs].unique(return_inverse=True)
+            return a.abs().sum(axis, keepdim=True), groups[:1]
+        groups, place = groups.unique(return_inverse=True)
         axis %= a.dim()
         index = place.reshape([-1 if k == axis else 1 for k in range(a.dim())]).expand(a.shape)
         shape = [len(groups) if k == axis else size for k, size in enumerate(a.shape)]
         if a.numel() == 0:
-            return a.new_zeros(shape)
+            return a.new_zeros(shape), groups
         if math.isinf(self.q):
-            return a.new_zeros(shape).scatter_reduce(axis, index, a.abs(), "amax")
+            return a.new_zeros(shape).scatter_reduce(axis, index, a.abs(), "amax"), groups
         tiny = torch.finfo(a.dtype).tiny * 2**20  # more than all powers that underflow
         largest = a.detach().abs().amax().clamp_min(tiny**0.5)
         powers = a.new_zeros(shape).scatter_add(axis, index, (a / largest).abs() ** self.q)
-        return largest * (powers + tiny) ** (1 / self.q)  # the root has no derivative at zero; a hair more bounds it too
+        return largest * (powers + tiny) ** (1 / self.q), groups  # the root has no derivative at zero; a hair more bounds it too
+
+    def linear(self, J: Tensor, inputs: Tensor) -> Tensor:
+        """J (batch, n, d) -> (batch, n) >= |J v|."""
+        return self.dual_norm(J, self.groups[inputs], -1)[0].sum(-1)
+
+    def curved(self, bent: Curvature, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """-> middle, width (batch, n): 1/2 v'Q v + v'C r is within the width of the middle."""
+        if self.box:
+            sums = bent.sums  # v_k^2 lies in [0, 1]
+            width = sums.rows.sum(-1) / 2 - sums.squares.abs().sum(-1) / 4 + sums.cross_rows.sum(-1)
+            return sums.squares.sum(-1) / 4, width
+        groups = self.groups[inputs]
+
+        def kernel(Q: Tensor, C: Tensor, rows: slice) -> tuple[Tensor, ...]:
+            return self.dual_norm(Q, groups[: bent.d], -1)[0], self.dual_norm(C, groups[rows], -2)[0]
+
+        ends = list(bent.reduced(kernel))
+        labels = torch.cat([groups[rows].unique() for rows in bent.slabs])
+        quadratic = self.dual_norm(torch.cat([q for q, _ in ends], -2), groups[: bent.d], -2)[0]
+        crossed = self.dual_norm(torch.cat([c for _, c in ends], -2), labels, -2)[0]
+        width = quadratic.sum((-1, -2)) / 2 + crossed.sum((-1, -2))
+        return torch.zeros_like(width), width
 
 
 @dataclass(frozen=True)
@@ -71,79 +94,90 @@ class Model:
     c: Tensor  # (batch, n)
     J: Tensor  # (batch, n, d)
     R: Tensor  # (batch, n, m): the first m remainders
-    Q: Tensor | None  # (batch, n, d, d); None is zero
-    C: Tensor | None  # (batch, n, d, m); None is zero
+    bent: Curvature | None  # Q and C over the first of the inputs and of the remainders; None is zero
     rest: Tensor  # (batch, n)
-    size: Tensor  # (batch, n), at least the sizes of all coefficients together
-    inputs: Tensor  # (d,) rising: which inputs v holds
+    size: Tensor  # (batch, n), at least the sizes of all coefficients together, and of all that is added up to find them
+    inputs: Tensor  # (d,): which inputs v holds, in the order in which they came
     ball: Ball = field(repr=False)
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Model":
+    def each(self, change: Change) -> "Model":
         """The same change to every coefficient."""
-        Q, C = (None if t is None else change(t) for t in (self.Q, self.C))
-        return replace(self, c=change(self.c), J=change(self.J), R=change(self.R), Q=Q, C=C)
+        bent = None if self.bent is None else self.bent.mapped(change)
+        return replace(self, c=change(self.c), J=change(self.J), R=change(self.R), bent=bent)
 
     def spread(self, inputs: Tensor, remainders: int) -> "Model":
         """The same model over more inputs and remainders."""
-        J, Q, C = self.J, self.Q, self.C
-        more = remainders - self.R.shape[-1]
-        R, C = F.pad(self.R, (0, more)), None if C is None else F.pad(C, (0, more))
-        d, wider = len(self.inputs), len(inputs) - len(self.inputs)
-        if wider and torch.equal(inputs[:d], self.inputs):
-            J = F.pad(J, (0, wider))
-            Q = None if Q is None else F.pad(Q, (0, wider, 0, wider))
-            C = None if C is None else F.pad(C, (0, 0, 0, wider))
-        elif wider:
-            place = torch.searchsorted(self.inputs, inputs).clamp_max(d - 1)
-            place = torch.where(self.inputs[place] == inputs, place, d)  # what is padded is zero
-            J = F.pad(J, (0, 1))[..., place]
-            Q = None if Q is None else F.pad(Q, (0, 1, 0, 1))[..., place, :][..., place]
-            C = None if C is None else F.pad(C, (0, 0, 0, 1))[..., place, :]
-        return replace(self, J=J, R=R, Q=Q, C=C, inputs=inputs)
+        J, bent, d = self.J, self.bent, len(self.inputs)
+        R = F.pad(self.R, (0, remainders - self.R.shape[-1]))
+        if torch.equal(inputs[:d], self.inputs):
+            return replace(self, J=F.pad(J, (0, len(inputs) - d)), R=R, inputs=inputs)
+        same = self.inputs == inputs[:, None]
+        place = torch.where(same.any(1), same.to(torch.uint8).argmax(1), d)  # what is padded is zero
+        J = F.pad(J, (0, 1))[..., place]
+        return replace(self, J=J, R=R, bent=None if bent is None else bent.reordered(place), inputs=inputs)
 
     def named(self, before: int) -> "Model":
         """The rest becomes a remainder of its own, after all `before` that exist."""
         wide = self.spread(self.inputs, before)
         R = torch.cat([wide.R, torch.diag_embed(self.rest)], -1)
-        C = None if wide.C is None else F.pad(wide.C, (0, self.rest.shape[1]))
-        return replace(wide, R=R, C=C, rest=torch.zeros_like(self.rest), size=self.size + self.rest)
+        return replace(wide, R=R, rest=torch.zeros_like(self.rest), size=self.size + self.rest)
+
+    def stored(self) -> "Model":
+        """With its curvature computed, once for all who read it."""
+        if self.bent is None or not self.bent.pairs:
+            return self
+        bent = Curvature(((None, self.bent.stored()),))
+        units = 2 * gamma(self.bent.inner + 2)
+        size = self.c.abs() + self.J.abs().sum(-1) + self.R.abs().sum(-1) + bent.sums.rows.sum(-1) + bent.sums.cross_rows.sum(-1)
+        return replace(self, bent=bent, rest=self.rest + units * (self.size + self.rest), size=size * (1 + gamma(4 * self.terms)))
 
     @property
     def terms(self) -> int:
+        """Of the sums that bound it, and of those in each coefficient."""
         d, m = self.J.shape[-1], self.R.shape[-1]
-        return (d + 1) * (d + m + 1)
+        return (d + 1) * (d + m + 1) + (0 if self.bent is None else self.bent.inner)
 
     @cached_property
     def parts(self) -> "Parts":
-        linear, named = self.ball.dual_norm(self.J, self.inputs, -1).sum(-1), self.R.abs().sum(-1)
+        linear, named = self.ball.linear(self.J, self.inputs), self.R.abs().sum(-1)
         middle = width = torch.zeros_like(self.c)
-        if self.Q is not None and self.ball.box:
-            squares = self.Q.diagonal(dim1=-2, dim2=-1)  # v_k^2 lies in [0, 1]
-            middle, width = squares.sum(-1) / 4, self.Q.abs().sum((-1, -2)) / 2 - squares.abs().sum(-1) / 4
-        elif self.Q is not None:
-            width = self.ball.dual_norm(self.ball.dual_norm(self.Q, self.inputs, -1), self.inputs, -2).sum((-1, -2)) / 2
-        if self.C is not None:
-            width = width + self.ball.dual_norm(self.C, self.inputs, -2).sum((-1, -2))
-        size = self.c.abs() + linear + named + 2 * width
+        if self.bent is not None:
+            middle, width = self.ball.curved(self.bent, self.inputs)
+        size = self.size + self.c.abs() + linear + named + 2 * width
         off = 8 * gamma(self.terms) * size
         return Parts(linear + off, named + off, middle, width + off, size + off)
 
-    def least(self, rounds: int = 3) -> Tensor:
+    def least(self, rounds: int) -> Tensor:
         """-> (batch, n): the node is nowhere below. Monotone variables are looked for and fixed `rounds` times."""
-        parts = self.parts
-        plain = self.c - parts.linear - parts.named + parts.middle - parts.width - self.rest - 8 * gamma(self.terms) * parts.size - TINY
-        if self.Q is None or not self.ball.box:
-            return plain
-        C = self.J.new_zeros((*self.J.shape, self.R.shape[-1])) if self.C is None else self.C
-        return (
-            _least_over_box(self.c, self.J, self.R, self.Q, C, rounds)
-            - self.rest
-            - 32 * gamma((rounds + 1) * self.terms) * parts.size
-            - TINY
-        )
+        if self.bent is None or not self.ball.box:
+            return self.range()[0]
+        bent, d, m = self.bent.stored(), self.bent.d, self.bent.m
+        outside = self.J[..., d:].abs().sum(-1) + self.R[..., m:].abs().sum(-1)
+        inside = _least_over_box(self.c, self.J[..., :d], self.R[..., :m], bent.Q, bent.C, rounds)
+        return inside - outside - self.rest - 32 * gamma((rounds + 1) * self.terms) * self.parts.size - TINY
 
     def range(self) -> tuple[Tensor, Tensor]:
-        return self.least(), -self.each(torch.neg).least()
+        """Both ends, variables that are monotone at first sight fixed: the same ones for both, at opposite ends."""
+        p = self.parts
+        if self.bent is None or not self.ball.box:
+            reach = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
+            return self.c + p.middle - reach, self.c + p.middle + reach
+        bent, sums = self.bent, self.bent.sums
+        J, R = self.J[..., : bent.d], self.R[..., : bent.m]
+        outside = self.J[..., bent.d :].abs().sum(-1) + self.R[..., bent.m :].abs().sum(-1)
+        fix, set_ = (J.abs() >= sums.rows + sums.cross_rows).to(J), (R.abs() >= sums.cross_columns).to(R)
+        free, open_ = 1 - fix, 1 - set_
+        v, r = J.detach().sign() * fix, R.detach().sign() * set_
+        gradient, back, curved, crossed = bent.along(v, r, free, open_)
+        # At the lower end (v, r) = -(v, r), at the upper one the same without the sign.
+        linear = (J * v).sum(-1) + (R * r).sum(-1)
+        square = (v * gradient).sum(-1) / 2 + (r * back).sum(-1) / 2
+        squares = sums.squares * free
+        mixed = (curved * free).sum(-1) / 2 - squares.abs().sum(-1) / 2 + (crossed * free).sum(-1)
+        missed = outside + mixed + self.rest + 64 * gamma(self.terms) * p.size + TINY
+        low = _alone((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
+        high = _alone((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
+        return self.c - linear + square + low - missed, self.c + linear + square - high + missed
 
 
 @dataclass(frozen=True)
@@ -162,52 +196,48 @@ def _least_over_box(c: Tensor, J: Tensor, R: Tensor, Q: Tensor, C: Tensor, round
     steep, cross = Q.abs(), C.abs()
     free, open_ = torch.ones_like(J), torch.ones_like(R)  # of v and of r
     for _ in range(rounds):
-        fix = (J.abs() >= _times(steep, free) + _times(cross, open_)).to(J) * free
-        set_ = (R.abs() >= _times(cross.mT, free)).to(J) * open_
+        fix = (J.abs() >= matvec(steep, free) + matvec(cross, open_)).to(J) * free
+        set_ = (R.abs() >= matvec(cross.mT, free)).to(J) * open_
         v, r = -J.detach().sign() * fix, -R.detach().sign() * set_
-        from_v, from_r = _times(Q, v), _times(C, r)
+        from_v, from_r = matvec(Q, v), matvec(C, r)
         c = c + (J * v).sum(-1) + (R * r).sum(-1) + (v * (from_v / 2 + from_r)).sum(-1)
         free, open_ = free - fix, open_ - set_
-        J, R = (J + from_v + from_r) * free, (R + _times(C.mT, v)) * open_
+        J, R = (J + from_v + from_r) * free, (R + matvec(C.mT, v)) * open_
     squares = Q.diagonal(dim1=-2, dim2=-1) * free
-    mixed = (_times(steep, free) * free).sum(-1) / 2 - squares.abs().sum(-1) / 2 + (_times(cross, open_) * free).sum(-1)
-    inside = squares > J.abs()  # the parabola J v + squares v^2 / 2 has its least value between the ends
-    alone = torch.where(inside, -J * J / torch.where(inside, 2 * squares, 1.0), squares / 2 - J.abs())
-    return c + alone.sum(-1) - mixed - R.abs().sum(-1)
+    mixed = (matvec(steep, free) * free).sum(-1) / 2 - squares.abs().sum(-1) / 2 + (matvec(cross, open_) * free).sum(-1)
+    return c + _alone(J, squares) - mixed - R.abs().sum(-1)
 
 
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+def _alone(J: Tensor, squares: Tensor) -> Tensor:
+    """The smallest J v + squares v^2 / 2 over |v| <= 1, variable by variable, summed."""
+    inside = squares > J.abs()  # the parabola has its least value between the ends
+    return torch.where(inside, -J * J / torch.where(inside, 2 * squares, 1.0), squares / 2 - J.abs()).sum(-1)
 
 
 def _along(curve: Curve, y: Model, lower: Tensor, upper: Tensor, bends: Tensor) -> Model:
     """f(y) for lower <= y <= upper: with D = y - at, a parabola in D; D^2 is (J v)^2 + 2 (J v)(R r) and what is bounded."""
     p = y.parts
     at = y.c + p.middle
-    slope, bend = (first + more for first, more in zip(parabola(curve, lower, upper, at), bends, strict=True))
+    # The first parabola strays by about the third power of the width: in these units a free coefficient moves it by a like amount.
+    unit = ((upper - lower) / 2).detach().clamp(1e-3, WIDE)
+    slope, bend = parabola(curve, lower, upper, at)
+    slope, bend = slope + bends[0] * unit.square(), bend + bends[1] * unit
     least, most = deviation(curve, slope, bend, lower, upper, at)
     loose, reach = p.width + y.rest, p.linear + p.named
     c = (least + most) / 2 + bend * (p.named**2 + loose**2) / 2 - slope * p.middle
     rest = (most - least) / 2 + slope.abs() * y.rest + bend.abs() * (p.named**2 / 2 + loose**2 / 2 + 2 * reach * loose)
     size = c.abs() + slope.abs() * (p.size + p.middle.abs()) + 2 * bend.abs() * (reach + loose) ** 2 + most.abs() + least.abs()
-    steep, twice = slope[..., None], (2 * bend)[..., None] * y.J
-    return Model(
-        c, steep * y.J, steep * y.R,
-        _sum(y.Q, steep[..., None], twice[..., :, None] * y.J[..., None, :]),
-        _sum(y.C, steep[..., None], twice[..., :, None] * y.R[..., None, :]),
-        rest + gamma(16) * (size + rest), size, y.inputs, y.ball,
-    )  # fmt: skip
-
-
-def _sum(t: Tensor | None, factor: Tensor, more: Tensor) -> Tensor:
-    return more if t is None else torch.addcmul(more, t, factor)
+    steep, mine = slope[..., None], (y.J, y.R)
+    square = Curvature(pairs=(Pair(bend, mine, mine),))
+    bent = square if y.bent is None else y.bent.times(slope).plus(square)
+    return Model(c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball)
 
 
 def _product(a: Model, z: Model, a_largest: Tensor, z_largest: Tensor) -> Model:
     """a z, exact to the second order; the true values of both never exceed `largest` in size."""
     p, q = a.parts, z.parts
     a_at, z_at = a.c + p.middle, z.c + q.middle
-    inputs, remainders = torch.cat([a.inputs, z.inputs]).unique(), max(a.R.shape[-1], z.R.shape[-1])
+    inputs, remainders = _union(a.inputs, z.inputs), max(a.R.shape[-1], z.R.shape[-1])
     a, z = a.spread(inputs, remainders), z.spread(inputs, remainders)
     c = a_at * z_at - a_at * q.middle - z_at * p.middle
     a_reach, z_reach = p.linear + p.named, q.linear + q.named
@@ -215,11 +245,10 @@ def _product(a: Model, z: Model, a_largest: Tensor, z_largest: Tensor) -> Model:
     rest = rest + a.rest * z_largest + z.rest * (a_largest + a.rest)
     size = c.abs() + 2 * (a_at.abs() + p.size) * (z_at.abs() + q.size)
     u, w = a_at[..., None], z_at[..., None]
-    square = a.J[..., :, None] * z.J[..., None, :]
-    Q, C = square + square.mT, a.J[..., :, None] * z.R[..., None, :] + z.J[..., :, None] * a.R[..., None, :]
-    for t, s, factor in ((z.Q, z.C, u), (a.Q, a.C, w)):
-        Q, C = _sum(t, factor[..., None], Q), _sum(s, factor[..., None], C)
-    return Model(c, u * z.J + w * a.J, u * z.R + w * a.R, Q, C, rest + gamma(16) * (size + rest), size, inputs, a.ball)
+    bent = Curvature(pairs=(Pair(torch.ones_like(c), (a.J, a.R), (z.J, z.R)),))
+    for part, factor in ((z.bent, a_at), (a.bent, z_at)):
+        bent = bent if part is None else bent.plus(part.times(factor))
+    return Model(c, u * z.J + w * a.J, u * z.R + w * a.R, bent, rest + gamma(16) * (size + rest), size, inputs, a.ball)
 
 
 @dataclass(frozen=True)
@@ -230,6 +259,7 @@ class Step:
     inputs: tuple[Node, ...]
     map: Affine | None = None
     names: bool = False  # what it leaves over becomes a remainder
+    stores: bool = False  # its curvature is computed, for others to read
 
 
 class Quadratic:
@@ -238,8 +268,13 @@ class Quadratic:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.steps = _steps(graph)
-        self.elements = _elements(self.steps, graph.device)
-        self.obstacle = _obstacle(self.steps, self.elements)
+        self._numbers = _numbers(self.steps, graph.device)
+        self.obstacle = _obstacle(self.steps, self.bytes(training=False), graph.device)
+
+    def bytes(self, training: bool) -> int:
+        """What one input takes: a few of the largest nodes at a time, in float64; in training all of them, in float32."""
+        largest = max(self._numbers, default=0)
+        return 8 * (6 * largest + 2**16) if not training else 8 * (sum(self._numbers) + 6 * largest + 2**16)
 
     def bends(self, batch: int, dtype: torch.dtype) -> Bends:
         """Free coefficients, all zero: the parabolas through the Chebyshev points."""
@@ -287,6 +322,8 @@ class _Models(Forward):
         self._keep(step, _relaxed(node, [self.models[s] for s in step.inputs], ranges, self.bends))
 
     def _keep(self, step: Step, found: Model) -> None:
+        if step.stores:
+            found = found.stored()
         if step.names:
             found = found.named(self.count)
             self.count += step.node.size
@@ -322,15 +359,16 @@ def _steps(graph: Graph) -> list[Step]:
         reading = readers.get(node, [])
         return isinstance(node, Relaxed) and len(reading) == 1 and isinstance(reading[0], Affine) and reading[0].sums
 
-    return [
-        replace(s, names=(isinstance(s.node, Relaxed) and not summed(s.node)) or any(summed(source) for source in s.inputs)) for s in steps
-    ]
+    def named(step: Step) -> bool:
+        return (isinstance(step.node, Relaxed) and not summed(step.node)) or any(summed(source) for source in step.inputs)
+
+    return [replace(s, names=named(s), stores=named(s)) for s in steps]
 
 
-def _elements(steps: list[Step], device: torch.device) -> int:
-    """Numbers in the models of all nodes, for one input all of which may move."""
+def _numbers(steps: list[Step], device: torch.device) -> list[int]:
+    """In the curvature of every node that stores it, for one input all of which may move."""
     reads: dict[Node, set[int]] = {}
-    remainders = total = 0
+    remainders, found = 0, []
     for step in steps:
         node = step.node
         if step.map is not None and step.map.moves and isinstance(step.inputs[0], Entry):
@@ -339,12 +377,13 @@ def _elements(steps: list[Step], device: torch.device) -> int:
             reads[node] = set(range(node.size))
         else:
             reads[node] = set().union(*(reads[source] for source in step.inputs))
-            total += node.size * len(reads[node]) * (len(reads[node]) + remainders)
+        if step.stores:
+            found.append(node.size * len(reads[node]) * (len(reads[node]) + remainders))
         remainders += node.size if step.names else 0
-    return total
+    return found
 
 
-def _obstacle(steps: list[Step], elements: int) -> str | None:
+def _obstacle(steps: list[Step], needed: int, device: torch.device) -> str | None:
     if not any(isinstance(s.node, Relaxed) for s in steps):
         return "the network is linear: planes are exact"
     for step in steps:
@@ -353,7 +392,8 @@ def _obstacle(steps: list[Step], elements: int) -> str | None:
             return f"{node.name}: {type(node.relaxation).__name__} has no second-order model"
         if step.map is not None and not step.map.small:
             return f"{node.name}: too large for second-order models"
-    return f"second-order models would hold {elements:.2g} numbers for one input" if elements > LARGEST else None
+    room = free_bytes(device)
+    return f"second-order models of one input need {needed / 2**30:.1f} GiB, and {room / 2**30:.1f} are free" if needed > room else None
 
 
 def _entry(region: Region, dtype: torch.dtype) -> Model:
@@ -376,14 +416,14 @@ def _entry(region: Region, dtype: torch.dtype) -> Model:
     centre, size = centre.to(dtype), size.to(dtype)
     J = torch.diag_embed(size)[..., inputs]
     none = torch.zeros_like(centre)
-    return Model(centre, J, J.new_zeros((*centre.shape, 0)), None, None, none, centre.abs() + size, inputs, ball)
+    return Model(centre, J, J.new_zeros((*centre.shape, 0)), None, none, centre.abs() + size, inputs, ball)
 
 
 def _affine(node: Affine, sources: list[Model]) -> Model:
     """The model of a map of the sources, exact but for rounding."""
     if node.moves:
         return _moved(node, sources[0])
-    inputs = torch.cat([s.inputs for s in sources]).unique()
+    inputs = reduce(_union, (s.inputs for s in sorted(sources, key=lambda s: s.bent is None)))  # so that curvature stays as it lies
     remainders = max(s.R.shape[-1] for s in sources)
     total: Model | None = None
     for k, source in enumerate(sources):
@@ -398,7 +438,7 @@ def _affine(node: Affine, sources: list[Model]) -> Model:
 def _moved(node: Affine, source: Model) -> Model:
     found = source.each(lambda t: node.part(0, t, 1))
     found = replace(found, rest=node.forward([source.rest]), size=node.forward([source.size]))
-    if found.Q is None and found.C is None:  # a frame of the input: forget the inputs of the others
+    if found.bent is None:  # a frame of the input: forget the inputs of the others
         read = (found.J != 0).any(0).any(0)
         return replace(found, J=found.J[..., read], inputs=found.inputs[read])
     return found
@@ -406,8 +446,8 @@ def _moved(node: Affine, source: Model) -> Model:
 
 def _asked(source: Model, rows: Tensor, offset: Tensor) -> Model:
     """rows (batch, rows, n) of a node, plus the offset (batch, rows)."""
-    part = source.each(lambda t: _rows(rows, t))
-    rest, size = (_rows(rows.abs(), t) for t in (source.rest, source.size))
+    part = source.each(lambda t: rows @ t if t.dim() > 2 else matvec(rows, t))
+    rest, size = (matvec(rows.abs(), t) for t in (source.rest, source.size))
     return _rounded(replace(part, c=part.c + offset, rest=rest, size=size + offset.abs()), source.c.shape[1])
 
 
@@ -417,13 +457,17 @@ def _rounded(model: Model, terms: int) -> Model:
     return replace(model, rest=model.rest * (1 + units) + 2 * units * model.size, size=model.size * (1 + units))
 
 
-def _rows(matrix: Tensor, t: Tensor) -> Tensor:
-    return (matrix @ t.flatten(2)).reshape(t.shape[0], matrix.shape[-2], *t.shape[2:]) if t.dim() > 2 else _times(matrix, t)
-
-
 def _plus(a: Model, b: Model) -> Model:
-    Q, C = (s if t is None else t if s is None else t + s for t, s in ((a.Q, b.Q), (a.C, b.C)))
-    return replace(a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, Q=Q, C=C, rest=a.rest + b.rest)
+    bent = b.bent if a.bent is None else a.bent.plus(b.bent)
+    return replace(a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, bent=bent, rest=a.rest + b.rest)
+
+
+def _union(a: Tensor, b: Tensor) -> Tensor:
+    """Inputs in the order in which they came; of two orders that disagree the first."""
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    if torch.equal(longer[: len(shorter)], shorter):
+        return longer
+    return torch.cat([a, b[~torch.isin(b, a)]])
 
 
 def _range(model: Model, node: Node, boxes: Boxes | None) -> tuple[Tensor, Tensor]:

@@ -138,7 +138,7 @@ class _SecondOrder(Halving[_Question, Halves]):
     """Boxes by trained second-order models, or by planes where there are none."""
 
     def at_once(self, question: _Question) -> int:
-        return min(AT_ONCE, boxes_at_once(question.problem, quadratic_of(question.problem)))
+        return min(AT_ONCE, boxes_at_once(question.problem, quadratic_of(question.problem), training=True))
 
     def most(self, graph: Graph) -> int:
         return NUMBERS // graph.entry.size

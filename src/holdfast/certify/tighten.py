@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import batch, clock
 from holdfast.bounding.ascent import Ascent, Memory
-from holdfast.bounding.crown import propagate
+from holdfast.bounding.crown import Boxes, propagate
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.bounding.second_order import Bends, Quadratic
@@ -26,8 +26,35 @@ from holdfast.region import Region, Sparse, Words
 from holdfast.result import Traits
 
 FURTHER = 1.03  # times what is proved, where training begins
+GROWTH = 1.25  # times what is proved, as long as no radius has failed
+AHEAD = 1.03  # times the radius in training: planes are found anew when it has passed that
+CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
 
-FURTHER = 1.03  # times what is proved, where training begins
+
+@dataclass(frozen=True)
+class Trial:
+    """Row by row, before training: the smallest radius at which the first coefficients failed, and the scores on both sides of it."""
+
+    high: Tensor  # (batch,)
+    low_score: Tensor  # NaN where others proved it
+    high_score: Tensor
+    round: int = 0
+
+    def next(self, low: Tensor) -> Tensor:
+        share = (self.low_score / (self.low_score - self.high_score)).clamp(0.2, 0.8).nan_to_num(0.5)
+        return torch.where(self.high.isinf(), GROWTH * low, low + (self.high - low) * share)
+
+    def heard(self, radius: Tensor, score: Tensor) -> "Trial":
+        held = score > 0
+        return Trial(
+            torch.where(held, self.high, radius),
+            torch.where(held, score, self.low_score),
+            torch.where(held, self.high_score, score),
+            self.round + 1,
+        )
+
+    def done(self, low: Tensor, rounds: int) -> bool:
+        return self.round >= rounds or bool((self.high <= CLOSE * low).all())
 
 
 @dataclass(frozen=True)
@@ -41,21 +68,24 @@ class Training:
     bends: Bends
     best: Bends  # those with which `reached` was passed
     step: int
+    trial: Trial | None = None  # as long as the first coefficients are not done
     memory: Memory | None = None  # of Adam
 
 
 @dataclass(frozen=True)
 class Tighten(Method[Training]):
-    """First what Certify does, then `steps` steps of Adam on parabolas, proved anew after every `block` of them."""
+    """First what Certify does, then second-order models: with their first coefficients at a few radii, then `steps` steps of Adam, proved
+    anew after every `block` of them."""
 
     finds: ClassVar[str] = "larger proved lower ends"
     help: ClassVar[str] = "linear bounds, then second-order models with trained coefficients"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
-    steps: int = 80
-    block: int = 20
-    rate: float = 0.015
+    steps: int = 40
+    block: int = 10
+    rate: float = 0.02
     push: float = 0.01  # how much further to try once a radius has been passed
+    trials: int = 4  # radii before training
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, LinearProperty):
@@ -74,52 +104,102 @@ class Tighten(Method[Training]):
             return state
         search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
         trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
-        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying)
+        trial = state.trial and replace(state.trial, low_score=torch.where(better, torch.nan, state.trial.low_score))
+        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying, trial=trial)
 
     def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
         state, claims = self.advance(problem, state)
         return None if self.done(problem, state) else state, claims
 
     def done(self, problem: Problem, state: Training) -> bool:
-        return state.search is None and (not state.bends or state.step >= self.steps)
+        if state.search is not None or state.trial is not None:
+            return False
+        return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
     def advance(self, problem: Problem, state: Training) -> tuple[Training, Claims]:
         if state.search is not None:
             search, claims = Certify().step(problem, state.search)
             assert claims.proved is not None
-            return self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved))), claims
-        state = self._train(problem, state)
-        state = replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
-        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+            state = self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved)))
+            return state, replace(claims, obstacle=self._cannot(problem) if search is None else "")
+        if state.trial is None:
+            state = self._trained(problem, state)
+            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+        state = self._tried(problem, state)
+        obstacle = _untrainable(problem) if state.trial is None and self.steps else ""
+        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
+
+    def _cannot(self, problem: Problem) -> str:
+        """Why there is nothing to gain beyond the first planes."""
+        if isinstance(problem.region, Sparse | Words):
+            return "tier tight proves no more than tier fast of counts of changes"
+        obstacle = quadratic_of(problem).obstacle
+        return "" if obstacle is None else f"tier tight proves no more than tier fast here: {obstacle}"
 
     def _opened(self, problem: Problem, state: Training) -> Training:
         """Once the first planes are done, the coefficients to train, if the network has second-order models."""
-        view = quadratic_of(problem)
-        if state.search is not None or view.obstacle is not None or isinstance(problem.region, Sparse | Words):
+        if state.search is not None or self._cannot(problem):
             return state
-        bends = view.bends(len(problem), torch.float32)
-        return replace(state, trying=FURTHER * state.low, reached=state.low, bends=bends, best=bends)
+        bends = quadratic_of(problem).bends(len(problem), torch.float32)
+        nothing = torch.full_like(state.low, torch.nan)
+        trial = Trial(torch.full_like(state.low, torch.inf), nothing, nothing)
+        return replace(state, bends=bends, best=bends, reached=state.low, trial=trial)
 
-    def _train(self, problem: Problem, state: Training) -> Training:
+    def _tried(self, problem: Problem, state: Training) -> Training:
+        """The first coefficients, proved at one radius."""
+        trial = state.trial
+        assert trial is not None
+        if problem.goal != "radius":
+            score = self._score(problem, problem.region, state.bends)
+            low = torch.fmax(state.low, score)
+            return replace(state, low=low, reached=low, trial=trial if bool(score.isnan().any()) else None)
+        region = problem.family.at(torch.minimum(trial.next(state.low), problem.family.limit()))
+        score = self._score(problem, region, state.bends)
+        radius = region.radius.double()
+        low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
+        if not bool(score.isnan().any()):  # else the clock left no time, and the same is tried again
+            trial = trial.heard(radius, score)
+        done = trial.done(low, self.trials)
+        return replace(state, low=low, reached=low, trying=FURTHER * low, trial=None if done else trial)
+
+    def _score(self, problem: Problem, region: Region, bends: Bends) -> Tensor:
+        """-> (batch,): proved with these coefficients over the region, in float64; NaN where the clock left no time."""
+        view = quadratic_of(problem)
+        score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=view.graph.device)
+        assert isinstance(problem.property, LinearProperty)
+        matrix, offset = problem.property.rows(view.graph.output.size)
+        for rows in _chunks(problem, view, training=False):
+            if clock.passed():
+                break
+            part, mine = batch.take(region, rows), {k: v[:, rows].double() for k, v in bends.items()}
+            found = view.least(part, matrix[rows], offset[rows], mine, propagate(view.graph, part)).amin(1)
+            score[rows] = torch.where(found.isfinite(), found, -torch.inf)  # what overflows proves nothing
+        return score
+
+    def _trained(self, problem: Problem, state: Training) -> Training:
+        state = self._climbed(problem, state)
+        return replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
+
+    def _climbed(self, problem: Problem, state: Training) -> Training:
         """`block` steps of Adam, every row at its own radius; fewer where the clock says so."""
         view = quadratic_of(problem)
         ascent = Ascent(list(state.bends.values()), memory=state.memory)
         bends = dict(zip(state.bends, ascent.values, strict=True))
         best = {k: v.clone() for k, v in state.best.items()}
         trying, reached = state.trying.clone(), state.reached.clone()
-        parts = [(rows, problem.take(rows)) for rows in _chunks(problem, view)]
+        parts = [_Part(view, problem.take(rows), rows) for rows in _chunks(problem, view, training=True)]
         step, last = state.step, min(self.steps, state.step + self.block)
         while step < last:
             slopes = [torch.zeros_like(value) for value in ascent.values]
-            for rows, part in parts:
+            for part in parts:
                 if clock.passed():
                     last = step
                     break
-                region = part.family.at(trying[rows]) if part.goal == "radius" else part.region
+                rows = part.rows
                 mine = {k: v.detach()[:, rows].requires_grad_() for k, v in bends.items()}
-                score, gradients = _climb(view, part, region, mine)
-                better = score > 0 if part.goal == "radius" else score > reached[rows]
-                reached[rows] = torch.where(better, trying[rows] if part.goal == "radius" else score, reached[rows])
+                score, gradients = part.climb(trying[rows], mine)
+                better = score > 0 if problem.goal == "radius" else score > reached[rows]
+                reached[rows] = torch.where(better, trying[rows] if problem.goal == "radius" else score, reached[rows])
                 trying[rows] = torch.where(better, trying[rows] * (1 + self.push), trying[rows])
                 for slope, gradient, (key, value) in zip(slopes, gradients, mine.items(), strict=True):
                     slope[:, rows] = gradient
@@ -132,51 +212,60 @@ class Tighten(Method[Training]):
 
     def _prove(self, problem: Problem, state: Training) -> Tensor:
         """-> (batch,): the largest of a few radii around the one reached that holds in float64, or the score."""
-        view = quadratic_of(problem)
+        if problem.goal != "radius":
+            return self._score(problem, problem.region, state.best)
         proved = torch.full_like(state.low, -torch.inf)
-        shares = (0.0, 0.5, 0.95, 1.0) if problem.goal == "radius" else (1.0,)
-        for rows in _chunks(problem, view):
-            part, bends = problem.take(rows), {k: v[:, rows].double() for k, v in state.best.items()}
-            assert isinstance(part.property, LinearProperty)
-            matrix, offset = part.property.rows(view.graph.output.size)
-            for share in shares:
-                if share != shares[0] and clock.passed():
-                    break
-                if part.goal == "radius":
-                    radius = state.reached[rows] * (1 + self.push * (share - 0.05))
-                    part = replace(part, region=part.family.at(radius))
-                    radius = part.family.radius.double()
-                boxes = propagate(view.graph, part.region)
-                score = view.least(part.region, matrix, offset, bends, boxes).amin(1)
-                score = torch.where(score.isfinite(), score, -torch.inf)  # what overflows proves nothing
-                found = torch.where(score > 0, radius, -torch.inf) if part.goal == "radius" else score
-                proved[rows] = torch.fmax(proved[rows], found)
+        for share in (0.0, 0.5, 0.95, 1.0):
+            if share and clock.passed():
+                break
+            region = problem.family.at(state.reached * (1 + self.push * (share - 0.05)))
+            score = self._score(problem, region, state.best)
+            proved = torch.where(score > 0, torch.maximum(proved, region.radius.double()), proved)
         return proved
 
 
-def _climb(view: Quadratic, part: Problem, region: Region, bends: Bends) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """-> (rows,): the scores with these coefficients, in their arithmetic; and the way up for each of them."""
-    assert isinstance(part.property, LinearProperty)
-    matrix, offset = part.property.rows(view.graph.output.size)
-    with torch.enable_grad():
-        margins = view.least(region, matrix, offset, bends)
-        gain = margins.amin(1).sum() + margins.clamp_max(0).sum()  # the worst row, and all that are not proved yet
-    return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
+class _Part:
+    """Rows that are trained together, with the ends that planes know."""
+
+    def __init__(self, view: Quadratic, problem: Problem, rows: Tensor) -> None:
+        assert isinstance(problem.property, LinearProperty)
+        self.view, self.problem, self.rows = view, problem, rows
+        self.matrix, self.offset = problem.property.rows(view.graph.output.size)
+        self.boxes: Boxes | None = None
+        self.reach = torch.zeros(len(problem), dtype=torch.float64, device=rows.device)  # of the boxes
+
+    def climb(self, radius: Tensor, bends: Bends) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """-> (rows,): the scores with these coefficients, in their arithmetic; and the way up for each of them."""
+        radial = self.problem.goal == "radius"
+        if self.boxes is None or (radial and bool((radius > self.reach).any())):
+            self.reach = radius * AHEAD  # the ends over a larger region hold in a smaller one
+            self.boxes = propagate(self.view.graph, self.problem.family.at(self.reach) if radial else self.problem.region)
+        region = self.problem.family.at(radius) if radial else self.problem.region
+        with torch.enable_grad():
+            margins = self.view.least(region, self.matrix, self.offset, bends, self.boxes)
+            gain = margins.amin(1).sum() + margins.clamp_max(0).sum()  # the worst row, and all that are not proved yet
+        return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
 
 
-def _chunks(problem: Problem, view: Quadratic) -> Iterator[Tensor]:
+def _untrainable(problem: Problem) -> str:
+    """Why the first coefficients are the last; empty where they can be trained."""
+    view = quadratic_of(problem)
+    needed, room = view.bytes(training=True) / 2**30, free_bytes(problem.region.centre.device) / 2**30
+    return f"tier tight without training, which would take {needed:.1f} GiB where {room:.1f} are free" if needed > room else ""
+
+
+def _chunks(problem: Problem, view: Quadratic, training: bool) -> Iterator[Tensor]:
     """Rows that may be held in memory together, alike in what moves: models hold only that."""
     region = problem.family.at(1.0) if problem.goal == "radius" else problem.region  # at radius 0, where searches begin, nothing moves
     lower, upper = region.enclosing_box()
     kinds = (upper > lower).flatten(1).unique(dim=0, return_inverse=True)[1]
-    at_once = boxes_at_once(problem, view)
     for kind in kinds.unique():
-        yield from (kinds == kind).nonzero().flatten().split(at_once)
+        yield from (kinds == kind).nonzero().flatten().split(boxes_at_once(problem, view, training))
 
 
-def boxes_at_once(problem: Problem, view: Quadratic) -> int:
-    """How many inputs may be trained together: all their models are kept until the gradient is known."""
-    return max(1, free_bytes(problem.region.centre.device) // (view.elements * 64))
+def boxes_at_once(problem: Problem, view: Quadratic, training: bool) -> int:
+    """How many inputs may be looked at together; in training all that is stored is kept until the gradient is known."""
+    return max(1, free_bytes(problem.region.centre.device) // view.bytes(training))
 
 
 _views: "WeakKeyDictionary[Graph, Quadratic]" = WeakKeyDictionary()

@@ -49,7 +49,7 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
     size = _size(said)
     program = as_plain_module(source.program(points))
-    with torch.no_grad():
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as the network itself is asked
         rows = points if source is net else points[:0]
         for asked, answer in ((rows, said), *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True))):
             if len(asked):

@@ -1,0 +1,84 @@
+"""PROVER's question (Ryou et al. 2021): LSTM classifiers of MNIST, every pixel off by up to 0.01, how many of 100 images are proved?
+
+python -m benchmarks.certify prover --device cuda --frames 7 4
+python -m benchmarks.certify prover --frames 7 --count 2 --steps 0          the CPU seconds of one pass
+
+Their networks, their images: the first that are classified correctly in the order of a seeded permutation, pixels in [0, 1], no target.
+Every tier looks at what those before it left open; a PGD attack with restarts says how many cannot be proved at all, and looks for a point
+in every ball that was proved.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import holdfast as hf
+from benchmarks.certify.data import mnist_frames, shared
+from benchmarks.certify.table import Table
+from holdfast.region import Ball
+
+
+class Lstm(nn.Module):
+    def __init__(self, file: Path, frames: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.lstm, self.linear = nn.LSTM(784 // frames, hidden, batch_first=True), nn.Linear(hidden, 10)
+        self.load_state_dict(load_file(file))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.linear(self.lstm(x)[0][:, -1])
+        return found
+
+
+def images(module: nn.Module, frames: int, count: int, folder: Path) -> tuple[Tensor, Tensor]:
+    x, y = mnist_frames(frames, "test", folder)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1000))[: 4 * count]
+    x, y = (x[order] + 1) / 2, y[order]
+    with torch.no_grad():
+        right = module(x).argmax(1) == y
+    return x[right][:count], y[right][:count]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--frames", nargs="+", type=int, default=[7, 4], choices=[4, 7])
+    parser.add_argument("--radius", type=float, default=0.01)
+    parser.add_argument("--count", type=int, default=100, help="images")
+    parser.add_argument("--steps", type=int, default=40, help="of training; 0: none")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="folder for the table")
+
+
+def main(chosen: argparse.Namespace) -> None:
+    table = Table(["frames", "images", "not attacked", "planes", "s", "second order", "s", "trained", "s"], chosen.out, "prover")
+    for frames in chosen.frames:
+        module = Lstm(shared("prover", chosen.data) / f"mnist_{frames:02}f_032h_1l.safetensors", frames).eval()
+        x, y = (t.to(chosen.device) for t in images(module, frames, chosen.count, chosen.data))
+        net = hf.Network.from_torch(module, domain=(0, 1), device=chosen.device)
+
+        def worst(
+            rows: Tensor, method: hf.Method[object], net: hf.Network = net, x: Tensor = x, y: Tensor = y
+        ) -> tuple[Tensor, Tensor, float]:
+            region = Ball(x[rows], torch.full((len(rows),), chosen.radius, dtype=torch.float64, device=x.device), torch.inf, net.domain)
+            began = time.process_time() if x.device.type == "cpu" else time.perf_counter()
+            problem = hf.Problem(net, region, hf.Robustness(y[rows]), "worst", tuple(hf.result.Key(k) for k in rows.tolist()))
+            found = [record.bracket for record in hf.solve([problem], [method], batch=len(rows))]
+            seconds = (time.process_time() if x.device.type == "cpu" else time.perf_counter()) - began
+            ends = torch.tensor([(b.lower.value, b.upper.value) for b in found], device=x.device)
+            return ends[:, 0] > 0, ends[:, 1] <= 0, seconds / max(1, len(rows))
+
+        every = torch.arange(len(x), device=x.device)
+        worst(every[:1], hf.certify.Certify())  # traces the network, which is not timed
+        _, broken, _ = worst(every, hf.attacks.PGD())
+        proved, row = torch.zeros_like(broken), [frames, len(x), int((~broken).sum())]
+        for method in (hf.certify.Certify(), hf.certify.Tighten(steps=0), hf.certify.Tighten(steps=chosen.steps)):
+            left = every[~proved & ~broken]
+            found, _, seconds = worst(left, method)
+            proved[left] = found
+            row += [int(proved.sum()), seconds]
+            print(row, flush=True)
+        if bool((proved & broken).any()):
+            raise SystemExit("an attack succeeds inside a proved ball. The proof is wrong.")
+        table.add(*row)
