@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.result import Goal, Kind, Setting, Traits
 
@@ -64,6 +65,12 @@ class Method(ABC, Generic[State]):
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    def at_least(self, **fewest: int) -> None:
+        """BadInput where a setting is smaller than that."""
+        for name, least in fewest.items():
+            if getattr(self, name) < least:
+                raise BadInput(f"{self.name}: {name} must be at least {least}, got {getattr(self, name)}.")
 
     def settings(self) -> dict[str, Setting]:
         return {key: value for key, value in asdict(self).items() if isinstance(value, str | int | float | bool | None)}

@@ -2,6 +2,7 @@
 
 import builtins
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,10 +32,11 @@ class Problem:
     region: Region
     property: Property
     goal: Goal
-    keys: tuple[Key, ...]  # one for each row of the batch
+    keys: tuple[Key, ...] = ()  # one for each row of the batch; if not said, by their places
     judges: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", self.keys or tuple(Key(i) for i in range(len(self.region))))
         object.__setattr__(self, "region", batch.move(self.region, self.network.device))
         object.__setattr__(self, "property", batch.move(self.property, self.network.device))
 
@@ -58,16 +60,17 @@ class Problem:
         outputs = self.network(x.reshape(math.prod(lead), *self.region.shape))
         return self.property.score(outputs.reshape(*lead, -1))
 
-    def score_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., batch, *shape) -> scores (..., batch), gradients (..., batch, *shape)."""
-        stacked = x.reshape(-1, len(self), *self.region.shape)
+    def score_and_gradient(self, x: Tensor, score: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """(..., batch, *shape) -> scores (..., batch), gradients (..., batch, *shape). score: (k, batch, outputs) -> (k, batch), where it
+        is not that of the property."""
+        stacked, scored = x.reshape(-1, len(self), *self.region.shape), score or self.property.score
 
-        def score(outputs: Tensor) -> Tensor:
-            return self.property.score(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
+        def flat(outputs: Tensor) -> Tensor:
+            return scored(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
 
         # Whole batches at a time, as many as one pass may hold: the property knows its rows by their place.
         at_once = max(1, 2**22 // max(1, stacked[0].numel()))
-        parts = [self.network.score_and_gradient(part.flatten(0, 1), score) for part in stacked.split(at_once)]
+        parts = [self.network.score_and_gradient(part.flatten(0, 1), flat) for part in stacked.split(at_once)]
         scores, gradients = (torch.cat(found) for found in zip(*parts, strict=True))
         return scores.reshape(x.shape[: x.dim() - len(self.region.shape)]), gradients.reshape(x.shape)
 

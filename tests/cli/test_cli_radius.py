@@ -13,7 +13,7 @@ import torch
 from cli_workshop import WORDS, Ask
 
 from holdfast.api.radius import Tier
-from holdfast.cli.parse import tier_option
+from holdfast.cli.parse import one_of
 from holdfast.cli.views.live import mean_bracket
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 from holdfast.store import Store
@@ -183,7 +183,7 @@ def test_targets_are_harder_to_reach_than_any_class(ask: Ask) -> None:
 
 
 def test_every_tier_can_be_asked_for() -> None:
-    assert [tier_option(tier) for tier in get_args(Tier)] == list(get_args(Tier))
+    assert [one_of(tier, "tier", Tier) for tier in get_args(Tier)] == list(get_args(Tier))
 
 
 def test_the_search_tier_proves_nothing(ask: Ask) -> None:

@@ -60,13 +60,17 @@ def region_of(
     return Frames(centre, size, norm, net.domain, mask=each.to(net.device).expand(centre.shape))
 
 
-def _classes(net: Network, region: Region, y: Tensor | Sequence[int] | None) -> Tensor:
-    if y is None:
-        return net(region.centre).argmax(-1)
-    labels = torch.as_tensor(y)
-    if labels.is_floating_point() or labels.dim() != 1:
-        raise BadInput(f"y must hold one class for each input, got {labels.dtype} of shape {tuple(labels.shape)}.")
-    return labels.long().to(net.device)
+def classes_of(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
+    """(count,) int64, one for each input."""
+    try:
+        classes = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{what} must be integers, one class for each input ({error}).") from error
+    if classes.dim() != 1 or len(classes) != count:
+        raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
+    if classes.is_floating_point() or classes.dtype == torch.bool:
+        raise BadInput(f"{what} must be integers, got {classes.dtype}.")
+    return classes.long()
 
 
 def property_of(
@@ -74,7 +78,7 @@ def property_of(
     targets: Tensor | Sequence[int] | int | None = None, epsilon: float = 0.0, toward: Tensor | None = None, softmax: bool = True,
 ) -> tuple[Network, Property]:  # fmt: skip
     """The property, and the network it speaks of: a function of the outputs becomes part of the network, so that it can be proved."""
-    label = _classes(net, region, y)
+    label = net(region.centre).argmax(-1) if y is None else classes_of(y, len(region), "labels").to(net.device)
     if isinstance(given, Property):
         return net, given
     if callable(given):

@@ -19,7 +19,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse
-from holdfast.result import Goal, Key
+from holdfast.result import Goal
 from holdfast.verification.branch_and_bound import FEW_INPUTS, cut_for
 
 PLANES = "planes in closed form (CROWN)"
@@ -59,4 +59,4 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
 
 
 def _problem(net: Network, region: Region, goal: Goal) -> Problem:
-    return Problem(net, region, Linear.of([1.0] + [0.0] * (net.outputs_for(region.centre) - 1)), goal, (Key(0),))
+    return Problem(net, region, Linear.of([1.0] + [0.0] * (net.outputs_for(region.centre) - 1)), goal)

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
+from holdfast.api.asking import classes_of
 from holdfast.api.methods import Mode, Tier, default_methods, measured
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.of_problem import graph_of
@@ -32,56 +33,38 @@ MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
 
 
+class Options(TypedDict, total=False):
+    """Of `radius`, but for `frames`, on which the kind of answer depends."""
+
+    norm: float
+    shares: SharesOption
+    targets: TargetsOption
+    substitutes: Substitutes | None
+    unit: Unit | None
+    free: MaskOption
+    values: ValuesOption
+    lengths: Sequence[int] | None
+    mode: Mode
+    tier: Tier
+    arithmetic: Arithmetic
+    methods: Sequence[Method[Any]] | None
+    stop: Stop | None
+    seed: int
+    store: Sink | None
+    progress: Callable[[Progress], None] | None
+
+
 @overload
 def radius(
-    net: Network,
-    x: Inputs,
-    y: Tensor | Sequence[int],
-    *,
-    norm: float = ...,
-    frames: Literal["each"],
-    shares: SharesOption = ...,
-    targets: TargetsOption = ...,
-    substitutes: Substitutes | None = ...,
-    unit: Unit | None = ...,
-    free: MaskOption = ...,
-    values: ValuesOption = ...,
-    lengths: Sequence[int] | None = ...,
-    mode: Mode = ...,
-    tier: Tier = ...,
-    arithmetic: Arithmetic = ...,
-    methods: Sequence[Method[Any]] | None = ...,
-    stop: Stop | None = ...,
-    seed: int = ...,
-    store: Sink | None = ...,
-    progress: Callable[[Progress], None] | None = ...,
+    net: Network, x: Inputs, y: Tensor | Sequence[int], *, frames: Literal["each"], **options: Unpack[Options]
 ) -> list[list[Bracket]]: ...
 
 
 @overload
 def radius(
-    net: Network,
-    x: Inputs,
-    y: Tensor | Sequence[int],
-    *,
-    norm: float = ...,
-    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ...,
-    shares: SharesOption = ...,
-    targets: TargetsOption = ...,
-    substitutes: Substitutes | None = ...,
-    unit: Unit | None = ...,
-    free: MaskOption = ...,
-    values: ValuesOption = ...,
-    lengths: Sequence[int] | None = ...,
-    mode: Mode = ...,
-    tier: Tier = ...,
-    arithmetic: Arithmetic = ...,
-    methods: Sequence[Method[Any]] | None = ...,
-    stop: Stop | None = ...,
-    seed: int = ...,
-    store: Sink | None = ...,
-    progress: Callable[[Progress], None] | None = ...,
-) -> list[Bracket]: ...
+    net: Network, x: Inputs, y: Tensor | Sequence[int], *,
+    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ..., **options: Unpack[Options],
+) -> list[Bracket]: ...  # fmt: skip
 
 
 def radius(
@@ -164,7 +147,7 @@ def worst(
 
     Reachability is two of these: the smallest of an output, and the smallest of its negative.
     """
-    problem = Problem(net, region, property, "worst", tuple(Key(i) for i in range(len(region))))
+    problem = Problem(net, region, property, "worst")
     chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
     return [r.bracket for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
 
@@ -199,7 +182,7 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
     if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
         raise BadInput(f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows.")
     shift = shift.to(net.device, torch.float64).expand(matrix.shape[:2])
-    problem = Problem(net, region, Linear(matrix, shift), "worst", tuple(Key(i) for i in range(batch)))
+    problem = Problem(net, region, Linear(matrix, shift), "worst")
     problem.check()
     graph = graph_of(problem)
     _, found = ClosedForm(graph).bound(problem.region, torch.cat([matrix, -matrix], dim=1))
@@ -232,8 +215,8 @@ def radius_problems(
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
     rows = as_rows(x, lengths)
-    labels = _classes(y, len(rows), "labels")
-    aims = None if targets is None or isinstance(targets, str) else _classes(targets, len(rows), "targets")
+    labels = classes_of(y, len(rows), "labels")
+    aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
     if shares is not None and (frames is None or substitutes is not None or norm == 0):
@@ -297,18 +280,6 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
         if not 1 <= length <= len(row):
             raise BadInput(f"length {length} of input {i} must be between 1 and its {len(row)} frames.")
     return [row[: int(length)] for row, length in zip(rows, lengths, strict=True)]
-
-
-def _classes(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
-    try:
-        classes = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{what} must be integers, one class for each input ({error}).") from error
-    if classes.dim() != 1 or len(classes) != count:
-        raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
-    if classes.is_floating_point() or classes.dtype == torch.bool:
-        raise BadInput(f"{what} must be integers, got {classes.dtype}.")
-    return classes.long()
 
 
 def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from holdfast import clock
 from holdfast.problem import Problem
-from holdfast.region import Region, Sparse, Words
+from holdfast.region import Region
+from holdfast.region.base import Counted
 
 
 def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -14,7 +15,7 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     x, best = start, start.clone()
     lowest = torch.full(start.shape[: start.dim() - len(region.shape)], torch.inf, dtype=start.dtype, device=start.device)
     # Sets of words or of pixels have no small steps; there each step jumps to the best point of the linear model.
-    leaping = isinstance(region, Sparse | Words)
+    leaping = isinstance(region, Counted)
     for step in range(steps + 1):
         score, gradient = problem.score_and_gradient(x)
         better = score < lowest

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest, shrink
-from holdfast.errors import BadInput
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region import Family
@@ -35,9 +34,7 @@ class Ladder(Method[Rung]):
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("rounds", self.rounds), ("radii", self.radii), ("restarts", self.restarts)):
-            if value < 1:
-                raise BadInput(f"{self.name}: {name} must be at least 1, got {value}.")
+        self.at_least(rounds=1, radii=1, restarts=1)
 
     @abstractmethod
     def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:

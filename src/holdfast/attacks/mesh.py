@@ -41,9 +41,7 @@ class Mesh(Ladder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in (("queries", self.queries), ("block", self.block)):
-            if value < 1:
-                raise BadInput(f"{self.name}: {name} must be at least 1, got {value}.")
+        self.at_least(queries=1, block=1)
         if self.form not in ("radial", "lagrangian"):
             raise BadInput(f"{self.name}: form is {self.form!r}; there are 'radial' and 'lagrangian'.")
 

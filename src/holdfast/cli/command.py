@@ -3,10 +3,10 @@ here, so that `--help` answers at once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import ModelOptions
 from holdfast.errors import StoreError
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ class Command(ABC):
         return solve(built.problems, built.methods, built.stop, seed=built.seed, batch=built.batch, store=store, progress=progress)
 
     def finish(self, store: "Store", built: "Built") -> None:
-        """What is kept beside the answers, once they are known and the run was not interrupted: what the network says there."""
+        """What is kept beside the answers, once they are known and the run was not interrupted: the classes that the network says at the
+        inputs and at the witnesses, also where something made of its outputs was asked about."""
         from holdfast.cli.views.answers import keep_answers
 
-        keep_answers(store, built.problems, built.batch or 128)
+        keep_answers(store, [replace(problem, network=built.net) for problem in built.problems], min(built.batch or 128, 128))
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         """The answers on the terminal."""
@@ -72,11 +73,8 @@ class Command(ABC):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-        network = values.get("network")
-        if isinstance(network, Mapping):
-            values["network"] = ModelOptions(**{**network, "constants": tuple(network["constants"])})
-        return cls(**values)
+        network = stored.get("network")
+        return cls(**{**stored, "network": ModelOptions(**network)} if isinstance(network, Mapping) else stored)
 
 
 def command_of(name: str, options: Mapping[str, Any]) -> Command:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from holdfast.cli.commands.radius import Radius
 from holdfast.cli.monitor.scores import show_scores
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import ModelOptions
 from holdfast.cli.run import begin
 from holdfast.errors import StoreError
 from holdfast.question import plain

@@ -1,16 +1,13 @@
-"""The options that several commands share, written once; those that say how to read a model reach a command as one ModelOptions."""
+"""The options that several commands share, written once, and how the fields of a dataclass become a command."""
 
-import functools
-import inspect
 from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-
-from holdfast.cli.command import Command
-from holdfast.cli.parse import ModelOptions
 
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # of `holdfast --help`
 STOPPING = "When to stop"  # a panel of a command's --help
@@ -21,6 +18,7 @@ DataOption = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
+OutOrNothing = Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 Part = Annotated[
     str | None,
@@ -78,113 +76,98 @@ Seconds = Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel
 Queries = Annotated[int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")]
 Gap = Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")]
 
-PANEL = "The model"  # of --help
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
-Trust = Annotated[
-    bool, typer.Option("--trust", metavar="", rich_help_panel=PANEL, help="Open a .pt2 file although that can run code it contains.")
-]
-Domain = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LOW,HIGH", rich_help_panel=PANEL, help="Lowest and highest value of an input, as in 0,1. Radii are in these units."
-    ),
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(metavar="NUMBERS", rich_help_panel=PANEL, help="The model is given (x - mean) / std; one number or one for each channel."),
-]
-Std = Annotated[str | None, typer.Option(metavar="NUMBERS", rich_help_panel=PANEL, help="See --mean.")]
-Shape = Annotated[
-    str | None,
-    typer.Option(metavar="SIZES", rich_help_panel=PANEL, help="Shape of one input, as in 1,28,28, where the model does not say."),
-]
-TimeFirst = Annotated[
-    bool,
-    typer.Option("--time-first", metavar="", rich_help_panel=PANEL, help="The model wants (time, batch, ...); your data stay batch first."),
-]
-Pool = Annotated[
-    str | None,
-    typer.Option(metavar="HOW", rich_help_panel=PANEL, help="The model answers once a frame: take the last, the mean or the max."),
-]
-Vocabulary = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", rich_help_panel=PANEL, help="The words of a token model, one a line in the order of their numbers."),
-]
-Device = Annotated[str, typer.Option(metavar="WHERE", rich_help_panel=PANEL, help="cpu or cuda.")]
-BlackBox = Annotated[
-    bool, typer.Option("--black-box", metavar="", rich_help_panel=PANEL, help="Run a .onnx file by onnxruntime: no gradients, no proofs.")
-]
-Unbatched = Annotated[
-    bool, typer.Option("--unbatched", metavar="", rich_help_panel=PANEL, help="The .onnx file takes one input without a batch axis.")
-]
-Constant = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--constant", metavar="NAME=NUMBER", rich_help_panel=PANEL, help="Another input of the .onnx file, as in sr=16000; may be repeated."
-    ),
-]
-Function = Callable[..., None]
-OPTIONS: dict[str, tuple[Any, Any]] = {  # of ModelOptions, each with its default
-    "trust": (Trust, False),
-    "domain": (Domain, None),
-    "mean": (Mean, None),
-    "std": (Std, None),
-    "shape": (Shape, None),
-    "time_first": (TimeFirst, False),
-    "pool": (Pool, None),
-    "vocabulary": (Vocabulary, None),
-    "device": (Device, "cpu"),
-    "black_box": (BlackBox, False),
-    "unbatched": (Unbatched, False),
-    "constants": (Constant, None),
-}
 
 
-def with_model(*without: str, model: Any = Model, default: Any = inspect.Parameter.empty) -> Callable[[Function], Function]:
-    """The command takes `network`; on the command line stand the model and, but for some, the options above.
+def _of_model(*names: str, **how: Any) -> Any:
+    """An option in a panel of its own in --help."""
+    return typer.Option(*names, rich_help_panel="The model", **how)
 
-    model    how the model itself is given; without one, where it has a default, the network is None.
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How to read the model. Paths are as given; everything else is a number, a word or a list of them."""
+
+    model: str
+    trust: Annotated[bool, _of_model("--trust", metavar="", help="Open a .pt2 file although that can run code it contains.")] = False
+    domain: Annotated[
+        str | None, _of_model(metavar="LOW,HIGH", help="Lowest and highest value of an input, as in 0,1. Radii are in these units.")
+    ] = None
+    mean: Annotated[
+        str | None, _of_model(metavar="NUMBERS", help="The model is given (x - mean) / std; one number or one for each channel.")
+    ] = None
+    std: Annotated[str | None, _of_model(metavar="NUMBERS", help="See --mean.")] = None
+    shape: Annotated[str | None, _of_model(metavar="SIZES", help="Shape of one input, as in 1,28,28, where the model does not say.")] = None
+    time_first: Annotated[
+        bool, _of_model("--time-first", metavar="", help="The model wants (time, batch, ...); your data stay batch first.")
+    ] = False
+    pool: Annotated[str | None, _of_model(metavar="HOW", help="The model answers once a frame: take the last, the mean or the max.")] = None
+    vocabulary: Annotated[
+        str | None, _of_model(metavar="FILE", help="The words of a token model, one a line in the order of their numbers.")
+    ] = None
+    device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
+    black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (
+        False
+    )
+    unbatched: Annotated[bool, _of_model("--unbatched", metavar="", help="The .onnx file takes one input without a batch axis.")] = False
+    constants: Annotated[
+        list[str], _of_model("--constant", metavar="NAME=NUMBER", help="Another input of the .onnx file, as in sr=16000; may be repeated.")
+    ] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "constants", list(self.constants))  # TypeError where a stored run holds something else
+
+
+def declared(
+    kind: type[Any], run: Callable[[Any, Path | None], None], *without: str, model: Any = Model, out: Any = Out
+) -> Callable[..., None]:
+    """A function for the command line. The fields of `kind` are its options, as they are annotated, and the docstring of `kind` is its
+    help; `run` is given the `kind` that was asked for, and the folder `out`.
+
+    without  those of ModelOptions that a command with a `network` does not take.
+    model    how that network's model is given; without one, where the field has a default, the network is None.
+    out      how the folder is given; None: there is none.
     """
-    chosen = {name: option for name, option in OPTIONS.items() if name not in without}
+    own = {part.name: part for part in fields(kind)}
+    network = own.pop("network", None)
+    chosen = [] if network is None else [part for part in fields(ModelOptions) if part.name not in ("model", *without)]
 
-    def wrap(command: Function) -> Function:
-        @functools.wraps(command)
-        def run(*, model: str | None, **given: Any) -> None:
-            said = {name: given.pop(name) for name in chosen}
-            said["constants"] = tuple(said.get("constants") or ())
-            command(network=None if model is None else ModelOptions(model, **said), **given)
+    def command(**given: Any) -> None:
+        folder = given.pop("out", None)
+        if network is not None:
+            path, said = given.pop("model"), {part.name: given.pop(part.name) for part in chosen}
+            given["network"] = None if path is None else ModelOptions(path, **said)
+        run(kind(**given), folder)
 
-        own = [p for name, p in inspect.signature(command).parameters.items() if name != "network"]
-        parts = [_parameter("model", model, default), *own, *(_parameter(name, *option) for name, option in chosen.items())]
-        every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parts]
-        run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in every}
-        return run
-
-    return wrap
-
-
-def measures(kind: type[Command], *without: str, **how: Any) -> Callable[[Function], Function]:
-    """The function only declares options: they become the command `kind`, which begins a run in the folder `out`; where a command can do
-    without one and none is given, nothing is kept. See `with_model`."""
-
-    def wrap(declared: Function) -> Function:
-        @functools.wraps(declared)
-        def run(*, network: ModelOptions | None, out: Path | None, **given: Any) -> None:
-            from holdfast.cli.run import begin, once
-
-            command = kind(network=network, **given)  # type: ignore[call-arg]
-            if out is None:
-                once(command, Console())
-            else:
-                begin(command, out, Console())
-
-        run.__signature__ = inspect.signature(declared)  # type: ignore[attr-defined]
-        return with_model(*without, **how)(run)
-
-    return wrap
+    parts = [] if network is None else [_parameter(network, "model", model)]
+    parts += map(_parameter, own.values())
+    if out is not None:
+        parts.append(Parameter("out", Parameter.KEYWORD_ONLY, default=None if out is OutOrNothing else Parameter.empty, annotation=out))
+    parts.sort(key=lambda part: part.default is not Parameter.empty)
+    parts += map(_parameter, chosen)
+    command.__signature__ = Signature(parts)  # type: ignore[attr-defined]
+    command.__annotations__ = {part.name: part.annotation for part in parts}
+    command.__doc__ = kind.__doc__
+    return command
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _parameter(of: Field[Any], name: str | None = None, annotation: Any = None) -> Parameter:
+    default = of.default if of.default_factory is MISSING else of.default_factory()
+    default = Parameter.empty if default is MISSING else default
+    return Parameter(name or of.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation or of.type)
+
+
+def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
+    """A `Command` for the command line: it begins a run in the folder `out`; where one can do without and none is given, nothing is
+    kept. See `declared`."""
+
+    def run(command: Any, out: Path | None) -> None:
+        from holdfast.cli.run import begin, once
+
+        if out is None:
+            once(command, Console())
+        else:
+            begin(command, out, Console())
+
+    return declared(kind, run, *without, **how)

@@ -1,34 +1,12 @@
 """Options as people write them, and what they mean."""
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.api.methods import Mode, Tier
-    from holdfast.certify import Arithmetic
     from holdfast.region.units import Unit
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """How to read the model. Paths are as given; everything else is a number, a word or a list of them."""
-
-    model: str
-    trust: bool = False
-    domain: str | None = None
-    mean: str | None = None
-    std: str | None = None
-    shape: str | None = None
-    time_first: bool = False
-    pool: str | None = None
-    vocabulary: str | None = None
-    device: str = "cpu"
-    black_box: bool = False
-    unbatched: bool = False
-    constants: tuple[str, ...] = ()
 
 
 def numbers(text: str | None, what: str) -> list[float] | None:
@@ -110,31 +88,14 @@ def values_option(text: str | None) -> list[float] | None:
     return numbers(text, "values")
 
 
-def one_of(text: str, what: str, known: tuple[str, ...]) -> str:
-    if text not in known:
-        raise BadInput(f"{what} {text!r} is unknown; there are {', '.join(known)}.")
+def one_of(text: str, what: str, words: Any) -> Any:
+    """The text, where it is one of the words of a Literal; so a wrong one is told before the model is read."""
+    if text not in get_args(words):
+        raise BadInput(f"{what} {text!r} is unknown; there are {', '.join(get_args(words))}.")
     return text
 
 
 def unit_option(text: str | None) -> "Unit | None":
-    from holdfast.region.units import Unit
+    from holdfast.region.units import Unit  # here: torch takes its time
 
-    return None if text is None else cast("Unit", one_of(text, "unit", get_args(Unit)))
-
-
-def mode_option(text: str) -> "Mode":
-    from holdfast.api.methods import Mode
-
-    return cast("Mode", one_of(text, "mode", get_args(Mode)))
-
-
-def tier_option(text: str) -> "Tier":
-    from holdfast.api.methods import Tier  # here: torch takes its time
-
-    return cast("Tier", one_of(text, "tier", get_args(Tier)))
-
-
-def arithmetic_option(text: str) -> "Arithmetic":
-    from holdfast.certify import Arithmetic
-
-    return cast("Arithmetic", one_of(text, "arithmetic", get_args(Arithmetic)))
+    return None if text is None else one_of(text, "unit", Unit)

@@ -5,7 +5,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 
 from holdfast.cli.command import Command, command_of
-from holdfast.cli.parse import ModelOptions
 from holdfast.cli.reading.data import Data
 from holdfast.cli.views.live import Live
 from holdfast.cli.views.output import line
@@ -48,20 +47,20 @@ class Built:
     extra: Any = None  # whatever else a command read and needs again
 
 
-def question_of(
-    command: Command, options: ModelOptions | None, net: Network, data: Data | None, asked: Asked, means: Means, *, source: str = ""
-) -> Question:
-    """What the store remembers. source: the name of the data."""
-    told = {} if options is None else asdict(options)
-    prepared = {name: value for name, value in told.items() if name not in OUTSIDE and value not in (None, False, ())}
+def question_of(command: Command, net: Network, data: Data | None, asked: Asked, **means: Any) -> Question:
+    """What the store remembers. means: those that are not what the command's options of the same name say."""
+    options = command.as_json()
+    told = options.get("network", {})
+    prepared = {name: value for name, value in told.items() if name not in OUTSIDE and value not in (None, False, [])}
     model = ModelAsked(
-        name=net.name if options is None else options.model, source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
+        name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
         domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
     )  # fmt: skip
     known = DataAsked()
     if data is not None:
-        known = DataAsked(source, data.fingerprint, len(data.x), None if data.classes is None else tuple(data.classes))
-    return Question(command.name, model, known, asked, means, plain(command.as_json()), os.getcwd())
+        known = DataAsked(options["data"], data.fingerprint, len(data.x), None if data.classes is None else tuple(data.classes))
+    used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
+    return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 
 
 def begin(command: Command, folder: Path, console: Console) -> None:
@@ -149,14 +148,13 @@ def keep_inputs(store: Store, built: Built) -> None:
             rows = torch.tensor(list(first.values()), device=problem.region.centre.device)
             classes = net(problem.region.centre[rows]).argmax(-1).tolist()
             said.update(zip(first, classes, strict=True))
-    rows_of = data.x if data.lengths is None else [x[:n] for x, n in zip(data.x, data.lengths, strict=True)]
     is_text = net.vectors is not None
     store.put_inputs(
-        rows_of,
+        data.rows,
         data.y.tolist(),
-        [said.get(i) for i in range(len(rows_of))],
+        [said.get(i) for i in range(len(data.x))],
         data.names,
-        [x.tolist() if is_text and not x.is_floating_point() else None for x in rows_of],
+        [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows],
     )
 
 

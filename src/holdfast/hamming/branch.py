@@ -60,9 +60,7 @@ class Branch(Method[Tree]):
     finest: float = 2.0**-16
 
     def __post_init__(self) -> None:
-        for name, value in (("nodes_at_once", self.nodes_at_once), ("queue", self.queue)):
-            if value < 1:
-                raise BadInput(f"Branch: {name} must be at least 1, got {value}.")
+        self.at_least(nodes_at_once=1, queue=1)
         if not 0 < self.finest < 1:
             raise BadInput(f"Branch: finest is a share of the domain, between 0 and 1; got {self.finest}.")
 

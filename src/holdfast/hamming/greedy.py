@@ -91,9 +91,7 @@ class Greedy(Method[Search]):
     sweep: int = 20_000
 
     def __post_init__(self) -> None:
-        for name, value in (("beam", self.beam), ("lanes", self.lanes), ("candidates", self.candidates), ("sweep", self.sweep)):
-            if value < 1:
-                raise BadInput(f"Greedy: {name} must be at least 1, got {value}.")
+        self.at_least(beam=1, lanes=1, candidates=1, sweep=1)
         if self.values < 2:
             raise BadInput(f"Greedy: values must be at least 2, the ends of the domain; got {self.values}.")
 

@@ -21,6 +21,7 @@ from holdfast.hamming.select import lowest, occur
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
+from holdfast.property.probability import are_probabilities
 from holdfast.region import Sparse, Words
 from holdfast.result import Traits
 
@@ -75,9 +76,7 @@ class Grid(Method[Stream]):
     memory: int = 256
 
     def __post_init__(self) -> None:
-        for name, value, least in (("t", self.t, 1), ("levels", self.levels, 2), ("keep", self.keep, 1), ("memory", self.memory, 1)):
-            if value < least:
-                raise BadInput(f"Grid: {name} must be at least {least}, got {value}.")
+        self.at_least(t=1, levels=2, keep=1, memory=1)
         if self.rule not in ("margin", "confidence"):
             raise BadInput(f"Grid: rule {self.rule!r} is unknown; there are margin, confidence.")
 
@@ -164,7 +163,7 @@ class Grid(Method[Stream]):
         if self.rule == "margin":
             return margin
         assert isinstance(problem.property, Robustness | Targeted)
-        shares = (outputs >= 0).all(-1, keepdim=True) & ((outputs.sum(-1, keepdim=True) - 1).abs() < 1e-3)  # the network ends in a softmax
+        shares = are_probabilities(outputs)[:, None]  # the network ends in a softmax
         confidence = torch.where(shares, outputs, outputs.softmax(-1))
         return confidence.gather(1, problem.property.label[row][:, None]).squeeze(1)
 

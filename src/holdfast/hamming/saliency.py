@@ -16,7 +16,7 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.region import Domain, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
-from holdfast.result import Key, Traits
+from holdfast.result import Traits
 from holdfast.solver import solve
 
 MAP = "saliency"  # what the map is called beside the records
@@ -105,7 +105,7 @@ def saliency_problem(
     bounds = net.domain if domain is None else Domain.of(domain)
     tried = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=net.device)
     region = Sparse(centre, torch.ones(len(centre)), bounds, axes=unit_axes(tuple(x.shape[1:]), unit), free=free, levels=tried)
-    return Problem(net, region, Robustness(label), "worst", tuple(Key(i) for i in range(len(region))))
+    return Problem(net, region, Robustness(label), "worst")
 
 
 def saliency(

@@ -73,13 +73,11 @@ class Tally:
         scores: list[Tensor] = []
 
         def followed(outputs: Tensor) -> Tensor:
-            rows = outputs.unflatten(0, (-1, len(self.problem)))
-            scores.append(self._scores(rows.detach()))
-            return guide(rows).flatten()
+            scores.append(self._scores(outputs.detach()))
+            return guide(outputs)
 
-        at_once = max(1, 2**22 // max(1, x[0].numel()))  # whole batches: the score knows its rows by their place
-        gradients = [self.problem.network.score_and_gradient(part.flatten(0, 1), followed)[1] for part in x.split(at_once)]
-        return *self._kept(x, torch.cat(scores, 1)), torch.cat(gradients).reshape(x.shape)
+        _, gradients = self.problem.score_and_gradient(x, followed)
+        return *self._kept(x, torch.cat(scores, 1)), gradients
 
     def _scores(self, outputs: Tensor) -> Tensor:
         """(..., batch, outputs) -> (2, ..., batch): the property's and the stand-in's."""

@@ -13,6 +13,13 @@ from holdfast.errors import BadInput
 Pool = Literal["last", "mean", "max"]
 
 
+def first_of(answer: Any) -> Any:
+    """What is measured of a model's answer: nn.LSTM and its like answer (outputs, state)."""
+    while isinstance(answer, tuple | list):
+        answer = answer[0]
+    return answer
+
+
 class Adapter(nn.Module):
     """Normalises, turns time-first into batch-first, picks the output of a sequence model."""
 
@@ -50,8 +57,7 @@ class Adapter(nn.Module):
             outputs = self.model(x, torch.full((batch,), length, dtype=torch.int64))
         else:
             outputs = self.model(x)
-        while isinstance(outputs, tuple | list):  # nn.LSTM and its like answer (outputs, state)
-            outputs = outputs[0]
+        outputs = first_of(outputs)
         if not isinstance(outputs, Tensor):
             raise BadInput(
                 f"the model answers with {type(outputs).__name__}, not with a tensor. Wrap it in a module whose forward returns the "
@@ -83,9 +89,7 @@ class OneByOne(nn.Module):
         return mapped
 
     def single(self, x: Tensor) -> Tensor:
-        outputs: Any = self.model(x.unsqueeze(0) if self.keeps_axis else x)
-        while isinstance(outputs, tuple | list):
-            outputs = outputs[0]
+        outputs = first_of(self.model(x.unsqueeze(0) if self.keeps_axis else x))
         plain = not self.keeps_axis
         answer: Tensor = outputs if plain else outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
         return answer

@@ -23,10 +23,13 @@ def state_of(module: nn.Module) -> dict[str, str]:
     return dict(_parts(module))
 
 
-def generators() -> dict[str, str]:
-    """The states of the generators that any code may draw random numbers from."""
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    return {"Python's": str(hash(python)), "numpy's": _token(numpy), "torch's": str(hash(torch.get_rng_state().numpy().tobytes()))}
+def generators(device: torch.device | None = None) -> dict[str, str]:
+    """The states of the generators that any code may draw random numbers from; that of a GPU where it is named."""
+    states = {"torch's": torch.get_rng_state()}
+    if device is not None and device.type == "cuda":
+        states["the GPU's"] = torch.cuda.get_rng_state(device)
+    known = {name: str(hash(state.numpy().tobytes())) for name, state in states.items()}
+    return {"Python's": str(hash(random.getstate())), "numpy's": _token(np.random.get_state(legacy=False)), **known}
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.network.adapter import first_of
 from holdfast.network.trace import as_plain_module, export, where
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ def _check(model: nn.Module, rest: nn.Module, table: Tensor, like: Tensor, *besi
     tokens = torch.randint(0, table.shape[0], like.shape, generator=torch.Generator().manual_seed(0)).to(like)
     try:
         with torch.no_grad():
-            whole, parts = model(tokens, *beside), rest(table[tokens], *beside)
-        while isinstance(whole, tuple | list):
-            whole, parts = whole[0], parts[0]
+            whole, parts = first_of(model(tokens, *beside)), first_of(rest(table[tokens], *beside))
         agree = torch.allclose(whole, parts, rtol=1e-4, atol=1e-5)
     except Exception as error:
         raise BadInput(

@@ -178,6 +178,23 @@ class Family(Region):
         return distance
 
 
+@dataclass(frozen=True, eq=False)
+class Counted(Family):
+    """Families whose radius counts changes: whole numbers, and a failure at so many leaves one fewer possible."""
+
+    def contains(self, x: Tensor) -> Tensor:
+        return self.distance(x) <= self.radius
+
+    def below(self, distance: Tensor) -> Tensor:
+        return distance - 1
+
+    def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:
+        return super().between(low.clamp_min(0.5), high, count).round().clamp_min(1)
+
+    def evenly(self, low: Tensor, high: Tensor, count: int) -> Tensor:
+        return super().evenly(low, high, count).round().clamp_min(1)
+
+
 def check_centre(centre: Tensor, domain: Domain) -> None:
     """Raise unless every centre is finite and in the domain."""
     if centre.numel() == 0:

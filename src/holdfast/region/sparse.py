@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.region.base import Domain, Family, check_centre
+from holdfast.region.base import Counted, Domain, check_centre
 from holdfast.rounding import TINY, gamma
 
 
 @dataclass(frozen=True, eq=False)
-class Sparse(Family):
+class Sparse(Counted):
     """All x that differ from the centre in at most `radius` units, each changed number anywhere in the domain.
 
     A unit is everything that shares a position on the axes not named: axes=(0,) makes the channels of an image (channels,
@@ -103,14 +103,8 @@ class Sparse(Family):
     def flatten_units(self, per_unit: Tensor) -> Tensor:
         return self.flatten(per_unit)
 
-    def contains(self, x: Tensor) -> Tensor:
-        return self.distance(x) <= self.radius
-
     def limit(self) -> Tensor:
         return self.flatten_units(self.free_units()).sum(-1).double()
-
-    def below(self, distance: Tensor) -> Tensor:
-        return distance - 1
 
     def _keep(self, weight: Tensor) -> Tensor:
         """(..., batch, *unit_shape) -> bool: of the free units the `radius` with the largest weight, none of weight zero."""
@@ -139,12 +133,6 @@ class Sparse(Family):
         values = lower + torch.where(extreme, share.round(), share) * (upper - lower)
         weight = torch.rand((count, len(self), *self.unit_shape), generator=generator).to(share) + 1e-9
         return torch.where(self._keep(weight), self._snapped(values), self.centre)
-
-    def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        return super().between(low.clamp_min(0.5), high, count).round().clamp_min(1)
-
-    def evenly(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        return super().evenly(low, high, count).round().clamp_min(1)
 
     def vertex(self, a: Tensor) -> Tensor:
         """The units that lower a.x the most, each number at the end it gains by, which is exact."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.region.base import Family
+from holdfast.region.base import Counted
 from holdfast.rounding import TINY, gamma
 
 Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
@@ -56,7 +56,7 @@ def _token(word: object, size: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Words(Family):
+class Words(Counted):
     """All sentences in which at most `radius` positions hold another word of their substitution set.
 
     Points are word vectors: centre is (batch, length, dim), choices (batch, length, sets) are token ids padded with the
@@ -112,14 +112,8 @@ class Words(Family):
         changed = (found != self.tokens).sum(-1).double()
         return torch.where((found >= 0).all(-1), changed, torch.inf)
 
-    def contains(self, x: Tensor) -> Tensor:
-        return self.distance(x) <= self.radius
-
     def limit(self) -> Tensor:
         return self._changeable().sum(-1).double()
-
-    def below(self, distance: Tensor) -> Tensor:
-        return distance - 1
 
     def project(self, x: Tensor) -> Tensor:
         """Each position to the nearest word of its set; of the changed ones, those that moved furthest are kept."""
@@ -139,12 +133,6 @@ class Words(Family):
         word = self.choices.expand(count, *self.choices.shape).gather(-1, pick[..., None]).squeeze(-1)
         weight = torch.rand(word.shape, generator=generator).to(self.centre)
         return self.vectors.table[self._budgeted(word, weight)]
-
-    def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        return super().between(low.clamp_min(0.5), high, count).round().clamp_min(1)
-
-    def evenly(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        return super().evenly(low, high, count).round().clamp_min(1)
 
     def vertex(self, a: Tensor) -> Tensor:
         """The replacements that lower a.x the most, which is exact."""

@@ -1,6 +1,5 @@
 """Inputs in a terminal: pictures of half blocks, waveforms and strokes as lines, words in shades. Only the command line imports this."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from holdfast.report.drawing import Ink, is_strokes, is_wave, strokes, wave
 from holdfast.report.heat import Heat
-from holdfast.report.picture import LESS, MORE, drawable, ends_of, planes_of
+from holdfast.report.picture import LESS, MORE, blocks_of, drawable, ends_of, planes_of
 from holdfast.report.sentence import shown_places
 from holdfast.report.summary import about, weakest, word_name
 from holdfast.result import Record
@@ -36,7 +35,7 @@ def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Tex
     if not drawable(x):
         return _numbers(x, other)
     low, high = ends_of(both)
-    share = ((_shrunk(planes_of(x)) - low) / ((high - low) or 1.0)).clip(0, 1)
+    share = ((blocks_of(planes_of(x.astype(float)), WIDEST).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
     if not colour:
         return _signs(np.array(list(SHADES))[(share.mean(-1) * (len(SHADES) - 1)).round().astype(int)])
     return _halves(np.broadcast_to((share * 255).round().astype(int), (*share.shape[:2], 3)))
@@ -50,7 +49,7 @@ def change(before: Array, after: Array, *, colour: bool = True) -> Text:
         return _inked(wave(difference, -most, most, WIDEST_WAVE))
     if not drawable(difference):
         return Text()
-    strongest = _shrunk(planes_of(difference))
+    strongest = blocks_of(planes_of(difference), WIDEST).mean(-1)
     strongest = np.take_along_axis(strongest, np.abs(strongest).argmax(-1)[..., None], -1)
     share = strongest / (np.abs(strongest).max() or 1.0)
     if not colour:
@@ -83,16 +82,6 @@ def _shade(level: str) -> Style:
     share = 0.15 + 0.85 * int(level[1:]) / 9
     red, green, blue = (round(part * share) for part in MORE)
     return Style(color="white", bgcolor=Color.from_rgb(red, green, blue))
-
-
-def _shrunk(planes: Array) -> Array:
-    """(h, w, c) of at most WIDEST columns and rows, by means."""
-    step = math.ceil(max(planes.shape[:2]) / WIDEST)
-    height, width, channels = planes.shape
-    padded = np.pad(planes.astype(float), ((0, -height % step), (0, -width % step), (0, 0)), mode="edge")
-    split = padded.reshape(padded.shape[0] // step, step, padded.shape[1] // step, step, channels)
-    shrunk: Array = split.mean((1, 3))
-    return shrunk
 
 
 def _halves(pixels: Array) -> Text:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import BadInput
 from holdfast.report.pairing import Run, paired
 from holdfast.report.sense import SENSES, Sense
-from holdfast.report.summary import Row, about, at_least, at_most, short
+from holdfast.report.summary import Row, about, at_least, at_most
 from holdfast.report.verdict import Tally, Verdict, right, spoken, tally, verdict
 
 
@@ -187,8 +187,7 @@ def _ends(row: Row) -> str:
 
 
 def named(row: Row) -> str:
-    told = short(row.source.name) if row.source else ""
-    return f"input {row.name}" + (f" ({told})" if told and told != str(row.index) else "")
+    return f"input {row.name}" + (f" ({row.called})" if row.called else "")
 
 
 def _percent(share: float) -> str:

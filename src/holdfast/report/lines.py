@@ -81,7 +81,7 @@ def _line(row: Row, question: Question, pictures: Pictures, saliency: Map, answe
         verdict=spoken(verdict(row, 0.0), question.command),
         lower=_end(lower, at_least(lower.value), unproved if row.sense.rises else unseen),
         upper=_end(upper, at_most(upper.value), unseen if row.sense.rises else unproved),
-        name=short(row.source.name) if row.source and row.source.name != str(row.index) else "",
+        name=row.called,
         note=short(row.bracket.note, LONG_NOTE),
         low=at_least(lower.value, 7),
         high=at_most(upper.value, 7),

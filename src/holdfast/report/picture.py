@@ -90,10 +90,10 @@ def planes_of(x: Array) -> Array:
     return (x.T if len(x) > 2 * x.shape[1] else x)[..., None]
 
 
-def _blocks(planes: Array) -> Array:
-    """(h, w, c) -> (h', w', c, n): the n numbers that one pixel of a picture of at most LONGEST_SIDE stands for."""
+def blocks_of(planes: Array, side: int = LONGEST_SIDE) -> Array:
+    """(h, w, c) -> (h', w', c, n): the n numbers that one pixel of a picture of at most so many rows and columns stands for."""
     height, width, channels = planes.shape
-    step = math.ceil(max(height, width) / LONGEST_SIDE)
+    step = math.ceil(max(height, width) / side)
     padded = np.pad(planes, ((0, -height % step), (0, -width % step), (0, 0)), mode="edge")
     split = padded.reshape(padded.shape[0] // step, step, padded.shape[1] // step, step, channels)
     return split.transpose(0, 2, 4, 1, 3).reshape(*split.shape[::2], step * step)
@@ -101,7 +101,7 @@ def _blocks(planes: Array) -> Array:
 
 def grey_or_rgb(planes: Array, low: float, high: float) -> bytes:
     """PNG of (h, w, 1) in 16 greys, or of (h, w, 3) in colour."""
-    share = ((_blocks(planes).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
+    share = ((blocks_of(planes).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
     if share.shape[-1] == 3:
         return png((share * 255).round().astype(np.uint8).reshape(len(share), -1), share.shape[1], depth=8, colour=2)
     return png(_packed((share[..., 0] * 15).round().astype(np.uint8)), share.shape[1], depth=4, colour=0)
@@ -109,7 +109,7 @@ def grey_or_rgb(planes: Array, low: float, high: float) -> bytes:
 
 def blue_or_orange(planes: Array) -> bytes:
     """PNG of (h, w, c) changes: transparent where nothing changed, blue where numbers fell, orange where they rose."""
-    blocks = _blocks(planes)
+    blocks = blocks_of(planes)
     blocks = blocks.reshape(*blocks.shape[:2], -1)
     strongest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)[..., 0]
     step = LEVELS // 2
@@ -123,7 +123,7 @@ def blue_or_orange(planes: Array) -> bytes:
 
 def shades(planes: Array) -> bytes:
     """PNG of (h, w, 1) numbers of at least 0: transparent where they are 0, full orange at the largest."""
-    largest = _blocks(planes).max(-1)[..., 0]
+    largest = blocks_of(planes).max(-1)[..., 0]
     level = (largest / (largest.max() or 1.0) * 15).round().astype(np.uint8)
     chunks = [(b"PLTE", bytes(MORE * 16)), (b"tRNS", bytes(range(0, 256, 17)))]
     return png(_packed(level), level.shape[1], depth=4, colour=3, chunks=chunks)

@@ -53,6 +53,11 @@ class Row:
         return None if found is None else found.numpy()
 
     @property
+    def called(self) -> str:
+        """The input's own name, where it says more than its place."""
+        return short(self.source.name) if self.source and self.source.name != str(self.index) else ""
+
+    @property
     def name(self) -> str:
         return str(self.index) if self.output is None else f"{self.index}, output {self.output}"
 

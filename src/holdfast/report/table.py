@@ -21,7 +21,6 @@ from holdfast.report.summary import (
     frame_name,
     parts_of,
     rows_of,
-    short,
     totals_of,
     unbreakable,
     weakest,
@@ -61,10 +60,6 @@ def _table(part: Part, question: Question, most: int, title: str | None) -> Tabl
     return view
 
 
-def _name(row: Row, question: Question) -> Text:
-    return Text(short(row.source.name) if row.source and row.source.name != str(row.index) else "")
-
-
 def _label(row: Row, question: Question) -> Text:
     return Text(class_name(question, row.source.label) if row.source else "")
 
@@ -87,7 +82,7 @@ def _notes(row: Row, question: Question) -> Text:
 COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
     ("input", lambda row, _: Text(row.name)),
     ("label", _label),
-    ("name", _name),
+    ("name", lambda row, _: Text(row.called)),
     ("verdict", lambda row, question: Text(spoken(verdict(row, 0.0), question.command))),
     ("lower", lambda row, _: _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed)),
     ("upper", lambda row, _: _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed)),

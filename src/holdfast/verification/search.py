@@ -15,7 +15,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty
 from holdfast.region import Box
-from holdfast.result import Key, Traits
+from holdfast.result import Traits
 
 TRIES, SHORT = 64, 12  # places from which a search between proofs goes downhill, and steps
 LONGEST = 100  # steps where there are few places
@@ -104,7 +104,7 @@ def problem_box(problem: Problem) -> Box:
 
 
 def task(net: Network, region: Box, rules: Avoid) -> Problem:
-    return Problem(net, region, rules, "worst", tuple(Key(i) for i in range(len(region))))
+    return Problem(net, region, rules, "worst")
 
 
 def lowered(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:

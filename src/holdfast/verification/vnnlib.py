@@ -6,10 +6,8 @@ write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged t
 right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
 """
 
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
+from holdfast.files import unpacked
 from holdfast.property.avoid import Avoid
 
 MOST_BYTES = 2**29
@@ -215,19 +214,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as source:
-            content = source.read(MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise UnreadableFile(f"{path}: no such file. Check the path.") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UnreadableFile(f"{path}: the gzip data is damaged ({error}). Compress or download it again.") from error
-    except OSError as error:
-        raise UnreadableFile(f"{path}: cannot be read ({error.strerror or error}).") from error
-    if len(content) > MOST_BYTES:
-        raise UnreadableFile(f"{path}: larger than {MOST_BYTES // 2**20} MiB, which no property should be.")
+    content = unpacked(path, MOST_BYTES, f"larger than {MOST_BYTES // 2**20} MiB, which no property should be.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -5,10 +5,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import (
-    OTHER,
-    Out,
-)
+from holdfast.cli.options import OTHER, Out
 
 
 def register(app: typer.Typer) -> None:

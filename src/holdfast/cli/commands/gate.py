@@ -40,8 +40,8 @@ def gate(
     json: Annotated[Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JSON.")] = None,
 ) -> None:
     """May this model ship? Exit code 0: yes. 1: no. 2: the run cannot be judged."""
-    from holdfast.cli.views.gate import Files
     from holdfast.cli.views.gate import gate as judge
     from holdfast.report.gate import Rules
 
-    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack), part, against, Files(junit, markdown, json), Console())
+    files = {"junit": junit, "markdown": markdown, "json": json}
+    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack), part, against, files, Console())

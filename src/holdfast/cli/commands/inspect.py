@@ -1,19 +1,26 @@
 """`holdfast inspect`: what is understood of a model."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import OTHER, ModelArgument, with_model
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import OTHER, ModelArgument, ModelOptions, declared
 
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect", rich_help_panel=OTHER)(inspect)
+    app.command("inspect", rich_help_panel=OTHER)(declared(Inspect, inspect, model=ModelArgument, out=None))
 
 
-@with_model(model=ModelArgument)
-def inspect(network: ModelOptions) -> None:
+@dataclass(frozen=True)
+class Inspect:
     """What holdfast understands of a model: inputs, layers, which methods apply, what stops a proof."""
+
+    network: ModelOptions
+
+
+def inspect(asked: Inspect, _: Path | None) -> None:
     from holdfast.cli.views.model import look
 
-    look(network, Console())
+    look(asked.network, Console())

@@ -8,8 +8,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import OTHER, Out, Seconds, with_model
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import OTHER, ModelOptions, Seconds, Seed, declared, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,16 +41,16 @@ Sequences = Annotated[
         help="Sequences: a .txt file of sentences, a .tsv file of label and text, a .npz file with x and y, or package.module:function.",
     ),
 ]
+Made = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")]
 Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many sequences.")]
-Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")]
 
 
-@monitor.command()
-@with_model(model=Optional, default=None)
-def fit(
-    network: ModelOptions | None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")],
-    data: Sequences = None,
+@dataclass(frozen=True)
+class Fit:
+    """Make a monitor for a model and keep it in a folder."""
+
+    network: ModelOptions | None = None  # None: the embedded help desk
+    data: Sequences = None
     mutation: Annotated[
         str | None,
         typer.Option(
@@ -59,24 +58,28 @@ def fit(
             help='What may stand in an element\'s place. A .json file, {"word": ["words it may become"]}; vectors or vectors:0.7, words of '
             "this cosine in the embedding; typos; noise:0.1 or noise:0.1,inf, a norm ball around a frame.",
         ),
-    ] = None,
+    ] = None
     answer: Annotated[
         str, typer.Option(metavar="WHAT", help="What must stay: classes; bins:0.5 for the side of edges; tolerance:0.1 for numbers.")
-    ] = "classes",
+    ] = "classes"
     mode: Annotated[
         str, typer.Option(metavar="MODE", help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.")
-    ] = "auto",
-    unknown: Annotated[str, typer.Option(metavar="POLICY", help="Words the model does not know: error, skip, or unk.")] = "unk",
-    samples: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Draws for a score, where it is sampled.")] = 1000,
-    confidence: Annotated[float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")] = 0.95,
-    limit: Limit = None,
-    seed: Seed = 0,
-) -> None:
-    """Make a monitor for a model and keep it in a folder."""
-    from holdfast.cli.monitor.making import FitQuestion, fit_monitor
+    ] = "auto"
+    unknown: Annotated[str, typer.Option(metavar="POLICY", help="Words the model does not know: error, skip, or unk.")] = "unk"
+    samples: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Draws for a score, where it is sampled.")] = 1000
+    confidence: Annotated[float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")] = 0.95
+    limit: Limit = None
+    seed: Seed = 0
 
-    question = FitQuestion(network, data, mutation, answer, mode, unknown, samples, confidence, limit, seed)
-    fit_monitor(question, out, Console())
+
+def fit(asked: Fit, out: Path | None) -> None:
+    from holdfast.cli.monitor.making import fit_monitor
+
+    assert out is not None
+    fit_monitor(asked, out, Console())
+
+
+monitor.command("fit")(declared(Fit, fit, model=Optional, out=Made))
 
 
 @monitor.command()
@@ -96,20 +99,22 @@ def score(
 
 @dataclass(frozen=True)
 class Evaluate(Command):
+    """Measure a monitor on test data: errors against enumeration, attacks on least and most robust places, reliability."""
+
     name: ClassVar[str] = "monitor evaluate"
 
-    folder: str = "helpdesk"
-    data: str | None = None
-    limit: int | None = None
-    seed: int = 0
-    seconds: float | None = None
+    folder: Folder = "helpdesk"
+    data: Sequences = None
+    limit: Limit = None
+    seed: Seed = 0
+    seconds: Seconds = None
 
     def build(self) -> "Built":
         from holdfast.cli.monitor.making import open_monitor, rows_for
         from holdfast.cli.run import Built, question_of
         from holdfast.monitor.evaluate import keys_of
         from holdfast.network.fingerprint import of_value
-        from holdfast.question import Asked, Data, Means
+        from holdfast.question import Asked, Data
         from holdfast.solver import Stop
 
         stop, console = Stop(self.seconds), Console()
@@ -117,8 +122,7 @@ class Evaluate(Command):
         rows, monitor = rows_for(opened, self.data, self.limit, console), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
         asked = Asked(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
-        means = Means(mode=monitor.settings.mode, seed=self.seed, seconds=self.seconds)
-        question = question_of(self, None, monitor.net, None, asked, means)
+        question = question_of(self, monitor.net, None, asked, mode=monitor.settings.mode)
         known = Data(self.data or "helpdesk", of_value(read), len(read), None if rows.classes is None else tuple(rows.classes))
         asks = [
             (keys_of(place, len(one)), of_value([monitor.net.fingerprint, _of(monitor), self.seed, one])) for place, one in enumerate(read)
@@ -150,19 +154,7 @@ def _of(made: "Monitor") -> list[Any]:
     return [made.mutation.settings(), made.outputs.settings(), str(made.settings), tensors]
 
 
-@monitor.command()
-def evaluate(
-    out: Out,
-    folder: Folder = "helpdesk",
-    data: Sequences = None,
-    limit: Limit = None,
-    seed: Seed = 0,
-    seconds: Seconds = None,
-) -> None:
-    """Measure a monitor on test data: errors against enumeration, attacks on least and most robust places, reliability."""
-    from holdfast.cli.run import begin
-
-    begin(Evaluate(folder, data, limit, seed, seconds), out, Console())
+monitor.command("evaluate")(measures(Evaluate))
 
 
 @monitor.command()

@@ -14,7 +14,7 @@ from holdfast.cli.options import (
     Gap,
     Limit,
     Methods,
-    Out,
+    ModelOptions,
     Queries,
     Scale,
     Seconds,
@@ -23,7 +23,6 @@ from holdfast.cli.options import (
     Unit,
     measures,
 )
-from holdfast.cli.parse import ModelOptions
 
 if TYPE_CHECKING:
     from holdfast.cli.run import Built
@@ -31,67 +30,87 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=MEASURE)(radius)
+    app.command("radius", rich_help_panel=MEASURE)(measures(Radius))
 
 
 @dataclass(frozen=True)
 class Radius(Command):
+    """How far can each input move before the class changes?"""
+
     name: ClassVar[str] = "radius"
 
     network: ModelOptions
-    data: str
-    scale: float | None = None
-    limit: int | None = None
-    norm: str = "inf"
-    frames: str | None = None
-    shares: str | None = None
-    targets: str | None = None
-    substitutes: str | None = None
-    unit: str | None = None
-    free: str | None = None
-    values: str | None = None
-    mode: str = "prove"
-    tier: str = "fast"
-    arithmetic: str = "real"
-    methods: str | None = None
-    seconds: float | None = None
-    queries: int | None = None
-    gap: float = 0.0
-    seed: int = 0
-    batch: int = 128
-    saliency: bool = False
+    data: DataOption
+    norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf"
+    frames: Annotated[
+        str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
+    ] = None
+    shares: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="With --frames: frame k moves by the radius times its number, as in 1,1,0.5; 0 is still."),
+    ] = None
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="CLASSES", help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7."),
+    ] = None
+    substitutes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help='JSON, {"word": ["words it may become"]}, or a list of such lists for each word of each text: the radius counts '
+            "replaced words.",
+        ),
+    ] = None
+    unit: Unit = None
+    free: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --norm 0: .npy, true for the units that may change, for all inputs or each.")
+    ] = None
+    values: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.")
+    ] = None
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid."),
+    ] = "prove"
+    scale: Scale = None
+    limit: Limit = None
+    tier: Tier = "fast"
+    arithmetic: Arithmetic = "real"
+    methods: Methods = None
+    seed: Seed = 0
+    batch: Batch = 128
+    saliency: Annotated[bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")] = (
+        False
+    )
+    seconds: Seconds = None
+    queries: Queries = None
+    gap: Gap = 0.0
 
     def build(self) -> "Built":
-        from holdfast.api.methods import default_methods, measured
+        from holdfast.api.methods import Mode, Tier, default_methods, measured
         from holdfast.api.radius import radius_problems
-        from holdfast.cli.parse import (
-            arithmetic_option,
-            frames_option,
-            mode_option,
-            norm_option,
-            numbers,
-            targets_option,
-            tier_option,
-            unit_option,
-            values_option,
-        )  # fmt: skip
-        from holdfast.cli.reading.data import load_data, load_mask, load_substitutes
-        from holdfast.cli.reading.model import load_network
+        from holdfast.certify import Arithmetic
+        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, targets_option, unit_option, values_option
+        from holdfast.cli.reading.data import load_both, load_mask, load_substitutes
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
-        from holdfast.question import Asked, Means
+        from holdfast.question import Asked
         from holdfast.solver import Stop
 
-        norm, unit, mode, tier = norm_option(self.norm), unit_option(self.unit), mode_option(self.mode), tier_option(self.tier)
-        arithmetic = arithmetic_option(self.arithmetic)
+        norm, unit, mode, tier = (
+            norm_option(self.norm),
+            unit_option(self.unit),
+            one_of(self.mode, "mode", Mode),
+            one_of(self.tier, "tier", Tier),
+        )
+        arithmetic = one_of(self.arithmetic, "arithmetic", Arithmetic)
         stop = Stop(self.seconds, self.queries, self.gap)
         frames, scale = frames_option(self.frames), numbers(self.shares, "shares")
         targets_option(self.targets, 1)  # a word that is none is told before the model is read
         values = values_option(self.values)
         if self.methods is not None:
             methods_named(self.methods, ())
-        net = load_network(self.network)
-        data = load_data(self.data, net, scale=self.scale).limited(self.limit)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
         if self.saliency:
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
@@ -109,9 +128,7 @@ class Radius(Command):
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
             unit=self.unit, free=self.free, values=self.values,
         )  # fmt: skip
-        means = Means(tier, mode, self.methods, arithmetic, self.seed, self.seconds, self.queries, self.gap)
-        question = question_of(self, self.network, net, data, asked, means, source=self.data)
-        return Built(net, question, problems, methods, stop, data, self.seed, self.batch)
+        return Built(net, question_of(self, net, data, asked), problems, methods, stop, data, self.seed, self.batch)
 
     def finish(self, store: "Store", built: "Built") -> None:
         from holdfast.cli.views.answers import keep_saliency
@@ -120,56 +137,3 @@ class Radius(Command):
         if self.saliency:
             assert built.data is not None
             keep_saliency(store, self, built.net, built.data)
-
-
-@measures(Radius)
-def radius(
-    network: ModelOptions,
-    data: DataOption,
-    out: Out,
-    norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf",
-    frames: Annotated[
-        str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
-    ] = None,
-    shares: Annotated[
-        str | None,
-        typer.Option(metavar="NUMBERS", help="With --frames: frame k moves by the radius times its number, as in 1,1,0.5; 0 is still."),
-    ] = None,
-    targets: Annotated[
-        str | None,
-        typer.Option(metavar="CLASSES", help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7."),
-    ] = None,
-    substitutes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help='JSON, {"word": ["words it may become"]}, or a list of such lists for each word of each text: the radius counts '
-            "replaced words.",
-        ),
-    ] = None,
-    unit: Unit = None,
-    free: Annotated[
-        str | None, typer.Option(metavar="FILE", help="With --norm 0: .npy, true for the units that may change, for all inputs or each.")
-    ] = None,
-    values: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.")
-    ] = None,
-    mode: Annotated[
-        str,
-        typer.Option(metavar="MODE", help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid."),
-    ] = "prove",
-    scale: Scale = None,
-    limit: Limit = None,
-    tier: Tier = "fast",
-    arithmetic: Arithmetic = "real",
-    methods: Methods = None,
-    seed: Seed = 0,
-    batch: Batch = 128,
-    saliency: Annotated[
-        bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")
-    ] = False,
-    seconds: Seconds = None,
-    queries: Queries = None,
-    gap: Gap = 0.0,
-) -> None:
-    """How far can each input move before the class changes?"""

@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, ModelArgument, Seed, measures
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import MEASURE, ModelArgument, ModelOptions, OutOrNothing, Scale, Seed, measures
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,25 +18,34 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("reach", rich_help_panel=MEASURE)(reach)
+    app.command("reach", rich_help_panel=MEASURE)(measures(Reach, "vocabulary", model=ModelArgument, out=OutOrNothing))
 
 
 @dataclass(frozen=True)
 class Reach(Command):
-    """Two records for each output of each box: its smallest and its largest value."""
+    """Between which values does each output stay while the inputs move in a box?"""
 
-    name: ClassVar[str] = "reach"
+    name: ClassVar[str] = "reach"  # two records for each output of each box: its smallest and its largest value
 
     network: ModelOptions
-    box: str | None = None
-    data: str | None = None
-    radius: float | None = None
-    outputs: str | None = None
-    tolerance: float = 1e-2
-    seconds: float = 120.0
-    scale: float | None = None
-    limit: int | None = None
-    seed: int = 0
+    box: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BOX",
+            help="low:high for each input, as in 0:10,-1:1, or one for all; or a .csv file with a line low,high for each input; or a .npy "
+            "file that holds the lower and the upper ends.",
+        ),
+    ] = None
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", metavar="DATA", help="Boxes around these inputs instead: .npz, or module:function.")
+    ] = None
+    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")] = None
+    outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None
+    tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = 1e-2
+    seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0
+    scale: Scale = None
+    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")] = None
+    seed: Seed = 0
 
     def build(self) -> "Built":
         from holdfast.cli.parse import whole_numbers
@@ -47,7 +54,7 @@ class Reach(Command):
         from holdfast.cli.reading.model import load_network
         from holdfast.cli.run import Built, question_of
         from holdfast.network.fingerprint import of_tensors
-        from holdfast.question import Asked, Means
+        from holdfast.question import Asked
         from holdfast.solver import Stop
         from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
 
@@ -74,8 +81,7 @@ class Reach(Command):
         problems = reach_problems(net, ends, outputs)
         box = of_tensors({"lower": ends[0], "upper": ends[1]})
         asked = Asked(box=box, radius=self.radius, outputs=self.outputs, tolerance=self.tolerance)
-        means = Means(seed=self.seed, seconds=self.seconds, gap=self.tolerance)
-        question = question_of(self, self.network, net, data, asked, means, source=self.data or "")
+        question = question_of(self, net, data, asked, gap=self.tolerance)
         return Built(net, question, problems, reach_methods(problems, self.tolerance), stop, data, self.seed)
 
     def notes(self, built: "Built") -> tuple[str, ...]:
@@ -103,29 +109,3 @@ class Reach(Command):
         console.print(range_table(found, names), highlight=False)
         for kind, text in range_remarks(found, built.net):
             line(console, kind, text, warns=kind == "note")
-
-
-@measures(Reach, "vocabulary", model=ModelArgument)
-def reach(
-    network: ModelOptions,
-    box: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BOX",
-            help="low:high for each input, as in 0:10,-1:1, or one for all; or a .csv file with a line low,high for each input; or a .npy "
-            "file that holds the lower and the upper ends.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="DATA", help="Boxes around these inputs instead: .npz, or module:function.")
-    ] = None,
-    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")] = None,
-    outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None,
-    tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = 1e-2,
-    seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")] = None,
-    scale: Annotated[float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")] = None,
-    seed: Seed = 0,
-) -> None:
-    """Between which values does each output stay while the inputs move in a box?"""

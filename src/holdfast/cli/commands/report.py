@@ -6,10 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import (
-    RUNS,
-    Run,
-)
+from holdfast.cli.options import RUNS, Run
 
 
 def register(app: typer.Typer) -> None:

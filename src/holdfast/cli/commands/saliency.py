@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Batch, DataOption, Limit, Out, Pictures, Scale, Seconds, Unit, measures
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import MEASURE, Batch, DataOption, Limit, ModelOptions, Pictures, Scale, Seconds, Unit, measures
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,44 +19,42 @@ SHOWN = 20  # inputs in the table
 
 
 def register(app: typer.Typer) -> None:
-    app.command("saliency", rich_help_panel=MEASURE)(maps)
+    app.command("saliency", rich_help_panel=MEASURE)(measures(Saliency, "vocabulary"))
 
 
 @dataclass(frozen=True)
 class Saliency(Command):
+    """How far can the margin fall when a single pixel, frame or feature changes?"""
+
     name: ClassVar[str] = "saliency"
 
     network: ModelOptions
-    data: str
-    unit: str | None = None
-    values: str | None = None
-    scale: float | None = None
-    limit: int | None = None
-    pictures: int = 20
-    batch: int = 128
-    seconds: float | None = None
+    data: DataOption
+    unit: Unit = None
+    values: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.")
+    ] = None
+    scale: Scale = None
+    limit: Limit = None
+    pictures: Pictures = 20
+    batch: Batch = 128
+    seconds: Seconds = None
 
     def build(self) -> "Built":
-        import torch
-
         from holdfast import hamming
         from holdfast.cli.parse import unit_option, values_option
-        from holdfast.cli.reading.data import load_data
-        from holdfast.cli.reading.model import load_network
+        from holdfast.cli.reading.data import load_both
         from holdfast.cli.run import Built, question_of
         from holdfast.hamming.saliency import saliency_problem
-        from holdfast.question import Asked, Means
+        from holdfast.question import Asked
         from holdfast.solver import Stop
 
         unit, values, stop = unit_option(self.unit), values_option(self.values), Stop(self.seconds)
-        net = load_network(self.network)
-        data = load_data(self.data, net, scale=self.scale).limited(self.limit)
-        levels = None if values is None else torch.tensor(values, dtype=torch.float64)
-        problem = saliency_problem(net, data.stacked(self.data), data.y, unit=unit, values=levels)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        problem = saliency_problem(net, data.stacked(self.data), data.y, unit=unit, values=values)
         problem.check()
         asked = Asked(norm="0", radius=1.0, unit=self.unit, values=self.values)
-        question = question_of(self, self.network, net, data, asked, Means(seconds=self.seconds), source=self.data)
-        return Built(net, question, [problem], [hamming.Saliency()], stop, data, batch=self.batch)
+        return Built(net, question_of(self, net, data, asked), [problem], [hamming.Saliency()], stop, data, batch=self.batch)
 
     def finish(self, store: "Store", built: "Built") -> None:
         """The maps as one array, and as pictures."""
@@ -99,21 +96,3 @@ class Saliency(Command):
         if (store.folder / FILE).exists():
             drawn = len(list(store.folder.glob("saliency-*.png")))
             line(console, "written", f"{store.folder / FILE}" + (f" and {drawn} pictures" if drawn else ""))
-
-
-@measures(Saliency, "vocabulary")
-def maps(
-    network: ModelOptions,
-    data: DataOption,
-    out: Out,
-    unit: Unit = None,
-    values: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.")
-    ] = None,
-    scale: Scale = None,
-    limit: Limit = None,
-    pictures: Pictures = 20,
-    batch: Batch = 128,
-    seconds: Seconds = None,
-) -> None:
-    """How far can the margin fall when a single pixel, frame or feature changes?"""

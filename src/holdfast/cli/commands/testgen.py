@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, DataOption, Limit, Out, Queries, Scale, Seconds, Seed, Unit, measures
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import MEASURE, DataOption, Limit, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,61 +25,69 @@ WHY = {"finished": "not reached", "stopped": "not reached before the limit", "in
 
 
 def register(app: typer.Typer) -> None:
-    app.command("testgen", rich_help_panel=MEASURE)(new_tests)
+    app.command("testgen", rich_help_panel=MEASURE)(measures(Testgen, "vocabulary"))
 
 
 @dataclass(frozen=True)
 class Testgen(Command):
+    """New inputs near yours that make neurons do what none of yours did."""
+
     name: ClassVar[str] = "testgen"
     __test__: ClassVar[bool] = False  # pytest takes Test... for its own
 
     network: ModelOptions
-    data: str
-    criterion: str = "neuron"
-    train: str | None = None
-    layers: str | None = None
-    per: str = "element"
-    threshold: float = 0.0
-    sections: int = 10
-    unit: str | None = None
-    changes: int | None = None
-    tests: int | None = None
-    pictures: int = 20
-    scale: float | None = None
-    limit: int | None = None
-    seed: int = 0
-    batch: int = 32
-    seconds: float | None = None
-    queries: int | None = None
+    data: DataOption
+    criterion: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="neuron: every neuron fires. multisection: it is seen in all parts of its range. boundary: below and above that range.",
+        ),
+    ] = "neuron"
+    train: Annotated[
+        str | None, typer.Option(metavar="DATA", help="The training data, for the neurons' ranges. Default: those of --data.")
+    ] = None
+    layers: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these layers, as inspect names them.")] = None
+    per: Annotated[str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")] = "element"
+    threshold: Annotated[float, typer.Option(metavar="NUMBER", help="A neuron fires above this.")] = 0.0
+    sections: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")] = 10
+    unit: Unit = None
+    changes: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")] = None
+    tests: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many tests.")] = None
+    pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")] = 20
+    scale: Scale = None
+    limit: Limit = None
+    seed: Seed = 0
+    batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")] = 32
+    seconds: Seconds = None
+    queries: Queries = None
 
     def build(self) -> "Built":
         from holdfast.cli.parse import one_of, unit_option
-        from holdfast.cli.reading.data import load_data
-        from holdfast.cli.reading.model import load_network
+        from holdfast.cli.reading.data import load_both, load_data
         from holdfast.cli.run import Built, question_of
         from holdfast.coverage.criteria import check
+        from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
-        from holdfast.question import Asked, Means
+        from holdfast.question import Asked
         from holdfast.solver import Stop
 
         stop, unit = Stop(self.seconds, self.queries), unit_option(self.unit)
         check(self.criterion, self.threshold, self.sections)
-        one_of(self.per, "per", ("element", "channel"))
+        per = one_of(self.per, "per", Per)
         method = pursuit(stop, changes=self.changes, tests=self.tests, block=self.batch)
-        net = load_network(self.network)
-        data = load_data(self.data, net, scale=self.scale).limited(self.limit)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
         train = None if self.train is None else load_data(self.train, net, scale=self.scale)
         suite = suite_of(
             net, data.stacked(self.data), self.criterion, y=data.y, train=None if train is None else train.stacked(str(self.train)),  # type: ignore[arg-type]
-            layers=None if self.layers is None else self.layers.split(","), per=self.per, threshold=self.threshold,  # type: ignore[arg-type]
+            layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
             sections=self.sections, unit=unit,
         )  # fmt: skip
         for problem in suite.problems:
             problem.check()
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
         criterion = f"{self.criterion} of {self.layers or 'all layers'} per {self.per}, {self.threshold:g}, {self.sections}{ranges}"
-        means = Means(seed=self.seed, seconds=self.seconds, queries=self.queries)
-        question = question_of(self, self.network, net, data, Asked(norm="0", unit=self.unit, criterion=criterion), means, source=self.data)
+        question = question_of(self, net, data, Asked(norm="0", unit=self.unit, criterion=criterion))
         return Built(net, question, suite.problems, [method], stop, data, self.seed, max(1, len(suite)), extra=suite)
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
@@ -103,11 +110,10 @@ class Testgen(Command):
 
     def finish(self, store: "Store", built: "Built") -> None:
         """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""
-        from holdfast.cli.views.answers import keep_answers
         from holdfast.cli.views.output import write_arrays
         from holdfast.cli.views.pictures import draw_change, drawable, ends_of
 
-        keep_answers(store, [replace(problem, network=built.net) for problem in built.problems], 128)
+        super().finish(store, built)
         found, data = self._found(store, built), built.data
         assert data is not None
         arrays: dict[str, Any] = {
@@ -163,36 +169,3 @@ def _cells(of: "Coverage") -> tuple[str, ...]:
 
     share = (f"{100 * part / of.items:.1f}%" if of.items else "" for part in (of.before, of.after))
     return (escape(of.layer), str(of.neurons), str(of.items), *share)
-
-
-@measures(Testgen, "vocabulary")
-def new_tests(
-    network: ModelOptions,
-    data: DataOption,
-    out: Out,
-    criterion: Annotated[
-        str,
-        typer.Option(
-            metavar="WHAT",
-            help="neuron: every neuron fires. multisection: it is seen in all parts of its range. boundary: below and above that range.",
-        ),
-    ] = "neuron",
-    train: Annotated[
-        str | None, typer.Option(metavar="DATA", help="The training data, for the neurons' ranges. Default: those of --data.")
-    ] = None,
-    layers: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these layers, as inspect names them.")] = None,
-    per: Annotated[str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")] = "element",
-    threshold: Annotated[float, typer.Option(metavar="NUMBER", help="A neuron fires above this.")] = 0.0,
-    sections: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")] = 10,
-    unit: Unit = None,
-    changes: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")] = None,
-    tests: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many tests.")] = None,
-    pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")] = 20,
-    scale: Scale = None,
-    limit: Limit = None,
-    seed: Seed = 0,
-    batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")] = 32,
-    seconds: Seconds = None,
-    queries: Queries = None,
-) -> None:
-    """New inputs near yours that make neurons do what none of yours did."""

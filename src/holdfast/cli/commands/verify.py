@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Seed, measures
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import MEASURE, ModelOptions, OutOrNothing, Seed, measures
 from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
@@ -25,7 +24,12 @@ if TYPE_CHECKING:
     from holdfast.verification.vnnlib import Spec
 
 
+QUESTIONS = typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
+NOT_ASKED = "domain", "mean", "std", "time_first", "pool", "vocabulary", "black_box"  # of a model: the property speaks of it as it is
+
+
 def register(app: typer.Typer) -> None:
+    verify = measures(Verify, *NOT_ASKED, model=Annotated[str, QUESTIONS], out=OutOrNothing)
     app.command("verify", rich_help_panel=MEASURE)(verify)
 
 
@@ -52,20 +56,23 @@ class Instances:
 
 @dataclass(frozen=True)
 class Verify(Command):
-    """One record for each case of each instance, a list of which may hold many."""
+    """Can what a VNN-LIB property describes happen? sat with a counterexample, unsat with a proof, timeout or unknown."""
 
-    name: ClassVar[str] = "verify"
+    name: ClassVar[str] = "verify"  # one record for each case of each instance, a list of which may hold many
 
     network: ModelOptions
-    spec: str | None = None
-    seconds: float | None = None
-    key: str | None = None
-    seed: int = 0
+    spec: Annotated[str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")] = None
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="NUMBER", help="Give up after so many seconds; default: what the list of instances says, else 120."),
+    ] = None
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None
+    seed: Seed = 0
 
     def build(self) -> "Built":
         from holdfast.cli.run import Built, question_of
         from holdfast.network.fingerprint import of_file
-        from holdfast.question import Asked, Means
+        from holdfast.question import Asked
         from holdfast.solver import Stop
         from holdfast.verification.instances import read_key
 
@@ -83,8 +90,7 @@ class Verify(Command):
             assert wrong is not None
             raise wrong  # not one of them can be read
         content = [[*i.name, *(of_file(path) for path in (i.model, i.spec) if path.is_file())] for i in asked.every]
-        means = Means(seed=self.seed, seconds=self.seconds)
-        question = question_of(self, self.network, net, None, Asked(specification=content), means)
+        question = question_of(self, net, None, Asked(specification=content))
         return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
 
     def _instances(self) -> "list[Instance]":
@@ -187,23 +193,3 @@ def _by_instance(store: "Store") -> "dict[int, list[Record]]":
     for record in store.records():
         found.setdefault(record.key.index, []).append(record)
     return found
-
-
-Questions = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
-]
-
-
-@measures(Verify, "domain", "mean", "std", "time_first", "pool", "vocabulary", "black_box", model=Questions)
-def verify(
-    network: ModelOptions,
-    spec: Annotated[str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="NUMBER", help="Give up after so many seconds; default: what the list of instances says, else 120."),
-    ] = None,
-    key: Annotated[str | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")] = None,
-    seed: Seed = 0,
-) -> None:
-    """Can what a VNN-LIB property describes happen? sat with a counterexample, unsat with a proof, timeout or unknown."""

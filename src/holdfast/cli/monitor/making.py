@@ -7,12 +7,13 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
-from torch import Tensor
 
-from holdfast.cli.parse import ModelOptions, norm_option, numbers, one_of
+from holdfast.cli.commands.monitor import Fit
+from holdfast.cli.options import ModelOptions
+from holdfast.cli.parse import norm_option, numbers, one_of
 from holdfast.cli.reading.data import load_data, load_substitutes
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.reading.source import readable, utf8
@@ -20,7 +21,8 @@ from holdfast.cli.views.output import check_folder, line
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
-from holdfast.monitor.reading import unknown_token
+from holdfast.monitor.monitor import Mode
+from holdfast.monitor.reading import Unknown, unknown_token
 from holdfast.monitor.saving import JSON
 from holdfast.monitor.text import words_of
 from holdfast.network import Network
@@ -28,22 +30,6 @@ from holdfast.network import Network
 EMBEDDED = "helpdesk"
 SAID = "no model given, so this is the embedded help desk: an LSTM that reads what people ask, and words that may stand for others"
 HOW = "model.json"
-
-
-@dataclass(frozen=True)
-class FitQuestion:
-    """A whole `holdfast monitor fit` command; network None: the embedded help desk."""
-
-    network: ModelOptions | None
-    data: str | None
-    mutation: str | None
-    answer: str
-    mode: str
-    unknown: str
-    samples: int
-    confidence: float
-    limit: int | None
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -70,8 +56,8 @@ class Rows:
 # ---- fit
 
 
-def fit_monitor(q: FitQuestion, folder: Path, console: Console) -> None:
-    mode, unknown = one_of(q.mode, "mode", ("auto", "exact", "sampled", "abstract")), one_of(q.unknown, "unknown", ("error", "skip", "unk"))
+def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
+    mode, unknown = one_of(q.mode, "mode", Literal["auto", Mode]), one_of(q.unknown, "unknown", Unknown)
     output = output_of(q.answer)
     check_mutation(q.mutation, embedded=q.network is None)
     check_folder(folder, JSON)
@@ -83,16 +69,15 @@ def fit_monitor(q: FitQuestion, folder: Path, console: Console) -> None:
     if net.vectors is None or (unknown == "unk" and not _has_unknown(net)):
         unknown = "error"  # there is no token to stand for the others
     made = Monitor.fit(
-        net, rows.sequences, mutation, answer=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence,  # type: ignore[arg-type]
-        seed=q.seed,
-    )  # fmt: skip
+        net, rows.sequences, mutation, answer=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence, seed=q.seed
+    )
     made.save(folder)
     _keep(folder, q.network, rows.classes)
     line(console, "monitor", f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}")
     line(console, "written", f"{folder}; now: holdfast monitor score {folder} " + ('"some text"' if net.vocabulary else "sequences.npz"))
 
 
-def _training(q: FitQuestion, net: Network) -> Rows:
+def _training(q: Fit, net: Network) -> Rows:
     if q.data is None and q.network is None:
         return _limited(_embedded("train"), q.limit)
     if q.data is None:
@@ -184,8 +169,7 @@ def load_rows(source: str, net: Network, limit: int | None) -> Rows:
             raise BadInput(f"{source}: holds no sentence.")
         return _limited(of_texts(texts, net), limit)
     data = load_data(source, net)
-    rows: list[Tensor] = data.x if data.lengths is None else [x[:n] for x, n in zip(data.x, data.lengths, strict=True)]
-    return _limited(Rows(list(rows), data.names, data.classes), limit)
+    return _limited(Rows(list(data.rows), data.names, data.classes), limit)
 
 
 def of_texts(texts: Sequence[str], net: Network) -> Rows:
@@ -236,7 +220,7 @@ def open_monitor(folder: str, console: Console) -> Opened:
     try:
         content = json.loads(utf8(path))
         model, classes = content["model"], content["classes"]
-        question = None if model == EMBEDDED else ModelOptions(**{**model, "constants": tuple(model["constants"])})
+        question = None if model == EMBEDDED else ModelOptions(**model)
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableFile(f"{path}: damaged, or not written by 'holdfast monitor fit' ({error}).") from error
     net = helpdesk.network() if question is None else load_network(question)

@@ -4,12 +4,11 @@ import csv
 import math
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cli.reading.source import readable, utf8
-from holdfast.errors import BadInput, UnreadableFile
+from holdfast.cli.reading.source import array, utf8
+from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.verification.specification import input_shape
 
@@ -52,13 +51,7 @@ def _csv(path: Path) -> list[list[float]]:
 
 
 def _npy(path: Path) -> tuple[Tensor, Tensor]:
-    readable(path)
-    try:
-        ends = torch.from_numpy(np.load(path, allow_pickle=False))
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged file fails in any layer
-        raise UnreadableFile(f"{path}: cannot be read as .npy ({error}). Write it by numpy.save, with plain numbers.") from error
+    ends = array(path, "numbers")
     if ends.dim() < 2 or len(ends) != 2 or ends.is_complex() or ends.dtype == torch.bool:
         raise BadInput(f"{path}: holds shape {tuple(ends.shape)}; expected the lower and the upper ends, (2, *shape of an input).")
     return ends[0].double(), ends[1].double()

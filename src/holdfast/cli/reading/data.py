@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cli.reading.source import call, readable, utf8
+from holdfast.cli.options import ModelOptions
+from holdfast.cli.reading.model import load_network
+from holdfast.cli.reading.source import array, call, readable, utf8
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_tensors
@@ -37,13 +39,23 @@ class Data:
         lengths = None if self.lengths is None else self.lengths[:count]
         return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint)
 
+    @property
+    def rows(self) -> list[Tensor]:
+        """The inputs without padding."""
+        return self.x if self.lengths is None else [row[:length] for row, length in zip(self.x, self.lengths, strict=True)]
+
     def stacked(self, source: str) -> Tensor:
         """All inputs in one tensor."""
-        rows = self.x if self.lengths is None else [row[:length] for row, length in zip(self.x, self.lengths, strict=True)]
-        shapes = sorted({tuple(row.shape) for row in rows})
+        shapes = sorted({tuple(row.shape) for row in self.rows})
         if len(shapes) > 1:
             raise BadInput(f"{source}: inputs of shapes {shapes[0]} and {shapes[1]}; here all must be of one, so ask about some of them.")
-        return torch.stack(rows)
+        return torch.stack(self.rows)
+
+
+def load_both(model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None) -> tuple[Network, Data]:
+    """The network, and the inputs that are asked about."""
+    net = load_network(model)
+    return net, load_data(source, net, scale=scale).limited(limit)
 
 
 def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
@@ -142,13 +154,7 @@ def _text(path: Path, net: Network) -> dict[str, Any]:
 
 def load_mask(path: str, x: Sequence[Tensor]) -> Tensor:
     """.npy with true for the units that may change: one mask for all inputs, or one for each. Those beyond a limit are cut."""
-    readable(Path(path))
-    try:
-        mask = torch.from_numpy(np.load(path, allow_pickle=False))
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged file fails in any layer
-        raise UnreadableFile(f"{path}: cannot be read as .npy ({error}). Write it by numpy.save, with plain truth values.") from error
+    mask = array(Path(path), "truth values")
     if mask.dtype != torch.bool:
         raise BadInput(f"{path}: holds {mask.dtype}, expected truth values: true for the units that may change.")
     return mask[: len(x)] if mask.numel() > x[0].numel() else mask

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.cli.parse import ModelOptions, numbers, pair, sizes
+from holdfast.cli.options import ModelOptions
+from holdfast.cli.parse import numbers, pair, sizes
 from holdfast.cli.reading.source import call, utf8
 from holdfast.errors import BadInput
 from holdfast.network import Network

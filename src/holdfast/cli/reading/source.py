@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile
 from holdfast.network import Network
@@ -57,6 +59,17 @@ def readable(path: Path) -> Path:
     if path.stat().st_size > LARGEST_FILE:
         raise UnreadableFile(f"{path}: larger than {LARGEST_FILE // 2**30} GiB. Split the data into several runs.")
     return path
+
+
+def array(path: Path, what: str) -> Tensor:
+    """The array of a .npy file. what: it should hold."""
+    readable(path)
+    try:
+        return torch.from_numpy(np.load(path, allow_pickle=False))
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file fails in any layer
+        raise UnreadableFile(f"{path}: cannot be read as .npy ({error}). Write it by numpy.save, with plain {what}.") from error
 
 
 def utf8(path: Path) -> str:

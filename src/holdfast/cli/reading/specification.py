@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.cli.parse import ModelOptions
+from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.network import Network

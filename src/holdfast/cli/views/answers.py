@@ -72,11 +72,9 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     """Maps of the inputs that have none yet, kept as soon as they are whole."""
-    values = values_option(q.values)
-    levels = None if values is None else torch.tensor(values, dtype=torch.float64)
     missing = torch.tensor([stored.index for stored in store.inputs() if stored.saliency is None], dtype=torch.int64)
     if len(missing):
-        problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=levels)
+        problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
         found = solve([problem.take(missing.to(net.device))], [Saliency()], batch=q.batch, store=_Maps(store))
         if any(record.status == "interrupted" for record in found):
             raise KeyboardInterrupt

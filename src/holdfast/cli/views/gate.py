@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -11,24 +11,20 @@ from rich.text import Text
 
 from holdfast.cli.views.compare import open_runs
 from holdfast.cli.views.output import line
-from holdfast.report.gate import Rules
+from holdfast.report.gate import Decision, Rules
 from holdfast.report.gate import gate as judge
 from holdfast.report.gate_files import as_json, junit, summary
 from holdfast.report.writing import write
 
 SHOWN = 10
+DOCUMENTS: dict[str, Callable[[Decision], str]] = {  # where else the decision goes
+    "junit": junit,
+    "markdown": summary,
+    "json": lambda decision: json.dumps(as_json(decision), indent=1),
+}
 
 
-@dataclass(frozen=True)
-class Files:
-    """Where else the decision goes."""
-
-    junit: Path | None = None
-    markdown: Path | None = None
-    json: Path | None = None
-
-
-def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files: Files, console: Console) -> None:
+def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files: Mapping[str, Path | None], console: Console) -> None:
     judged, *baseline = open_runs([run] if against is None else [run, against], part)
     decision = judge(judged, rules, baseline[0] if baseline else None)
     view = Table("", "check", "wanted", "found")
@@ -41,11 +37,9 @@ def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files:
             line(console, check.name, detail, warns=True)
         if not check.passed and len(check.details) > SHOWN:
             line(console, check.name, f"... and {len(check.details) - SHOWN} more; --markdown and --junit name them", warns=True)
-    for path, document in ((files.junit, junit), (files.markdown, summary)):
+    for kind, path in files.items():
         if path is not None:
-            line(console, "written", str(write(document(decision), path)))
-    if files.json is not None:
-        line(console, "written", str(write(json.dumps(as_json(decision), indent=1), files.json)))
+            line(console, "written", str(write(DOCUMENTS[kind](decision), path)))
     line(console, "gate", "passed" if decision.passed else "FAILED", warns=not decision.passed)
     if not decision.passed:
         sys.exit(1)

@@ -8,7 +8,8 @@ from rich.table import Table
 from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
 from holdfast.bounding import stops
-from holdfast.cli.parse import ModelOptions, sizes
+from holdfast.cli.options import ModelOptions
+from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.method import known_methods
@@ -17,7 +18,6 @@ from holdfast.network.trace import layers
 from holdfast.problem import Goal, Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse, Words
-from holdfast.result import Key
 
 FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
 
@@ -101,7 +101,7 @@ def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Pr
 
 
 def _problem(net: Network, region: Region, outputs: int, goal: Goal = "radius") -> Problem:
-    return Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), goal, (Key(0),))
+    return Problem(net, region, Linear.of([1.0] + [0.0] * (outputs - 1)), goal)
 
 
 def _example(net: Network, shape: list[int] | None) -> torch.Tensor:

@@ -54,8 +54,7 @@ def show(folder: Path, number: int, console: Console) -> None:
         known = sorted({row.index for row in rows})
         told = f"it has answers to {len(known)}, from {known[0]} to {known[-1]}" if known else "it has no answers yet"
         raise BadInput(f"{folder}: no answer to input {number}; {told}.")
-    source = shown[0].source
-    title = f"input {number}" + (f", {short(source.name)}" if source and source.name not in ("", str(number)) else "")
+    title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")
     console.rule(Text(title, style="bold"))
     for part in parts:
         if len(parts) > 1:

@@ -16,7 +16,6 @@ class Live:
         self.mutant, self.owner, self.due = none, none, none
         self.state = torch.zeros(0, view.width, dtype=view.dtype, device=view.device)
         self.left: list[tuple[Tensor, Tensor]] = []  # mutants and their outputs
-        self.merged: list[Tensor] = []
 
     def advance(self, gates: Tensor) -> None:
         """All by the next element of their own sequence; gates (sequences, G) are read, not used up."""
@@ -42,8 +41,6 @@ class Live:
         if bool(over.any()):
             self.left.append((self.mutant[over], self.view.outputs(self.state[over])))
         same = (self.state == base.index_select(0, self.owner)).all(1) & ~over
-        if bool(same.any()):
-            self.merged.append(self.mutant[same])
         gone = over | same
         if bool(gone.any()):
             self._keep(~gone)

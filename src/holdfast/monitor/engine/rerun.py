@@ -16,8 +16,8 @@ from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.monitor.structure.structure import rows_apart
-from holdfast.monitor.structure.unchanged import dice
 from holdfast.network import Network
+from holdfast.network.memory import generators
 
 NUMBERS = 2**20  # input numbers sent to the user's module at once
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-13}  # of the outputs' size: below it two arithmetics may differ over a label
@@ -104,10 +104,10 @@ def alone(net: Network, sequence: Tensor) -> str | None:
     else:
         other = 0.5 * sequence.flip(0) if sequence.is_floating_point() else sequence.flip(0)
     for _ in range(TRIES):
-        before = dice(net.device)
+        before = generators(net.device)
         first, again = ask(net, sequence[None]), ask(net, sequence[None])
         beside = ask(net, torch.stack([sequence, other, sequence]))
-        if dice(net.device) == before:
+        if generators(net.device) == before:
             break
     else:
         return "draws random numbers"

@@ -1,12 +1,13 @@
 """Does a call leave a module as it was? What it keeps from one call to the next would make its answers depend on what was asked before."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from holdfast.network.memory import generators
 
 DEPTH = 4  # of objects in objects that are followed
 
@@ -17,21 +18,14 @@ class Watched:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.tensors = [(tensor, tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())]
-        self.kept, self.dice = _kept(module, DEPTH), dice()
+        self.kept, self.dice = _kept(module, DEPTH), generators()
 
     def check(self, end: Callable[[str], Any]) -> None:
         """Calls `end` with the reason where something is not as it was."""
         if not all(torch.equal(now, before) for now, before in self.tensors) or _kept(self.module, DEPTH) != self.kept:
             end("keeps something from one call to the next")
-        if dice() != self.dice:
+        if generators() != self.dice:
             end("draws random numbers")
-
-
-def dice(device: torch.device | None = None) -> tuple[Any, ...]:
-    """The state of the generators that code usually draws from: whoever draws, moves it."""
-    card = torch.cuda.get_rng_state(device).numpy().tobytes() if device is not None and device.type == "cuda" else b""
-    _, words, place, *rest = np.random.get_state(legacy=True)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(words).tobytes(), place, tuple(rest), card
 
 
 def _kept(value: Any, depth: int) -> Any:

@@ -1,24 +1,19 @@
 """Opens .onnx and .onnx.gz files. They are untrusted: nothing is executed, and no size is believed."""
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from holdfast.errors import UnreadableFile
+from holdfast.files import unpacked
 from holdfast.network.onnx.tensors import DTYPES, byte_count, check_size, tensors_of, type_name
 
 MAX_BYTES = 2**31
 """protobuf itself ends here, so no honest file is larger; a small compressed one that unpacks further is not honest."""
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_CHUNK = 2**20
 
 
 def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib._Hash | None" = None) -> onnx.ModelProto:
@@ -28,7 +23,8 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib.
     Raises UnreadableFile where the file is missing, damaged, not ONNX, too large, or points outside its directory.
     """
     path = Path(path)
-    content = _content(path, max_bytes)
+    too_large = f"unpacks to more than {max_bytes} bytes, which no ONNX file should. If it is to be trusted, raise max_bytes."
+    content = unpacked(path, max_bytes, too_large)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -57,36 +53,6 @@ def _names(graph: onnx.GraphProto) -> Iterator[object]:
         for attribute in node.attribute:
             yield attribute.name
             yield from _names(attribute.g) if attribute.HasField("g") else ()
-
-
-def _content(path: Path, max_bytes: int) -> bytes:
-    """The bytes of the file, unpacked where it is compressed."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == _GZIP_MAGIC or path.suffix == ".gz"
-            file.seek(0)
-            if not packed:
-                return _bounded(file, path, max_bytes)
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                return _bounded(unpacked, path, max_bytes)
-    except FileNotFoundError as error:
-        raise UnreadableFile(f"{path}: no such file. Check the path.") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UnreadableFile(f"{path}: the gzip data is damaged ({error}). Compress or download it again.") from error
-    except OSError as error:
-        raise UnreadableFile(f"{path}: cannot be read ({error}).") from error
-
-
-def _bounded(file: BinaryIO | gzip.GzipFile, path: Path, max_bytes: int) -> bytes:
-    """Reads piece by piece, so that a small file that unpacks to a huge one never fills the memory."""
-    content = bytearray()
-    while chunk := file.read(_CHUNK):
-        content += chunk
-        if len(content) > max_bytes:
-            raise UnreadableFile(
-                f"{path}: unpacks to more than {max_bytes} bytes, which no ONNX file should. If it is to be trusted, raise max_bytes."
-            )
-    return bytes(content)
 
 
 def _load_external(tensor: TensorProto, path: Path, max_bytes: int) -> int:
