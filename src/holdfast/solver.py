@@ -98,7 +98,7 @@ class _Work:
 
     def put(self, row: int, bracket: Bracket) -> None:
         self.brackets[row] = bracket
-        self.ends[0, row], self.ends[1, row] = bracket.lower.value, bracket.upper.value
+        self.ends.numpy()[:, row] = bracket.lower.value, bracket.upper.value
 
     def records(self, status: Status) -> list[Record]:
         share = len(self.problem)
@@ -388,7 +388,6 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     scores = problem.property.score(outputs)
     if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
-    said = outputs.argmax(-1)
     limits = problem.family.limit().tolist() if problem.goal == "radius" else []
     for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
         if not holds:
@@ -396,7 +395,7 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
             witness = Evidence(
                 "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
             )
-            note = f"the property fails at the input itself (the network says {int(said[row])})"
+            note = f"the property fails at the input itself (the network says {int(outputs[row].argmax())})"
             work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(
@@ -502,13 +501,15 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
         shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
         said = Replayed(*(values.cpu() for values in said))
         lower, own = said.value < work.ends[1, index[which]], said.own < said.value
-        for place in (lower | own).nonzero().flatten().tolist():
-            i, met = int(index[which[place]]), float(said.own[place])
+        every = zip(index[which].tolist(), lower.tolist(), own.tolist(), said.own.tolist(), strict=True)
+        for place, (i, better, doubted, met) in enumerate(every):
+            if not (better or doubted):
+                continue
             bound = said.bound(place, replace(shown, assumptions=part.region.granted(place), witness=seen[place].clone()), part)
-            if bool(own[place]) and (i not in work.met or met < work.met[i].value):
+            if doubted and (i not in work.met or met < work.met[i].value):
                 work.met[i] = replace(bound, value=met)
                 work.tighten(i)
-            if bool(lower[place]):
+            if better:
                 work.tighten(i, upper=bound)
 
 

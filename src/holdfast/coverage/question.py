@@ -99,7 +99,7 @@ class Uncovered(Problem):
 
     def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
         """One input serves many items: it is asked about once."""
-        _, place = x.flatten(1).view(torch.uint8).unique(dim=0, return_inverse=True)
+        _, place = x.flatten(1).view(torch.int16).unique(dim=0, return_inverse=True)
         order = torch.arange(len(x), device=x.device)
         each = torch.zeros_like(order).scatter_reduce(0, place, order, "amax")[: int(place.max()) + 1]
         return super().answers(x[each], twin)[place]
