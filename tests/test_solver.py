@@ -695,6 +695,27 @@ def test_methods_are_told_both_ends_before_every_step() -> None:
     assert turned.heard[0][1][0] == -first.bracket.lower.value
 
 
+def ends_of(record: Record) -> tuple[float, float]:
+    return record.bracket.lower.value, record.bracket.upper.value
+
+
+def test_the_smallest_and_the_largest_value_are_asked_for_in_one_batch() -> None:
+    """Each record still speaks of its own end, and methods that are chosen apart stay apart."""
+    smallest = output_problem("worst", "smallest")
+    both = [smallest, replace(smallest, goal="largest", keys=output_problem("largest", "largest").keys)]
+    listener = Listener(script=(Claims(),))
+    records = solve(both, [Scripted(script=(proves(-100.0),)), listener])
+    assert [len(lower) for lower, _ in listener.heard] == [2 * len(KNOWN.x)]
+    apart = [solve([problem], [Scripted(script=(proves(-100.0),))]) for problem in both]
+    for one, two in zip(records, [record for part in apart for record in part], strict=True):
+        assert (one.key, one.goal, one.aside.keys()) == (two.key, two.goal, two.aside.keys())
+        assert ends_of(one) == pytest.approx(ends_of(two))
+    other = Listener(script=(proves(-200.0),))
+    records = solve(both, lambda problem: [other if problem.goal == "largest" else Scripted(script=(proves(-100.0),))])
+    assert {record.bracket.lower.value for record in records[: len(KNOWN.x)]} == {-100.0}
+    assert {record.bracket.upper.value for record in records[len(KNOWN.x) :]} == {200.0}
+
+
 def test_methods_may_be_chosen_for_each_problem() -> None:
     one = known_problem(keys=[Key(i) for i in range(6)])
     other = known_problem(one.network, p=1, keys=[Key(10 + i) for i in range(6)])

@@ -48,11 +48,12 @@ class Problem:
         assert isinstance(self.region, Family)
         return self.region
 
-    def answers(self, x: Tensor) -> Tensor:
-        """(batch, *shape) -> (batch, outputs): what the user's own model says, asked with tokens where the points are sentences."""
-        if isinstance(self.region, Words) and self.network.token_model is not None:
+    def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
+        """(batch, *shape) -> (batch, outputs): what the user's own model says, asked with tokens where the points are sentences, or what
+        its twin says."""
+        if twin is None and isinstance(self.region, Words) and self.network.token_model is not None:
             return self.network.ask_tokens(self.region.decode(x).clamp_min(0))
-        return self.network(x)
+        return (twin or self.network)(x)
 
     def score(self, x: Tensor) -> Tensor:
         """(..., batch, *shape) -> (..., batch)."""
@@ -75,7 +76,7 @@ class Problem:
         return scores.reshape(x.shape[: x.dim() - len(self.region.shape)]), gradients.reshape(x.shape)
 
     def take(self, rows: Tensor) -> "Problem":
-        keys = tuple(self.keys[int(i)] for i in torch.arange(len(self))[rows.cpu()])
+        keys = tuple(self.keys[i] for i in torch.arange(len(self))[rows.cpu()].tolist())
         return replace(self, region=batch.take(self.region, rows), property=batch.take(self.property, rows), keys=keys)
 
     def tiled(self, radii: Tensor) -> "Problem":
@@ -115,7 +116,6 @@ class Problem:
             id(self.network),
             *map(id, self.judges),
             self.goal,
-            self.keys[0].part,
             batch.signature(self.region),
             batch.signature(self.property),
         )

@@ -19,7 +19,7 @@ from holdfast.network.network import alike, same_by_rounding
 from holdfast.problem import TURNED, Problem, merge
 from holdfast.region import Words
 from holdfast.region.normed import NormFamily
-from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Key, Record, Status, by_definition
+from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
 ASKED_AGAIN = "after the proof the model still answers as it did before"  # else the proof is withdrawn
@@ -77,7 +77,7 @@ class _Work:
     """One batch in work."""
 
     problem: Problem  # as methods are asked: the smallest value, where the largest is meant
-    asked: Problem  # as it was put
+    goals: tuple[Goal, ...]  # of each row, as it was put
     brackets: list[Bracket]
     skipped: tuple[str, ...] = ()
     twin: Network | None = None
@@ -87,25 +87,33 @@ class _Work:
     answers: Tensor | None = None  # what the model said of the inputs at first
     faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
     able: frozenset[str] = frozenset()  # the methods that apply
-    done: dict[int, set[str]] = field(default_factory=dict)  # rows, and the methods that will not come back to them
+    done: dict[str, Tensor] = field(default_factory=dict)  # methods, and (batch,) bool: the rows that they will not come back to
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
     met: dict[int, Bound] = field(default_factory=dict)  # the lowest witness of a row that some judge does not believe
+    ends: Tensor = field(init=False)  # (2, batch) float64: the values of all brackets, which `put` keeps in step
+
+    def __post_init__(self) -> None:
+        self.ends = torch.tensor([(b.lower.value, b.upper.value) for b in self.brackets], dtype=torch.float64).reshape(-1, 2).T
+
+    def put(self, row: int, bracket: Bracket) -> None:
+        self.brackets[row] = bracket
+        self.ends.numpy()[:, row] = bracket.lower.value, bracket.upper.value
 
     def records(self, status: Status) -> list[Record]:
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
-        digests, goal = self.digests or ("",) * share, self.asked.goal
+        digests, left = self.digests or ("",) * share, self._left().tolist()
         aside = {  # what is not NaN
             name: [value if told else None for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)]
             for name, v in self.aside.items()
         }
         return [
             Record(
-                key, bracket.turned() if goal in TURNED else bracket, self._status(row, status), seconds, queries, self.skipped,
+                key, bracket.turned() if goal in TURNED else bracket, self._status(row, status, left[row]), seconds, queries, self.skipped,
                 digests[row], self.means, goal, {name: value for name, values in aside.items() if (value := values[row]) is not None},
             )
-            for row, (key, bracket) in enumerate(zip(self.problem.keys, self.brackets, strict=True))
+            for row, (key, goal, bracket) in enumerate(zip(self.problem.keys, self.goals, self.brackets, strict=True))
         ]  # fmt: skip
 
     def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
@@ -113,24 +121,23 @@ class _Work:
             self.aside[name] = values.new_full((len(self.problem), *values.shape[1:]), torch.nan)
         self.aside[name][rows] = values.to(self.aside[name])
 
-    def unsettled(self, stop: Stop) -> list[int]:
+    def unsettled(self, stop: Stop) -> Tensor:
         """The rows of which something is left to ask."""
-        keys = self.problem.keys
-        failing = {key.index for key, bracket in zip(keys, self.brackets, strict=True) if bracket.upper.value <= 0} if stop.sign else set()
-        return [
-            row
-            for row, bracket in enumerate(self.brackets)
-            if bracket.gap > stop.gap and row not in self.faults and not self._left(row)
-            if not (stop.sign and bracket.lower.value > 0) and keys[row].index not in failing
-        ]
+        lower, upper = self.ends.unbind()
+        open_rows: Tensor = (lower != upper) & (upper - lower > stop.gap) & ~self._left()
+        open_rows[list(self.faults)] = False
+        if stop.sign:
+            index = torch.tensor([key.index for key in self.problem.keys])
+            open_rows &= ~(lower > 0) & ~torch.isin(index, index[upper <= 0])
+        return open_rows.nonzero().flatten()
 
-    def _status(self, row: int, status: Status) -> Status:
-        done: Status = "finished" if self._left(row) else status
-        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else done
+    def _status(self, row: int, status: Status, left: bool) -> Status:
+        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else "finished" if left else status
 
-    def _left(self, row: int) -> bool:
-        """Has every method done all it can about the row?"""
-        return row in self.done and self.done[row] >= self.able
+    def _left(self) -> Tensor:
+        """(batch,) bool: has every method done all it can about the row?"""
+        none = torch.zeros(len(self.problem), dtype=torch.bool)
+        return torch.stack([self.done.get(name, none) for name in self.able] or [none]).all(0)
 
     def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
         """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
@@ -139,7 +146,8 @@ class _Work:
         try:
             better = self.brackets[row].tightened(lower=lower, upper=upper)
             better.tightened(upper=self.met.get(row))  # no proof may pass what the network itself gives, whatever its judges say
-            self.brackets[row] = better if note is None else replace(better, note=note)
+            if better is not self.brackets[row] or note is not None:
+                self.put(row, better if note is None else replace(better, note=note))
         except Contradiction as error:
             self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
 
@@ -153,7 +161,7 @@ class _Work:
 
     def _disbelieve(self, row: int, error: HoldfastError) -> None:
         self.faults[row] = error
-        self.brackets[row] = replace(_by_definition(self.problem)[row], note=str(error))
+        self.put(row, replace(_by_definition(self.problem)[row], note=str(error)))
 
 
 Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
@@ -188,23 +196,22 @@ def solve(
     for problem in asked:
         problem.check()
     began = time.monotonic()
-
-    def chosen(problem: Problem) -> Sequence[Method[Any]]:
-        return methods(problem) if callable(methods) else methods
-
-    means = {key: of_value([(m.name, m.settings()) for m in chosen(p)] + [seed, stop.gap, stop.sign]) for p in asked for key in p.keys[:1]}
-    means = {key: means[problem.keys[0]] for problem in asked for key in problem.keys}
+    ways = [methods(problem) if callable(methods) else methods for problem in asked]
+    chosen = {key: way for problem, way in zip(asked, ways, strict=True) for key in problem.keys}
+    told = [of_value([(m.name, m.settings()) for m in way] + [seed, stop.gap, stop.sign]) for way in ways]
+    means = {key: hashed for problem, hashed in zip(asked, told, strict=True) for key in problem.keys}
+    goals = {key: problem.goal for problem in asked for key in problem.keys}
     digests = {key: digest for problem in asked for key, digest in zip(problem.keys, problem.digests(), strict=True)} if store else {}
     answered, begun = _known(store, digests, means) if store else ({}, {})
     faults: list[HoldfastError] = []
-    batches = list(_batches(asked, set(answered), batch))
+    batches = list(_batches(asked, means, set(answered), batch))
     total = len(keys)
     deadline = math.inf if stop.seconds is None else began + stop.seconds
     interrupted = False
     solved = 0
     to_solve = sum(len(b) for b in batches)
     for place, problem in enumerate(batches):
-        now = time.monotonic()
+        now, first = time.monotonic(), problem.keys[0]
         share = (deadline - now) / (len(batches) - place)
 
         def report(records: Sequence[Record], method: str, solved: int = solved) -> None:
@@ -218,23 +225,20 @@ def solve(
                 done = len(answered.keys() | {r.key for r in records if r.status in ("closed", "finished")})
                 progress(Progress(done, total, records, method, passed, left))
 
-        told = report if store or progress else None
-        inner = problem.lowest()
-        work = _Work(
-            inner,
-            problem,
-            _by_definition(inner),
-            digests=tuple(digests[key] for key in problem.keys if store),
-            means=means[problem.keys[0]],
-        )
+        work = _Work(problem, tuple(goals[key] for key in problem.keys), _by_definition(problem), means=means[first])
+        work.digests = tuple(digests[key] for key in problem.keys if store)
         try:
             with clock.within(now + share):
                 if not interrupted:
-                    _begin(work, chosen(problem))
+                    _begin(work, chosen[first])
                 for row, key in enumerate(problem.keys):
                     _resume(work, row, begun.get(key))
                 _hear_others(work, answered)
-                status: Status = "interrupted" if interrupted else _work(work, chosen(problem), stop, now + share, seed, told)
+                status: Status = (
+                    "interrupted"
+                    if interrupted
+                    else _work(work, chosen[first], stop, now + share, seed, report if store or progress else None)
+                )
             before = problem.network.queries
             _ask_again(work)
             work.queries += problem.network.queries - before
@@ -260,11 +264,11 @@ def solve(
     return [answered[key] for key in keys]
 
 
-def _batches(problems: list[Problem], known: set[Key], size: int | None) -> Iterable[Problem]:
-    """Group what can share a batch, leave out what is known, cut to size."""
+def _batches(problems: list[Problem], means: Mapping[Key, str], known: set[Key], size: int | None) -> Iterable[Problem]:
+    """Group what can share a batch as methods are asked, leave out what is known, cut to size."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
-    for problem in problems:
-        groups.setdefault(problem.mergeable(), []).append(problem)
+    for problem in (p.lowest() for p in problems):
+        groups.setdefault((means[problem.keys[0]], *problem.mergeable()), []).append(problem)
     for group in groups.values():
         whole = merge(group)
         open_rows = torch.tensor([i for i, key in enumerate(whole.keys) if key not in known], dtype=torch.int64)
@@ -277,7 +281,7 @@ def _batches(problems: list[Problem], known: set[Key], size: int | None) -> Iter
 def _by_definition(problem: Problem) -> list[Bracket]:
     """What is known before anything is asked."""
     least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(problem.goal, (-math.inf, math.inf))
-    return [Bracket(by_definition(least), by_definition(most)) for _ in problem.keys]
+    return [Bracket(by_definition(least), by_definition(most))] * len(problem)
 
 
 def _known(store: Sink, digests: dict[Key, str], means: dict[Key, str]) -> tuple[dict[Key, Record], dict[Key, Record]]:
@@ -310,12 +314,11 @@ def _hear_others(work: _Work, answered: Mapping[Key, Record]) -> list[HoldfastEr
     problem, before = work.problem, set(work.faults)
     if not problem.keys[0].part or isinstance(problem.region, Words):
         return []
-    by_place: dict[tuple[int, int | None], list[Evidence]] = {}
+    by_place: dict[tuple[int, int | None], list[tuple[str, Evidence]]] = {}
     for key, record in answered.items():
-        if key.part != problem.keys[0].part:
-            ends = (record.bracket.lower.evidence, record.bracket.upper.evidence)
-            by_place.setdefault((key.index, key.frame), []).extend(e for e in ends if e.witness is not None)
-    every = [by_place.get((key.index, key.frame), []) for key in problem.keys]
+        ends = (record.bracket.lower.evidence, record.bracket.upper.evidence)
+        by_place.setdefault((key.index, key.frame), []).extend((key.part, e) for e in ends if e.witness is not None)
+    every = [[e for part, e in by_place.get((key.index, key.frame), ()) if part != key.part] for key in problem.keys]
     for turn in range(max(map(len, every), default=0)):
         points, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
         for row, shown in enumerate(every):
@@ -337,7 +340,7 @@ def _hear_at_last(problem: Problem, answered: Mapping[Key, Record]) -> tuple[lis
     asked = problem.take(torch.tensor(rows, device=problem.region.centre.device))
     known = [answered[key] for key in asked.keys]
     brackets = [r.bracket.turned() if r.goal in TURNED else r.bracket for r in known]
-    work = _Work(asked.lowest(), asked, brackets, twin=problem.network.double(problem.region.centre))
+    work = _Work(asked.lowest(), (asked.goal,) * len(asked), brackets, twin=problem.network.double(problem.region.centre))
     faults = _hear_others(work, answered)
     heard = zip(known, work.records("finished"), strict=True)
     return [replace(old, bracket=new.bracket, status=new.status if new.status != "finished" else old.status) for old, new in heard], faults
@@ -385,22 +388,23 @@ def _begin(work: _Work, methods: Sequence[Method[Any]]) -> None:
     scores = problem.property.score(outputs)
     if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
-    said = outputs.argmax(-1)
-    for row, limit in enumerate(problem.family.limit().tolist() if problem.goal == "radius" else ()):
-        if not bool(scores[row] > 0):
+    limits = problem.family.limit().tolist() if problem.goal == "radius" else []
+    for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
+        if not holds:
             itself = problem.region.tokens if isinstance(problem.region, Words) else centre
             witness = Evidence(
                 "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
             )
-            note = f"the property fails at the input itself (the network says {int(said[row])})"
-            work.brackets[row] = Bracket(by_definition(0.0), Bound(0.0, witness), note=note)
+            note = f"the property fails at the input itself (the network says {int(outputs[row].argmax())})"
+            work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(
                 "proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,), traits=DEFINITION
             )
-            work.brackets[row] = Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES)
+            work.put(row, Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES))
     if problem.goal == "worst":
-        aside = {"score": scores.double()} if work.asked.goal == "worst" else {}
+        plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
+        aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
         _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
     work.queries = problem.network.queries - before
 
@@ -418,7 +422,7 @@ def _work(
     Methods whose steps are long begin when the others have done what they can.
     """
     problem = work.problem
-    rows = torch.tensor(work.unsettled(stop), dtype=torch.int64)
+    rows = work.unsettled(stop)
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
@@ -429,7 +433,7 @@ def _work(
         while live:
             ongoing = []
             for method, state in live:
-                if not work.unsettled(stop):
+                if not len(work.unsettled(stop)):
                     return "finished"
                 if _spent(work, stop, deadline):
                     return "stopped"
@@ -447,8 +451,7 @@ def _work(
 def _stepped(work: _Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
     """One step of one method on the rows of the problem that were open, and what it found heard."""
     before = part.network.queries
-    ends = [(b.lower.value, b.upper.value) for b in (work.brackets[int(i)] for i in rows)]
-    lower, upper = torch.tensor(ends, dtype=torch.float64, device=part.region.centre.device).unbind(1)
+    lower, upper = work.ends[:, rows].to(part.region.centre.device)
     state, claims = method.step(part, method.told(part, state, lower, upper))
     _hear(work, claims, method, seed, rows)
     work.queries += part.network.queries - before
@@ -473,16 +476,16 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
     for name, values in claims.aside.items():
         work.keep(name, index, values)
     if claims.done is not None and method is not None:
-        for i in index[claims.done.to(index.device)].tolist():
-            work.done.setdefault(i, set()).add(method.name)
+        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[index[claims.done.to(index.device)]] = True
     if claims.proved is not None:
-        limit = work.problem.family.limit().tolist() if work.problem.goal == "radius" else [math.inf] * len(work.problem)
+        limit = work.problem.family.limit() if work.problem.goal == "radius" else torch.full((len(work.problem),), math.inf)
+        proved, limit = claims.proved.to(index.device, torch.float64), limit.to(index.device, torch.float64)[index]
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
-        for i, value in zip(index.tolist(), claims.proved.tolist(), strict=True):
-            if value >= limit[i]:  # the region grows no more, so what holds here holds at every radius
-                work.tighten(i, lower=Bound(math.inf, unbroken), note=UNBROKEN)
-            elif not math.isnan(value):
-                work.tighten(i, lower=Bound(value, base))
+        for place in ((proved > work.ends[0, index]) | (proved >= limit)).nonzero().flatten().tolist():
+            if bool(proved[place] >= limit[place]):  # the region grows no more, so what holds here holds at every radius
+                work.tighten(int(index[place]), lower=Bound(math.inf, unbroken), note=UNBROKEN)
+            else:
+                work.tighten(int(index[place]), lower=Bound(float(proved[place]), base))
     if claims.estimate is not None:
         guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))
         for i, value in zip(index.tolist(), claims.estimate.tolist(), strict=True):
@@ -493,16 +496,21 @@ def _hear(work: _Work, claims: Claims, method: Method[Any] | None, seed: int | N
         part = work.problem.take(index[which].to(work.problem.region.centre.device))
         points, said = firm(part, claims.witness[which.to(claims.witness.device)], work.twin)
         # People look at words, not at their vectors.
-        seen = part.region.decode(points) if isinstance(part.region, Words) else points
+        seen = (part.region.decode(points) if isinstance(part.region, Words) else points).detach().cpu()
         best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
-        for place, i in enumerate(index[which].tolist()):
-            at, granted = seen[place].detach().cpu().clone(), part.region.granted(place)
-            shown = replace(base, kind="witnessed", dtype=str(best.dtype), assumptions=granted, checks=(), witness=at)
-            if float(said.own[place]) < float(said.value[place]) and (i not in work.met or float(said.own[place]) < work.met[i].value):
-                work.met[i] = replace(said.bound(place, shown, part), value=float(said.own[place]))
+        shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
+        said = Replayed(*(values.cpu() for values in said))
+        lower, own = said.value < work.ends[1, index[which]], said.own < said.value
+        every = zip(index[which].tolist(), lower.tolist(), own.tolist(), said.own.tolist(), strict=True)
+        for place, (i, better, doubted, met) in enumerate(every):
+            if not (better or doubted):
+                continue
+            bound = said.bound(place, replace(shown, assumptions=part.region.granted(place), witness=seen[place].clone()), part)
+            if doubted and (i not in work.met or met < work.met[i].value):
+                work.met[i] = replace(bound, value=met)
                 work.tighten(i)
-            if float(said.value[place]) < work.brackets[i].upper.value:
-                work.tighten(i, upper=said.bound(place, shown, part))
+            if better:
+                work.tighten(i, upper=bound)
 
 
 class Replayed(NamedTuple):
@@ -558,7 +566,7 @@ def _replayed(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
     outputs = [problem.answers(x).double()]
     precise = twin is not None and twin is not problem.network
     if twin is not None and precise:
-        outputs.append(twin(x))
+        outputs.append(problem.answers(x, twin))
     own = len(outputs)
     outputs += [judge(x).double().to(x.device) for judge in problem.judges]
     scores = torch.stack([required.score(z).double() for z in outputs])

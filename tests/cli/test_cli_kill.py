@@ -27,24 +27,26 @@ COMMANDS = {
         "--batch", "2", "--pictures", "0",
     ),
 }  # fmt: skip
-# Everything heavy is imported once; each run is a fork that dies without a word.
+# The undisturbed run loads everything heavy, torch's tracer too; each of the others is a fork that dies without a word.
 HARNESS = """
 import contextlib, json, os, random, signal, sqlite3, sys, time
-import holdfast.cli, holdfast.cli.run, holdfast.store, holdfast.certify, holdfast.hamming, holdfast.coverage, holdfast.monitor
-import holdfast.cli.reading.model, holdfast.report.table
+import holdfast.cli
 
 begin, seed = json.loads(sys.argv[1]), int(sys.argv[2])
+
+def ended(arguments):
+    with open("said.txt", "w") as told, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            holdfast.cli.main(arguments)
+        except SystemExit as ending:
+            return int(ending.code or 0)
+    return 9
 
 def run(arguments, enough=None):
     # False: it was killed, at some moment after so many records were finished
     child = os.fork()
     if child == 0:
-        sys.stdout = sys.stderr = open("said.txt", "w")
-        try:
-            holdfast.cli.main(arguments)
-        except SystemExit as ending:
-            os._exit(int(ending.code or 0))
-        os._exit(9)
+        os._exit(ended(arguments))
     while enough is None or finished() < enough:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -64,7 +66,7 @@ def finished(folder="run"):
         return -1
 
 chance = random.Random(seed)
-run([*begin, "--out", "whole"])
+assert ended([*begin, "--out", "whole"]) == 0, open("said.txt").read()
 kills, total = 0, finished("whole")
 for left in (3, 2, 1, 0):
     now = max(0, finished())

@@ -9,6 +9,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -136,6 +137,12 @@ KNOWN = [
 every_truth = pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN])
 
 
+@cache
+def once(build: Callable[[], Known]) -> Known:
+    """Shared by all methods, so that the network is traced for the first of them only."""
+    return build()
+
+
 def kinds(base: type[Any]) -> Iterator[type[Any]]:
     for kind in base.__subclasses__():
         yield kind
@@ -196,7 +203,7 @@ def stated_distance(known: Known, row: int, witness: Tensor) -> float:
 @every_method
 @every_truth
 def test_bracket_holds_the_truth_and_witnesses_are_real(method: Method[Any], build: Callable[[], Known]) -> None:
-    known = build()
+    known = once(build)
     for row, (bracket, answer) in enumerate(zip(brackets(known.problem, method), known.answers, strict=True)):
         assert bracket.lower.value <= answer * (1 + 1e-12)
         assert answer * (1 - 1e-9) <= bracket.upper.value

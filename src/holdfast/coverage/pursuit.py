@@ -149,16 +149,17 @@ class Pursuit(Method[Hunt]):
 
     def _settle(self, problem: Uncovered, state: Hunt) -> None:
         """Of the inputs that the block found those that cover something new, the most first."""
-        while state.hits and (self.tests is None or state.tests < self.tests):
-            fresh = [int((hit.covers & ~state.done).sum()) for hit in state.hits]
-            best = state.hits[fresh.index(max(fresh))]
-            mine = best.covers & ~state.done
-            if not bool(mine.any()):
-                break
-            self._offer(problem, state, mine & (best.changed < state.fewest), best.x, best.changed)
+        covers = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)])[1:]
+        fresh = (covers.any(0) & ~state.done).nonzero().flatten()
+        covers = covers[:, fresh]
+        while bool(covers.any()) and (self.tests is None or state.tests < self.tests):
+            place = int(covers.sum(1).argmax())
+            best, mine = state.hits[place], fresh[covers[place]]
+            self._offer(problem, state, mine[best.changed < state.fewest[mine]], best.x, best.changed)
             state.made[mine.cpu()] = torch.tensor([float(best.seed), float(problem.keys[best.item].index)], dtype=torch.float64)
-            state.done = state.done | mine
+            state.done[mine] = True
             state.tests += 1
+            covers = covers & ~covers[place]
         state.done[state.block] = True
         self._turned(problem, state)
 
@@ -166,7 +167,7 @@ class Pursuit(Method[Hunt]):
         """Inputs for some rows, to be told of at the end of the step."""
         if state.lucky is None or state.fresh is None:
             state.lucky, state.fresh = problem.region.centre.clone(), torch.zeros_like(state.done)
-        state.lucky[rows], state.fresh = x, state.fresh | rows
+        state.lucky[rows], state.fresh[rows] = x, True
         state.fewest[rows] = float(changed) if isinstance(changed, int) else changed.double()
 
     def _watch(self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor) -> None:

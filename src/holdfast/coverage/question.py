@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from holdfast.coverage.neurons import Neurons
+from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Property
 from holdfast.region import Sparse
@@ -95,6 +96,13 @@ class Uncovered(Problem):
     def outside(self) -> Outside:
         assert isinstance(self.property, Outside)
         return self.property
+
+    def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
+        """One input serves many items: it is asked about once."""
+        _, place = x.flatten(1).view(torch.int16).unique(dim=0, return_inverse=True)
+        order = torch.arange(len(x), device=x.device)
+        each = torch.zeros_like(order).scatter_reduce(0, place, order, "amax")[: int(place.max()) + 1]
+        return super().answers(x[each], twin)[place]
 
     def covered(self, values: Tensor, margins: float) -> Tensor:
         """(m, neurons) -> (m, batch) bool: which items the values cover, by so many margins more than is asked."""

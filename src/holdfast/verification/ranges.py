@@ -71,7 +71,7 @@ def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) 
     why = next((WHY[r.status] for r in records if r.status in WHY), "; ".join(reasons(records)))
     found = Range(
         smallest.key.index, smallest.key.frame or 0, minimum, maximum, low_at, high_at, tolerance,
-        smallest.seconds + largest.seconds, smallest.queries + largest.queries, sum(parts([r]) for r in records), why, (below, above),
+        smallest.seconds + largest.seconds, smallest.queries + largest.queries, parts(records), why, (below, above),
     )  # fmt: skip
     return replace(found, note="") if found.closed else found
 

@@ -86,4 +86,4 @@ def reach_problems(
 def reach_methods(
     problems: Sequence[Problem], tolerance: float, methods: Sequence[Method[Any] | Branching[Any]] | None = None
 ) -> list[Method[Any]]:
-    return ways(methods, Scatter.closely(len(problems[0])), tolerance)
+    return ways(methods, Scatter.closely(sum(map(len, problems))), tolerance)
