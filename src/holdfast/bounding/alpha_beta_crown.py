@@ -5,8 +5,9 @@ multiplier >= 0
 
     row . node >= row . node - sum of multiplier s v   at every point of the part,
 
-and the right side has linear bounds like any sum of nodes (Wang et al. 2021, beta-CROWN). Every bound met in training is computed in
-float64 with its roundings paid for, so the best one is the proof.
+and the right side has linear bounds like any sum of nodes (Wang et al. 2021, beta-CROWN). Any slopes and multipliers are sound, so they
+are trained in float32 (`_Draft`), and the best of them are put once into a bound in float64 with its roundings paid for: that is the proof.
+Where float32 cannot tell whether it is above zero, training goes on in float64.
 
 Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
 """
@@ -21,9 +22,14 @@ from holdfast import clock
 from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
-from holdfast.bounding.graph.graph import Graph, Node, Relaxed
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.relax.base import Planes, intercept
+from holdfast.bounding.traversal import Backward
 from holdfast.region import Region
 from holdfast.rounding import gamma
+
+
+UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
 
 
 def bent(graph: Graph) -> list[Relaxed]:
@@ -59,6 +65,10 @@ class Found:
     multiplier: Tensor  # (n, arguments)
     entering: Tensor  # (n, arguments): the weight of each upper plane in the bound
 
+    def put(self, which: Tensor, other: "Found") -> "Found":
+        """With others in place of some."""
+        return Found(**{f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name)) for f in fields(self)})
+
     def or_better(self, other: "Found") -> "Found":
         """Of each question the one that proves more."""
         wins = other.least > self.least
@@ -85,13 +95,47 @@ class Rows:
     def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Found:
         """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met until the
         clock ends it."""
-        undecided = self.undecided
         own = together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
-        slope = torch.where(undecided & ~slope.isnan(), slope, own)
-        weight = torch.zeros_like(self.offset).requires_grad_()  # of the rows, before the softmax
-        best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight], torch.ones_like(slope))
+        slope = torch.where(self.undecided & ~slope.isnan(), slope, own)
+        weight = torch.zeros_like(self.offset)  # of the rows, before the softmax
+        if steps:
+            slope, multiplier, weight = self._drafted(slope, multiplier, weight, steps, pace)
+        ones = torch.ones_like(slope)
+        best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight.requires_grad_()], ones)
+        near = (best.least <= 0) & (best.least > -UNSURE * self._size(best))
+        if steps and bool(near.any()):
+            which = near.nonzero().flatten()
+            free = [value.detach()[which] for value in (slope, multiplier, weight)]
+            best = best.or_better(best.put(which, self.take(which)._continued(free, steps, pace)))
+        return best
+
+    def _drafted(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
+        """Training in float32: the slopes, multipliers and weights that seem best, in float64."""
+        draft, undecided, own = _Draft.of(self), self.undecided, slope.float()
+        free = [value.detach().float().requires_grad_() for value in (slope, multiplier, weight)]
+        best, _, entering = draft.bound(free, torch.ones_like(own))
+        unit = self._unit(entering)
+        kept = [value.detach().clone() for value in free]
+        ascent = Ascent([free[0], free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
+        for step in range(steps):
+            if clock.passed() or bool((best > UNSURE).all()):
+                break
+            now, gradients, _ = draft.bound(ascent.values, unit)
+            better = (now > best)[:, None]
+            values = (ascent.values[0], ascent.values[1] * unit, ascent.values[2])
+            kept = [torch.where(better, value.detach(), before) for value, before in zip(values, kept, strict=True)]
+            best = torch.maximum(best, now)
+            ascent.step(gradients, pace * (1 - step / steps))
+            ascent.values[0].copy_(torch.where(undecided, ascent.values[0].clamp(0, 1), own))
+            ascent.values[1].clamp_min_(0)
+        return [value.double() for value in kept]
+
+    def _continued(self, free: list[Tensor], steps: int, pace: float) -> Found:
+        """More training, every bound of which is proved."""
+        undecided, own = self.undecided, free[0]
+        best, _ = self._bound([value.requires_grad_() for value in free], torch.ones_like(own))
         unit = self._unit(best.entering)
-        ascent = Ascent([slope, multiplier.detach() / unit, weight], betas=(0.9, 0.99))
+        ascent = Ascent([own, free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
         for step in range(steps):
             if bool((best.least > 0).all()) or clock.passed():
                 break
@@ -101,6 +145,13 @@ class Rows:
             ascent.values[0].copy_(torch.where(undecided, ascent.values[0].clamp(0, 1), own))
             ascent.values[1].clamp_min_(0)
         return best
+
+    def _size(self, found: Found) -> Tensor:
+        """-> (n,): of what is added up in the bounds, by which float32 rounds them."""
+        low, high = self.known.region.enclosing_box()
+        reach = torch.maximum(low.abs(), high.abs()).flatten(1)[:, None]
+        terms = (found.planes.flatten(2).abs() * reach).sum(-1) + self.offset.abs()
+        return 1 + torch.nan_to_num(terms, torch.inf, torch.inf).amax(1)
 
     def take(self, which: Tensor) -> "Rows":
         return replace(self, known=taken(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
@@ -161,6 +212,107 @@ class Rows:
         """-> (n, arguments): the usual weight of a plane in each layer, by which the steps of multipliers are measured."""
         usual = {node: v.flatten(1).mean(1, keepdim=True).clamp_min(1e-9) for node, v in apart(self.graph, entering).items()}
         return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """The same bounds in float32, without the price of rounding: for training, which proves nothing."""
+
+    asked: Rows
+    before: list[Relaxed]  # the functions whose planes are met
+    planes: Mapping[Relaxed, Planes]
+    ends: Mapping[Node, tuple[Tensor, Tensor]]  # of the arguments whose slopes are free
+    begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
+    constant: Tensor  # (n, rows)
+
+    @staticmethod
+    def of(asked: Rows) -> "_Draft":
+        known = asked.known
+        before = [node for node in asked.graph.nodes[: asked.node.place] if isinstance(node, Relaxed)]
+        ends = {node.inputs[0]: (known.lower[node.inputs[0]].float(), known.upper[node.inputs[0]].float()) for node in bent(asked.graph)}
+        planes = {node: _single(known.planes[node]) for node in before}
+        walk = _Plain(asked.graph, planes, asked.offset.float())
+        walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
+        walk.to_functions(asked.node.place)
+        return _Draft(asked, before, planes, ends, walk.pending, walk.constant)
+
+    def bound(self, free: list[Tensor], unit: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """-> least (n,), its gradients, and (n, arguments) the weight with which each upper plane enters."""
+        graph, (slope, multiplier, weight) = self.asked.graph, free
+        lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before if node.inputs[0] in self.ends}
+        with torch.enable_grad():
+            least = self._least(slope, multiplier * unit, weight, lift)
+            variables = [*free, *lift.values()]
+            found = torch.autograd.grad(least.sum(), variables, allow_unused=True)
+        gradients = [torch.zeros_like(v) if g is None else torch.nan_to_num(g) for v, g in zip(variables, found, strict=True)]
+        entering = {node: torch.zeros_like(self.ends[node][0]) for node in arguments(graph)}
+        entering |= {node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)}
+        return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf), gradients[: len(free)], together(graph, entering)
+
+    def _least(self, slope: Tensor, multiplier: Tensor, weight: Tensor, lift: Mapping[Relaxed, Tensor]) -> Tensor:
+        asked, slopes, planes = self.asked, apart(self.asked.graph, slope), dict(self.planes)
+        for node, zero in lift.items():
+            (source,), before = node.inputs, planes[node]
+            low, high = self.ends[source]
+            offset = intercept(node.relaxation, (low,), (high,), (slopes[source],))[0]
+            planes[node] = Planes((slopes[source],), offset, before.upper, before.upper_offset + zero)
+        walk = _Plain(asked.graph, planes, self.constant)
+        walk.pending.update(self.begun)
+        if bool(asked.sign.any()):
+            for node, part in apart(asked.graph, -multiplier * asked.sign).items():
+                if node.place < asked.node.place:
+                    walk.arrive(node, part[:, None].expand(*self.constant.shape, *node.shape))
+        walk.walk(asked.graph.output.place)
+        slope, region = walk.reached(asked.known.region), asked.known.region
+        alone = (region.minimise_linear(slope.double()).float() + walk.constant).amax(1)
+        if self.constant.shape[1] == 1:
+            return alone
+        share = weight.softmax(1)
+        total = torch.einsum("nr,nr...->n...", share, slope)[:, None]
+        return torch.maximum(alone, region.minimise_linear(total.double())[:, 0].float() + (share * walk.constant).sum(1))
+
+
+class _Plain(Backward[Tensor]):
+    """Coefficients on their way back, and the constant so far."""
+
+    def __init__(self, graph: Graph, planes: Mapping[Relaxed, Planes], constant: Tensor) -> None:
+        super().__init__(graph)
+        self.planes, self.constant = planes, constant
+
+    def to_functions(self, place: int) -> None:
+        """Back to the first functions that are met."""
+        for node in reversed(self.graph.nodes[1 : place + 1]):
+            if node in self.pending:
+                if not isinstance(node, Affine):
+                    return
+                self.through_map(node, self.pending.pop(node))
+
+    def arrive(self, node: Node, part: Tensor) -> None:
+        self.pending[node] = self.pending[node] + part if node in self.pending else part
+
+    def reached(self, region: Region) -> Tensor:
+        found = self.pending.get(self.graph.entry)
+        shape = (*self.constant.shape, *region.shape)
+        return self.constant.new_zeros(shape) if found is None else found.reshape(shape)
+
+    def through_function(self, node: Relaxed, carried: Tensor) -> None:
+        p, up, down = self.planes[node], carried.clamp_min(0), carried.clamp_max(0)
+        low, high = (offset.flatten(1).unsqueeze(-1) for offset in (p.lower_offset, p.upper_offset))
+        self.constant = self.constant + (up.flatten(2) @ low + down.flatten(2) @ high).squeeze(-1)
+        for source, below, above in zip(node.inputs, p.lower, p.upper, strict=True):
+            self.arrive(source, up * below[:, None] + down * above[:, None])
+
+    def through_map(self, node: Affine, carried: Tensor) -> None:
+        flat = carried.flatten(2)
+        if node.shift is not None:
+            self.constant = self.constant + flat @ node.shift.to(flat)
+        for source, part in zip(node.inputs, node.back(flat), strict=True):
+            self.arrive(source, part.reshape(*part.shape[:2], *source.shape))
+
+
+def _single(planes: Planes) -> Planes:
+    lower, upper = (tuple(slope.float() for slope in side) for side in (planes.lower, planes.upper))
+    return Planes(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
 
 
 def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: int) -> dict[Node, tuple[Tensor, Tensor]]:

@@ -187,7 +187,7 @@ def _price_of_length(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
 
 
 def _price_of_square(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
-    """The same of squares: features go in proportion to their slopes, those that reach their end stay there and leave more to the others."""
+    """The same of squares: features go in proportion to their slopes, and those that reach their end leave more to the others."""
     price = torch.zeros_like(span)
     stopped = torch.zeros_like(steep, dtype=torch.bool) | (room <= 2 * TINY)
     for _ in range(ROUNDS):
