@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.bounding.branching.choice import FEW_INPUTS, cut_for
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.graph.prepare import prepared
@@ -20,7 +21,6 @@ from holdfast.problem import Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse
 from holdfast.result import Goal, Key
-from holdfast.verification.branch_and_bound import FEW_INPUTS, cut_for
 
 PLANES = "planes in closed form (CROWN)"
 

@@ -28,7 +28,6 @@ from holdfast.bounding.traversal import Backward
 from holdfast.region import Region
 from holdfast.rounding import gamma
 
-
 UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
 
 
@@ -219,7 +218,7 @@ class _Draft:
     """The same bounds in float32, without the price of rounding: for training, which proves nothing."""
 
     asked: Rows
-    before: list[Relaxed]  # the functions whose planes are met
+    before: list[Relaxed]  # the functions with free slopes that are met
     planes: Mapping[Relaxed, Planes]
     ends: Mapping[Node, tuple[Tensor, Tensor]]  # of the arguments whose slopes are free
     begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
@@ -228,9 +227,9 @@ class _Draft:
     @staticmethod
     def of(asked: Rows) -> "_Draft":
         known = asked.known
-        before = [node for node in asked.graph.nodes[: asked.node.place] if isinstance(node, Relaxed)]
+        before = [node for node in bent(asked.graph) if node.place < asked.node.place]
         ends = {node.inputs[0]: (known.lower[node.inputs[0]].float(), known.upper[node.inputs[0]].float()) for node in bent(asked.graph)}
-        planes = {node: _single(known.planes[node]) for node in before}
+        planes = {node: _single(p) for node, p in known.planes.items() if isinstance(node, Relaxed)}
         walk = _Plain(asked.graph, planes, asked.offset.float())
         walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
         walk.to_functions(asked.node.place)
@@ -239,7 +238,7 @@ class _Draft:
     def bound(self, free: list[Tensor], unit: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """-> least (n,), its gradients, and (n, arguments) the weight with which each upper plane enters."""
         graph, (slope, multiplier, weight) = self.asked.graph, free
-        lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before if node.inputs[0] in self.ends}
+        lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before}
         with torch.enable_grad():
             least = self._least(slope, multiplier * unit, weight, lift)
             variables = [*free, *lift.values()]
@@ -259,9 +258,9 @@ class _Draft:
         walk = _Plain(asked.graph, planes, self.constant)
         walk.pending.update(self.begun)
         if bool(asked.sign.any()):
-            for node, part in apart(asked.graph, -multiplier * asked.sign).items():
-                if node.place < asked.node.place:
-                    walk.arrive(node, part[:, None].expand(*self.constant.shape, *node.shape))
+            for source, part in apart(asked.graph, -multiplier * asked.sign).items():
+                if source.place < asked.node.place:
+                    walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
         walk.walk(asked.graph.output.place)
         slope, region = walk.reached(asked.known.region), asked.known.region
         alone = (region.minimise_linear(slope.double()).float() + walk.constant).amax(1)
@@ -315,9 +314,17 @@ def _single(planes: Planes) -> Planes:
     return Planes(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
 
 
-def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: int) -> dict[Node, tuple[Tensor, Tensor]]:
-    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won; those that
-    were found until the clock ends it."""
+def tightened(
+    graph: Graph,
+    region: Region,
+    steps: int,
+    pace: float,
+    at_once: int,
+    *,
+    worth: Mapping[Node, Tensor] | None = None,
+) -> dict[Node, tuple[Tensor, Tensor]]:
+    """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
+    layers before it won; those that were found until the clock ends it."""
     held: dict[Node, tuple[Tensor, Tensor]] = {}
     for node in arguments(graph):
         if clock.passed():
@@ -326,7 +333,8 @@ def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: in
             continue  # nothing to choose before the first of them
         known, _ = propagate(graph, region, within=held)
         lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
-        undecided = ((lower < 0) & (upper > 0)).nonzero()
+        undecided = (lower < 0) & (upper > 0)
+        undecided = (undecided if worth is None else undecided & worth[node].flatten(1)).nonzero()
         for chosen in undecided.split(at_once) if len(undecided) else ():
             if clock.passed():
                 break

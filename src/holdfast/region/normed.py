@@ -27,6 +27,10 @@ class NormFamily(Family):
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
 
+    @property
+    def boxed(self) -> bool:
+        return math.isinf(self.p)
+
     @abstractmethod
     def grouped(self, x: Tensor) -> Tensor:
         """(..., *shape) -> (..., groups, n)."""
