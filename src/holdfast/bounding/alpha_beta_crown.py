@@ -23,7 +23,7 @@ from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
-from holdfast.bounding.relax.base import Planes, intercept
+from holdfast.bounding.relax.base import Planes
 from holdfast.bounding.traversal import Backward
 from holdfast.region import Region
 from holdfast.rounding import gamma
@@ -109,25 +109,31 @@ class Rows:
         return best
 
     def _drafted(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
-        """Training in float32: the slopes, multipliers and weights that seem best, in float64."""
-        draft, undecided, own = _Draft.of(self), self.undecided, slope.float()
-        free = [value.detach().float().requires_grad_() for value in (slope, multiplier, weight)]
-        best, _, entering = draft.bound(free, torch.ones_like(own))
-        unit = self._unit(entering)
-        kept = [value.detach().clone() for value in free]
-        ascent = Ascent([free[0], free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
+        """Training in float32: the slopes, multipliers and weights that seem best, in float64, of what the bounds depend on."""
+        draft = _Draft.of(self)
+        first, signs = draft.free(slope), draft.free(multiplier) if bool(self.sign.any()) else {}
+        best, entering = draft.weights(first, signs, weight)
+        unit = {node: entering[node].flatten(1).mean(1).clamp_min(1e-9).reshape(-1, *(1 for _ in node.shape)) for node in signs}
+        nodes, undecided = list(first), draft.free(self.undecided)
+        start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
+        ascent, kept = Ascent(start, betas=(0.9, 0.99)), start
         for step in range(steps):
             if clock.passed() or bool((best > UNSURE).all()):
                 break
-            now, gradients, _ = draft.bound(ascent.values, unit)
-            better = (now > best)[:, None]
-            values = (ascent.values[0], ascent.values[1] * unit, ascent.values[2])
-            kept = [torch.where(better, value.detach(), before) for value, before in zip(values, kept, strict=True)]
+            values = ascent.values
+            slopes = dict(zip(nodes, values, strict=False))
+            now, gradients = draft.climb(slopes, dict(zip(signs, values[len(nodes) : -1], strict=True)), unit, values[-1])
+            better = now > best
+            kept = [torch.where(better.reshape(-1, *(1 for _ in v.shape[1:])), v.detach(), k) for v, k in zip(values, kept, strict=True)]
             best = torch.maximum(best, now)
             ascent.step(gradients, pace * (1 - step / steps))
-            ascent.values[0].copy_(torch.where(undecided, ascent.values[0].clamp(0, 1), own))
-            ascent.values[1].clamp_min_(0)
-        return [value.double() for value in kept]
+            for node, value in slopes.items():
+                value.copy_(torch.where(undecided[node], value.clamp(0, 1), first[node]))
+            for value in values[len(nodes) : -1]:
+                value.clamp_min_(0)
+        found = apart(self.graph, slope) | {node: value.double() for node, value in zip(nodes, kept, strict=False)}
+        held = apart(self.graph, multiplier) | {n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)}
+        return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
 
     def _continued(self, free: list[Tensor], steps: int, pace: float) -> Found:
         """More training, every bound of which is proved."""
@@ -220,55 +226,72 @@ class _Draft:
     asked: Rows
     before: list[Relaxed]  # the functions with free slopes that are met
     planes: Mapping[Relaxed, Planes]
-    ends: Mapping[Node, tuple[Tensor, Tensor]]  # of the arguments whose slopes are free
     begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
     constant: Tensor  # (n, rows)
 
     @staticmethod
     def of(asked: Rows) -> "_Draft":
-        known = asked.known
         before = [node for node in bent(asked.graph) if node.place < asked.node.place]
-        ends = {node.inputs[0]: (known.lower[node.inputs[0]].float(), known.upper[node.inputs[0]].float()) for node in bent(asked.graph)}
-        planes = {node: _single(p) for node, p in known.planes.items() if isinstance(node, Relaxed)}
+        planes = {node: _single(p) for node, p in asked.known.planes.items() if isinstance(node, Relaxed)}
         walk = _Plain(asked.graph, planes, asked.offset.float())
         walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
         walk.to_functions(asked.node.place)
-        return _Draft(asked, before, planes, ends, walk.pending, walk.constant)
+        return _Draft(asked, before, planes, walk.pending, walk.constant)
 
-    def bound(self, free: list[Tensor], unit: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """-> least (n,), its gradients, and (n, arguments) the weight with which each upper plane enters."""
-        graph, (slope, multiplier, weight) = self.asked.graph, free
+    def free(self, values: Tensor) -> dict[Node, Tensor]:
+        """(n, arguments) -> for each argument that is met (n, *shape), numbers in float32."""
+        met = {node.inputs[0] for node in self.before}
+        found = {node: value for node, value in apart(self.asked.graph, values).items() if node in met}
+        return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
+
+    def weights(self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor) -> tuple[Tensor, dict[Node, Tensor]]:
+        """-> the bounds (n,), and the weight with which the upper plane of each function enters them."""
+        # The upper planes are lifted by zero: its gradient is that weight.
         lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before}
         with torch.enable_grad():
-            least = self._least(slope, multiplier * unit, weight, lift)
-            variables = [*free, *lift.values()]
-            found = torch.autograd.grad(least.sum(), variables, allow_unused=True)
-        gradients = [torch.zeros_like(v) if g is None else torch.nan_to_num(g) for v, g in zip(variables, found, strict=True)]
-        entering = {node: torch.zeros_like(self.ends[node][0]) for node in arguments(graph)}
-        entering |= {node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)}
-        return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf), gradients[: len(free)], together(graph, entering)
+            least = self._least(slope, multiplier, weight.float(), lift)
+            found = torch.autograd.grad(least.sum(), list(lift.values()), allow_unused=True) if lift else ()
+        entering = {
+            n.inputs[0]: torch.zeros_like(v) if g is None else -torch.nan_to_num(g) for (n, v), g in zip(lift.items(), found, strict=True)
+        }
+        return _known(least), entering
 
-    def _least(self, slope: Tensor, multiplier: Tensor, weight: Tensor, lift: Mapping[Relaxed, Tensor]) -> Tensor:
-        asked, slopes, planes = self.asked, apart(self.asked.graph, slope), dict(self.planes)
-        for node, zero in lift.items():
-            (source,), before = node.inputs, planes[node]
-            low, high = self.ends[source]
-            offset = intercept(node.relaxation, (low,), (high,), (slopes[source],))[0]
-            planes[node] = Planes((slopes[source],), offset, before.upper, before.upper_offset + zero)
+    def climb(
+        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], unit: Mapping[Node, Tensor], weight: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """-> the bounds (n,), and their gradients along the slopes, the multipliers in their units and the weights."""
+        with torch.enable_grad():
+            least = self._least(slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {})
+            variables = [*slope.values(), *multiplier.values(), weight]
+            found = torch.autograd.grad(least.sum(), variables, allow_unused=True) if least.requires_grad else (None,) * len(variables)
+        return _known(least), [torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
+
+    def _least(
+        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor, lift: Mapping[Relaxed, Tensor]
+    ) -> Tensor:
+        asked, planes = self.asked, dict(self.planes)
+        for node in self.before:  # between its two sides a slope touches the bend, so that the offset is what it was
+            p = planes[node]
+            planes[node] = Planes(
+                (slope[node.inputs[0]],), p.lower_offset, p.upper, p.upper_offset + lift[node] if lift else p.upper_offset
+            )
         walk = _Plain(asked.graph, planes, self.constant)
         walk.pending.update(self.begun)
-        if bool(asked.sign.any()):
-            for source, part in apart(asked.graph, -multiplier * asked.sign).items():
-                if source.place < asked.node.place:
-                    walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
-        walk.walk(asked.graph.output.place)
-        slope, region = walk.reached(asked.known.region), asked.known.region
-        alone = (region.minimise_linear(slope.double()).float() + walk.constant).amax(1)
+        for source, value in multiplier.items():
+            part = -value * apart(asked.graph, asked.sign)[source]
+            walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
+        walk.walk(asked.node.place)
+        rows, region = walk.reached(asked.known.region), asked.known.region
+        alone = (region.minimise_linear(rows.double()).float() + walk.constant).amax(1)
         if self.constant.shape[1] == 1:
             return alone
         share = weight.softmax(1)
-        total = torch.einsum("nr,nr...->n...", share, slope)[:, None]
+        total = torch.einsum("nr,nr...->n...", share, rows)[:, None]
         return torch.maximum(alone, region.minimise_linear(total.double())[:, 0].float() + (share * walk.constant).sum(1))
+
+
+def _known(least: Tensor) -> Tensor:
+    return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
 
 
 class _Plain(Backward[Tensor]):

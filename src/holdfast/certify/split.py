@@ -31,9 +31,10 @@ from holdfast.result import Traits
 from holdfast.rounding import gamma
 
 AT_ONCE = 256  # boxes that are looked at together
-ENDS = 512  # arguments whose ends are trained before signs are decided
-LARGER, SMALLER = 1.5, 0.5  # what an attempt that succeeds, or fails, makes of the next step
-FIRST = {"radius": 0.08, "worst": 0.5}  # the first step: a share of what is proved; a share of the way to what was met
+FEW = 256  # arguments up to which their ends are found anew for every part
+ENDS = 256  # arguments whose ends are trained before signs are decided
+LARGER, SMALLER = 2.0, 0.5  # what an attempt that succeeds, or fails, makes of the next step
+FIRST = {"radius": 0.04, "worst": 0.5}  # the first step: a share of what is proved; a share of the way to what was met
 MOST = 0.5
 
 
@@ -55,13 +56,15 @@ class Splitting:
     push: Tensor = field(kw_only=True)  # how much further than what is proved
     looked: Tensor = field(kw_only=True)  # parts that were bounded, in this attempt
     upper: Tensor = field(kw_only=True)  # what was met by anyone
+    gap: Tensor = field(kw_only=True)  # between the two, before the first attempt
 
 
 @dataclass(frozen=True)
 class Split(Method[Splitting]):
     """First what Tighten does, then more by cutting the region into parts, each where that promises most.
 
-    An attempt that would take more than `boxes` parts is given up, and a smaller step is tried, until it is less than `finest`.
+    An attempt that would take more than `boxes` parts is given up, and a smaller step is tried, until it is less than
+    `finest`, or what is left between the ends is.
     """
 
     finds: ClassVar[str] = "still larger proved lower ends"
@@ -83,7 +86,7 @@ class Split(Method[Splitting]):
         training = self._tighten.start(problem, seed)
         none = torch.zeros_like(training.low)
         push, upper = torch.full_like(none, FIRST[problem.goal]), torch.full_like(none, torch.inf)
-        return Splitting(training, training.low, aim=none, push=push, looked=none, upper=upper)
+        return Splitting(training, training.low, aim=none, push=push, looked=none, upper=upper, gap=none)
 
     def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
         """An attempt at what is proved already, or cannot be, gives way to another."""
@@ -103,6 +106,7 @@ class Split(Method[Splitting]):
             cut = _cut(problem, training.best)
             if isinstance(cut, str):
                 return None, replace(claims, obstacle=cut)
+            state = replace(state, gap=state.upper - state.low)
             state = self._attempting(problem, state, torch.ones_like(state.low, dtype=torch.bool))
             return state if state.frontier else None, claims
         cut, question = _cut(problem, state.training.best), self._question(problem, state.aim)
@@ -152,12 +156,12 @@ class Split(Method[Splitting]):
         """-> what to try next, and where that is worth it."""
         low, upper, worth = state.low, state.upper, state.push >= self.finest
         if problem.goal == "worst":
-            return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (low < upper)
+            return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (upper - low > self.finest * state.gap)
         family = problem.family
         further = torch.minimum(low * (1 + state.push), family.limit())
         further = torch.where(upper.isfinite(), torch.minimum(further, low / 2 + upper / 2), further)
         aim = family.at(torch.where(low.isfinite(), further, 0)).radius.double()  # what is asked, in the arithmetic of the family's radius
-        return aim, worth & (low > 0) & (low < family.limit()) & (aim > low) & (low < upper)
+        return aim, worth & (low > 0) & (low < family.limit()) & (aim > low * (1 + self.finest / 2)) & (low < upper)
 
     def _question(self, problem: Problem, aim: Tensor) -> Question:
         """Is anything below what is attempted?"""
@@ -180,7 +184,7 @@ def _cut(problem: Problem, bends: Bends) -> Branching[Any] | str:
     if isinstance(found, InputSplit):
         return _SecondOrder(problem, bends)
     if isinstance(found, ActivationSplit):
-        return replace(found, refine=False, ends=ENDS)
+        return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS)
     read = set(arguments(graph))
     bent = next(node.name for node in graph.nodes if isinstance(node, Relaxed) and not set(node.inputs) <= read)
     return f"nothing is cut: inputs are halved in boxes only, which this region is none of, and {bent} has no sign that could be decided"

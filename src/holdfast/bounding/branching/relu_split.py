@@ -19,6 +19,7 @@ from holdfast.bounding.graph.graph import Graph
 from holdfast.property import Avoid
 from holdfast.region import Region
 
+LAST = 8  # times the usual training, for a part with nothing left to cut
 USUAL, MANY = 216, 4096  # pairs that are looked at together on a processor, and on a graphics card
 
 
@@ -32,7 +33,8 @@ class Decisions(Frontier):
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
     tight: Tensor = field(kw_only=True)  # (n,) bool: its ends were trained; before a region is cut, they are worth that
-    ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if decisions go on to help as the last one did
+    first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
+    ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if decisions go on to help as they did
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class ActivationSplit(Branching[Decisions]):
             lower[rows], upper[rows] = together(graph, known.lower), together(graph, known.upper)
         return Decisions(
             task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=lower, upper=upper, slope=blank * torch.nan, multiplier=blank,
-            tight=torch.zeros_like(task, dtype=torch.bool), ahead=torch.ones_like(nothing),
+            tight=torch.zeros_like(task, dtype=torch.bool), first=nothing, ahead=torch.ones_like(nothing),
         )  # fmt: skip
 
     def at_once(self, question: Question) -> int:
@@ -88,7 +90,7 @@ class ActivationSplit(Branching[Decisions]):
             return Seen(parts, parts.lower, _points(region, region.centre.double()[part][:, None], region.centre.double()[part], part))
         asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
         found = asked.trained(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace)
-        found, ends_met = _finished(asked, found)
+        found, ends_met = _finished(asked, found, self.steps, self.pace)
         settled = found.least > 0
         share = torch.where(settled, 0, -found.least)  # polytopes count by what is missing
         entering = torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None])
@@ -97,7 +99,9 @@ class ActivationSplit(Branching[Decisions]):
         slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
         slope[part], multiplier[part] = found.slope.float(), found.multiplier.float()  # of any of its polytopes
         after = replace(_noted(parts, part, polytope, found.least), lower=lower, upper=upper, slope=slope, multiplier=multiplier)
-        after = replace(after, ahead=_ahead(parts, after.bound))
+        undecided = ((lower < 0) & (upper > 0)).sum(1)
+        whole = ~parts.sign.any(1)
+        after = replace(after, first=torch.where(whole, after.bound, parts.first), ahead=_ahead(parts, after.bound, undecided))
         return Seen(after, cost, _points(region, found.planes[~settled], ends_met[~settled], task[~settled]))
 
     def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
@@ -150,13 +154,17 @@ def _noted(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> D
     return replace(parts, open=unsettled, bound=bound.amin(1))
 
 
-def _finished(asked: Rows, found: Found) -> tuple[Found, Tensor]:
-    """Where nothing is left to decide a linear programme has the last word; and (pairs, *shape) points to try, its own or any."""
+def _finished(asked: Rows, found: Found, steps: int, pace: float) -> tuple[Found, Tensor]:
+    """Where nothing is left to decide a linear programme has the last word, if the region is a box; elsewhere more training has. And
+    (pairs, *shape) points to try, those of the programme or any."""
     point = asked.known.region.centre.double()
     which = (~asked.undecided.any(1) & ~(found.least > 0)).nonzero().flatten()
-    if not len(which) or not asked.known.region.boxed:  # over other regions the multipliers have the last word
+    if not len(which):
         return found, point
     last = asked.take(which)
+    if not asked.known.region.boxed:
+        more = last.trained(found.slope[which], found.multiplier[which], LAST * steps, pace)
+        return found.or_better(found.put(which, more)), point
     solution = solve(last)
     point[which] = solution.point
     least = found.least.index_copy(0, which, torch.maximum(found.least[which], last.proved(solution.multiplier, solution.weight)))
@@ -171,7 +179,10 @@ def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> Poi
     return Points(torch.cat([low, others]), lower[each], upper[each], each)
 
 
-def _ahead(parts: Decisions, bound: Tensor) -> Tensor:
-    """-> (n,): how many parts are to come of each half, if every decision raises the bound as the last one did."""
-    gain = torch.where(parts.bound.isfinite(), bound - parts.bound, torch.inf)
-    return 2 ** (-bound / gain.clamp_min(1e-9)).clamp(0, 60) / 2
+def _ahead(parts: Decisions, bound: Tensor, undecided: Tensor) -> Tensor:
+    """-> (n,): how many parts are to come of each half, if decisions go on to raise the bound as they did from the whole region on; no
+    more than there are signs left."""
+    depth = parts.sign.abs().sum(1)
+    gain = (bound - parts.first) / depth
+    levels = torch.where(depth > 0, -bound / gain.clamp_min(1e-9), 1)
+    return 2 ** torch.minimum(levels.clamp(0, 60), undecided) / 2
