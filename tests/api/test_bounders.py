@@ -17,11 +17,11 @@ def test_a_convolution_and_a_recurrent_network() -> None:
     assert cnn["radius, worst; tier fast"] == (PLANES, "")
     assert "no second-order models" in cnn["tier tight"][0]
     assert cnn["norm 0 (changed units)"] == ("windows of a chain of layers", "budgets of changes")
-    assert cnn["verify, reach; more move"][1] == "signs of ReLUs"
+    assert cnn["verify, reach; more move"][1] == cnn["tier split"][1] == "signs of ReLUs"
     lstm = rule(hf.Network.from_torch(digits_networks.digits_lstm(), domain=(0, 1)), torch.rand(1, 8, 8))
     assert lstm["tier tight"] == ("second-order models with trained coefficients", "")
     assert lstm["norm 0 (changed units)"][0] == PLANES
-    assert lstm["verify, reach; more move"][1] == "inputs in halves"
+    assert lstm["verify, reach; more move"][1] == lstm["tier split"][1] == "inputs in halves"
 
 
 def test_few_inputs_are_halved_and_counts_need_ends() -> None:

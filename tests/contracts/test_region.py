@@ -285,6 +285,28 @@ def test_linear_minimum_is_reached_where_it_is_exact(case: Case, draw: Draw) -> 
     assert (reached - minimum <= 1e-6 * size + 1e-12)[held].all()
 
 
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_linear_minimum_over_a_ball_in_its_domain_is_that_of_both_together(p: int) -> None:
+    """By the program itself: features on the edge of the domain, or near it, leave the length to the others."""
+    scipy = pytest.importorskip("scipy.optimize")
+    generator = torch.Generator().manual_seed(p)
+    for size in range(1, 8):
+        centre = torch.rand((1, size), generator=generator, dtype=torch.float64)
+        centre = torch.where(torch.rand((1, size), generator=generator) < 0.4, centre.round(), centre)
+        radius, row = torch.rand(1, generator=generator, dtype=torch.float64), torch.randn(size, generator=generator, dtype=torch.float64)
+        found = float(Ball(centre, radius, p, Domain.of(UNIT)).minimise_linear(row[None, None]))
+        c, a, r = centre[0].numpy(), row.numpy(), float(radius)
+        if p == 1:
+            solved = scipy.linprog([*a, *-a], A_ub=[[1] * (2 * size)], b_ub=[r], bounds=[*((0, 1 - v) for v in c), *((0, v) for v in c)])
+        else:
+            ball = {"type": "ineq", "fun": lambda d, r=r: r * r - d @ d, "jac": lambda d: -2 * d}
+            solved = scipy.minimize(
+                lambda d, a=a: a @ d, 0 * c, jac=lambda d, a=a: a, bounds=list(zip(-c, 1 - c, strict=True)), constraints=[ball],
+                method="SLSQP", options={"maxiter": 500, "ftol": 1e-13},
+            )  # fmt: skip
+        assert found == pytest.approx(a @ c + solved.fun, abs=1e-6)
+
+
 @every_region
 @given(draw=draws)
 def test_enclosing_box_holds_every_point(case: Case, draw: Draw) -> None:

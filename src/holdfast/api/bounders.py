@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.bounding.branching.choice import FEW_INPUTS, cut_for
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.graph.prepare import prepared
@@ -20,9 +21,10 @@ from holdfast.problem import Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse
 from holdfast.result import Goal
-from holdfast.verification.branch_and_bound import FEW_INPUTS, cut_for
 
 PLANES = "planes in closed form (CROWN)"
+TRAINED = "trained planes (alpha-, beta-CROWN)"
+HALVES, SIGNS = "inputs in halves", "signs of ReLUs"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
     obstacle = quadratic_of(ball).obstacle
     models = "second-order models with trained coefficients" if obstacle is None else f"{PLANES}; no second-order models: {obstacle}"
     found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", models)]
-    found.append(Choice("tier split", models.split(";")[0], Split().obstacle(ball) or "inputs in halves"))
+    halved = isinstance(cut_for(graph, ball.family.at(1.0)), InputSplit)
+    found.append(Choice("tier split", models.split(";")[0] if halved else TRAINED, Split().obstacle(ball) or (HALVES if halved else SIGNS)))
     if net.domain.bounded:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
@@ -53,8 +56,9 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         moves = torch.zeros_like(x[:1].flatten(1))
         moves[:, :width] = 1
         halves = isinstance(cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape))), InputSplit)
-        bounds = "planes and affine forms (zonotopes)" if halves else "trained planes (alpha-, beta-CROWN)"
-        found.append(Choice(f"verify, reach; {told}", bounds, "inputs in halves" if halves else "signs of ReLUs"))
+        found.append(
+            Choice(f"verify, reach; {told}", "planes and affine forms (zonotopes)" if halves else TRAINED, HALVES if halves else SIGNS)
+        )
     return [*found, Choice("risk: steepness", "intervals of gradients", "shells")]
 
 

@@ -5,8 +5,9 @@ multiplier >= 0
 
     row . node >= row . node - sum of multiplier s v   at every point of the part,
 
-and the right side has linear bounds like any sum of nodes (Wang et al. 2021, beta-CROWN). Every bound met in training is computed in
-float64 with its roundings paid for, so the best one is the proof.
+and the right side has linear bounds like any sum of nodes (Wang et al. 2021, beta-CROWN). Any slopes and multipliers are sound, so they
+are trained in float32 (`_Draft`), and the best of them are put once into a bound in float64 with its roundings paid for: that is the proof.
+Where float32 cannot tell whether it is above zero, training goes on in float64.
 
 Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
 """
@@ -21,9 +22,13 @@ from holdfast import clock
 from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
-from holdfast.bounding.graph.graph import Graph, Node, Relaxed
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.relax.base import Planes
+from holdfast.bounding.traversal import Backward
 from holdfast.region import Region
 from holdfast.rounding import gamma
+
+UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
 
 
 def bent(graph: Graph) -> list[Relaxed]:
@@ -59,6 +64,10 @@ class Found:
     multiplier: Tensor  # (n, arguments)
     entering: Tensor  # (n, arguments): the weight of each upper plane in the bound
 
+    def put(self, which: Tensor, other: "Found") -> "Found":
+        """With others in place of some."""
+        return Found(**{f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name)) for f in fields(self)})
+
     def or_better(self, other: "Found") -> "Found":
         """Of each question the one that proves more."""
         wins = other.least > self.least
@@ -85,13 +94,53 @@ class Rows:
     def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Found:
         """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met until the
         clock ends it."""
-        undecided = self.undecided
         own = together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
-        slope = torch.where(undecided & ~slope.isnan(), slope, own)
-        weight = torch.zeros_like(self.offset).requires_grad_()  # of the rows, before the softmax
-        best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight], torch.ones_like(slope))
+        slope = torch.where(self.undecided & ~slope.isnan(), slope, own)
+        weight = torch.zeros_like(self.offset)  # of the rows, before the softmax
+        if steps:
+            slope, multiplier, weight = self._drafted(slope, multiplier, weight, steps, pace)
+        ones = torch.ones_like(slope)
+        best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight.requires_grad_()], ones)
+        near = (best.least <= 0) & (best.least > -UNSURE * self._size(best))
+        if steps and bool(near.any()):
+            which = near.nonzero().flatten()
+            free = [value.detach()[which] for value in (slope, multiplier, weight)]
+            best = best.or_better(best.put(which, self.take(which)._continued(free, steps, pace)))
+        return best
+
+    def _drafted(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
+        """Training in float32: the slopes, multipliers and weights that seem best, in float64, of what the bounds depend on."""
+        draft = _Draft.of(self)
+        first, signs = draft.free(slope), draft.free(multiplier) if bool(self.sign.any()) else {}
+        best, entering = draft.weights(first, signs, weight)
+        unit = {node: entering[node].flatten(1).mean(1).clamp_min(1e-9).reshape(-1, *(1 for _ in node.shape)) for node in signs}
+        nodes, undecided = list(first), draft.free(self.undecided)
+        start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
+        ascent, kept = Ascent(start, betas=(0.9, 0.99)), start
+        for step in range(steps):
+            if clock.passed() or bool((best > UNSURE).all()):
+                break
+            values = ascent.values
+            slopes = dict(zip(nodes, values, strict=False))
+            now, gradients = draft.climb(slopes, dict(zip(signs, values[len(nodes) : -1], strict=True)), unit, values[-1])
+            better = now > best
+            kept = [torch.where(better.reshape(-1, *(1 for _ in v.shape[1:])), v.detach(), k) for v, k in zip(values, kept, strict=True)]
+            best = torch.maximum(best, now)
+            ascent.step(gradients, pace * (1 - step / steps))
+            for node, value in slopes.items():
+                value.copy_(torch.where(undecided[node], value.clamp(0, 1), first[node]))
+            for value in values[len(nodes) : -1]:
+                value.clamp_min_(0)
+        found = apart(self.graph, slope) | {node: value.double() for node, value in zip(nodes, kept, strict=False)}
+        held = apart(self.graph, multiplier) | {n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)}
+        return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
+
+    def _continued(self, free: list[Tensor], steps: int, pace: float) -> Found:
+        """More training, every bound of which is proved."""
+        undecided, own = self.undecided, free[0]
+        best, _ = self._bound([value.requires_grad_() for value in free], torch.ones_like(own))
         unit = self._unit(best.entering)
-        ascent = Ascent([slope, multiplier.detach() / unit, weight], betas=(0.9, 0.99))
+        ascent = Ascent([own, free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
         for step in range(steps):
             if bool((best.least > 0).all()) or clock.passed():
                 break
@@ -101,6 +150,13 @@ class Rows:
             ascent.values[0].copy_(torch.where(undecided, ascent.values[0].clamp(0, 1), own))
             ascent.values[1].clamp_min_(0)
         return best
+
+    def _size(self, found: Found) -> Tensor:
+        """-> (n,): of what is added up in the bounds, by which float32 rounds them."""
+        low, high = self.known.region.enclosing_box()
+        reach = torch.maximum(low.abs(), high.abs()).flatten(1)[:, None]
+        terms = (found.planes.flatten(2).abs() * reach).sum(-1) + self.offset.abs()
+        return 1 + torch.nan_to_num(terms, torch.inf, torch.inf).amax(1)
 
     def take(self, which: Tensor) -> "Rows":
         return replace(self, known=taken(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
@@ -163,9 +219,135 @@ class Rows:
         return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
 
 
-def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: int) -> dict[Node, tuple[Tensor, Tensor]]:
-    """Trained ends for every argument over the whole region, layer after layer, each with what the layers before it won; those that
-    were found until the clock ends it."""
+@dataclass(frozen=True)
+class _Draft:
+    """The same bounds in float32, without the price of rounding: for training, which proves nothing."""
+
+    asked: Rows
+    before: list[Relaxed]  # the functions with free slopes that are met
+    planes: Mapping[Relaxed, Planes]
+    begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
+    constant: Tensor  # (n, rows)
+
+    @staticmethod
+    def of(asked: Rows) -> "_Draft":
+        before = [node for node in bent(asked.graph) if node.place < asked.node.place]
+        planes = {node: _single(p) for node, p in asked.known.planes.items() if isinstance(node, Relaxed)}
+        walk = _Plain(asked.graph, planes, asked.offset.float())
+        walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
+        walk.to_functions(asked.node.place)
+        return _Draft(asked, before, planes, walk.pending, walk.constant)
+
+    def free(self, values: Tensor) -> dict[Node, Tensor]:
+        """(n, arguments) -> for each argument that is met (n, *shape), numbers in float32."""
+        met = {node.inputs[0] for node in self.before}
+        found = {node: value for node, value in apart(self.asked.graph, values).items() if node in met}
+        return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
+
+    def weights(self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor) -> tuple[Tensor, dict[Node, Tensor]]:
+        """-> the bounds (n,), and the weight with which the upper plane of each function enters them."""
+        # The upper planes are lifted by zero: its gradient is that weight.
+        lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before}
+        with torch.enable_grad():
+            least = self._least(slope, multiplier, weight.float(), lift)
+            found = torch.autograd.grad(least.sum(), list(lift.values()), allow_unused=True) if lift else ()
+        entering = {
+            n.inputs[0]: torch.zeros_like(v) if g is None else -torch.nan_to_num(g) for (n, v), g in zip(lift.items(), found, strict=True)
+        }
+        return _known(least), entering
+
+    def climb(
+        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], unit: Mapping[Node, Tensor], weight: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """-> the bounds (n,), and their gradients along the slopes, the multipliers in their units and the weights."""
+        with torch.enable_grad():
+            least = self._least(slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {})
+            variables = [*slope.values(), *multiplier.values(), weight]
+            found = torch.autograd.grad(least.sum(), variables, allow_unused=True) if least.requires_grad else (None,) * len(variables)
+        return _known(least), [torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
+
+    def _least(
+        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor, lift: Mapping[Relaxed, Tensor]
+    ) -> Tensor:
+        asked, planes = self.asked, dict(self.planes)
+        for node in self.before:  # between its two sides a slope touches the bend, so that the offset is what it was
+            p = planes[node]
+            planes[node] = Planes(
+                (slope[node.inputs[0]],), p.lower_offset, p.upper, p.upper_offset + lift[node] if lift else p.upper_offset
+            )
+        walk = _Plain(asked.graph, planes, self.constant)
+        walk.pending.update(self.begun)
+        for source, value in multiplier.items():
+            part = -value * apart(asked.graph, asked.sign)[source]
+            walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
+        walk.walk(asked.node.place)
+        rows, region = walk.reached(asked.known.region), asked.known.region
+        alone = (region.minimise_linear(rows.double()).float() + walk.constant).amax(1)
+        if self.constant.shape[1] == 1:
+            return alone
+        share = weight.softmax(1)
+        total = torch.einsum("nr,nr...->n...", share, rows)[:, None]
+        return torch.maximum(alone, region.minimise_linear(total.double())[:, 0].float() + (share * walk.constant).sum(1))
+
+
+def _known(least: Tensor) -> Tensor:
+    return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
+
+
+class _Plain(Backward[Tensor]):
+    """Coefficients on their way back, and the constant so far."""
+
+    def __init__(self, graph: Graph, planes: Mapping[Relaxed, Planes], constant: Tensor) -> None:
+        super().__init__(graph)
+        self.planes, self.constant = planes, constant
+
+    def to_functions(self, place: int) -> None:
+        """Back to the first functions that are met."""
+        for node in reversed(self.graph.nodes[1 : place + 1]):
+            if node in self.pending:
+                if not isinstance(node, Affine):
+                    return
+                self.through_map(node, self.pending.pop(node))
+
+    def arrive(self, node: Node, part: Tensor) -> None:
+        self.pending[node] = self.pending[node] + part if node in self.pending else part
+
+    def reached(self, region: Region) -> Tensor:
+        found = self.pending.get(self.graph.entry)
+        shape = (*self.constant.shape, *region.shape)
+        return self.constant.new_zeros(shape) if found is None else found.reshape(shape)
+
+    def through_function(self, node: Relaxed, carried: Tensor) -> None:
+        p, up, down = self.planes[node], carried.clamp_min(0), carried.clamp_max(0)
+        low, high = (offset.flatten(1).unsqueeze(-1) for offset in (p.lower_offset, p.upper_offset))
+        self.constant = self.constant + (up.flatten(2) @ low + down.flatten(2) @ high).squeeze(-1)
+        for source, below, above in zip(node.inputs, p.lower, p.upper, strict=True):
+            self.arrive(source, up * below[:, None] + down * above[:, None])
+
+    def through_map(self, node: Affine, carried: Tensor) -> None:
+        flat = carried.flatten(2)
+        if node.shift is not None:
+            self.constant = self.constant + flat @ node.shift.to(flat)
+        for source, part in zip(node.inputs, node.back(flat), strict=True):
+            self.arrive(source, part.reshape(*part.shape[:2], *source.shape))
+
+
+def _single(planes: Planes) -> Planes:
+    lower, upper = (tuple(slope.float() for slope in side) for side in (planes.lower, planes.upper))
+    return Planes(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
+
+
+def tightened(
+    graph: Graph,
+    region: Region,
+    steps: int,
+    pace: float,
+    at_once: int,
+    *,
+    worth: Mapping[Node, Tensor] | None = None,
+) -> dict[Node, tuple[Tensor, Tensor]]:
+    """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
+    layers before it won; those that were found until the clock ends it."""
     held: dict[Node, tuple[Tensor, Tensor]] = {}
     for node in arguments(graph):
         if clock.passed():
@@ -174,7 +356,8 @@ def tightened(graph: Graph, region: Region, steps: int, pace: float, at_once: in
             continue  # nothing to choose before the first of them
         known, _ = propagate(graph, region, within=held)
         lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
-        undecided = ((lower < 0) & (upper > 0)).nonzero()
+        undecided = (lower < 0) & (upper > 0)
+        undecided = (undecided if worth is None else undecided & worth[node].flatten(1)).nonzero()
         for chosen in undecided.split(at_once) if len(undecided) else ():
             if clock.passed():
                 break

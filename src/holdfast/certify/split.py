@@ -1,32 +1,41 @@
-"""Branch and bound over the input: where one proof does not cover the region, halves of it are proved on their own.
+"""Branch and bound: where one proof does not cover the region, parts of it are proved on their own.
 
-The halves of a box cover it, so a radius holds once every box that its region was cut into is proved.
+The parts are halves of inputs or signs of activations, as `cut_for` says. Both cover the region, so a radius, or a score, holds once every
+part that its region was cut into is proved. Attempts are made at a little more than what is proved: those that succeed make the next step
+larger, those that would take too many parts are given up and make it smaller.
 """
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from holdfast import batch, clock
+from holdfast.bounding.alpha_beta_crown import arguments
 from holdfast.bounding.bounder import ClosedForm
-from holdfast.bounding.branching.frontier import NUMBERS, Points, Seen
-from holdfast.bounding.branching.input_split import BoxParts, Halving
-from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.branching.choice import cut_for
+from holdfast.bounding.branching.frontier import NUMBERS, Branching, Points, Question, Seen, all_open
+from holdfast.bounding.branching.input_split import BoxParts, Halving, InputSplit
+from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
+from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.second_order import Bends
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.property import LinearProperty
-from holdfast.region import Box, Patch
+from holdfast.property import Avoid
+from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
 AT_ONCE = 256  # boxes that are looked at together
+FEW = 256  # arguments up to which their ends are found anew for every part
+ENDS = 256  # arguments whose ends are trained before signs are decided
+LARGER, SMALLER = 2.0, 0.5  # what an attempt that succeeds, or fails, makes of the next step
+FIRST = {"radius": 0.04, "worst": 0.5}  # the first step: a share of what is proved; a share of the way to what was met
+MOST = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,23 +47,28 @@ class Halves(BoxParts):
 
 @dataclass(frozen=True, eq=False)
 class Splitting:
+    """Row by row, (batch,) each: proved is `low`, attempted `aim`, both a radius or a score."""
+
     training: Training
-    low: Tensor  # (batch,)
-    frontier: Halves | None = None  # None: as long as the training is not done
-    radius: Tensor = field(kw_only=True)  # (batch,): what is tried, where boxes wait
-    push: Tensor = field(kw_only=True)  # (batch,): how much further than what is proved
-    cuts: Tensor = field(kw_only=True)  # (batch,): boxes that were halved, in this attempt
+    low: Tensor
+    frontier: Halves | Decisions | None = None  # None: as long as the training is not done
+    aim: Tensor = field(kw_only=True)
+    push: Tensor = field(kw_only=True)  # how much further than what is proved
+    looked: Tensor = field(kw_only=True)  # parts that were bounded, in this attempt
+    upper: Tensor = field(kw_only=True)  # what was met by anyone
+    gap: Tensor = field(kw_only=True)  # between the two, before the first attempt
 
 
 @dataclass(frozen=True)
 class Split(Method[Splitting]):
-    """First what Tighten does, then larger radii by halving boxes, each along the input that promises most.
+    """First what Tighten does, then more by cutting the region into parts, each where that promises most.
 
-    An attempt that would take more than `boxes` of them is given up, and a smaller radius is tried, until it is less than `finest` beyond.
+    An attempt that would take more than `boxes` parts is given up, and a smaller step is tried, until it is less than
+    `finest`, or what is left between the ends is.
     """
 
     finds: ClassVar[str] = "still larger proved lower ends"
-    help: ClassVar[str] = "branch and bound over halves of the region"
+    help: ClassVar[str] = "branch and bound over halves of inputs or signs of ReLUs"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     boxes: int = 1024
@@ -71,15 +85,17 @@ class Split(Method[Splitting]):
     def start(self, problem: Problem, seed: int) -> Splitting:
         training = self._tighten.start(problem, seed)
         none = torch.zeros_like(training.low)
-        return Splitting(training, training.low, radius=none, push=torch.full_like(none, 0.04), cuts=none)
+        push, upper = torch.full_like(none, FIRST[problem.goal]), torch.full_like(none, torch.inf)
+        return Splitting(training, training.low, aim=none, push=push, looked=none, upper=upper, gap=none)
 
     def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
-        """An attempt at a radius that is proved already gives way to a larger one."""
+        """An attempt at what is proved already, or cannot be, gives way to another."""
         training, better = self._tighten.told(problem, state.training, lower, upper), lower.isfinite() & (lower > state.low)
-        state = replace(state, training=training, low=torch.where(better, lower, state.low))
-        if state.frontier is None or not bool(better.any()):
+        state = replace(state, training=training, low=torch.where(better, lower, state.low), upper=upper)
+        if state.frontier is None:
             return state
-        return self._attempting(problem, state, better & (lower >= state.radius))
+        waits = torch.zeros_like(better).index_fill(0, state.frontier.task, True)
+        return self._attempting(problem, state, better & (lower >= state.aim) | waits & (upper <= state.aim))
 
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
@@ -87,83 +103,138 @@ class Split(Method[Splitting]):
             state = replace(state, training=training, low=training.low)
             if not self._tighten.done(problem, training):
                 return state, claims
+            cut = _cut(problem, training.best)
+            if isinstance(cut, str):
+                return None, replace(claims, obstacle=cut)
+            state = replace(state, gap=state.upper - state.low)
             state = self._attempting(problem, state, torch.ones_like(state.low, dtype=torch.bool))
             return state if state.frontier else None, claims
-        question = _Question(problem, graph_of(problem), state.training.best)
-        frontier, points = _SecondOrder().advance(question, state.frontier)
-        before, waiting, left = (task.bincount(minlength=len(problem)) for task in (state.frontier.task, frontier.task, points.task))
-        cuts = state.cuts if clock.passed() else state.cuts + left
+        cut, question = _cut(problem, state.training.best), self._question(problem, state.aim)
+        assert not isinstance(cut, str)
+        before = state.frontier.task.bincount(minlength=len(problem))
+        frontier, _ = cut.advance(question, state.frontier)
+        state = self._judged(problem, replace(state, frontier=frontier), before)
+        return state if state.frontier else None, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+
+    def _judged(self, problem: Problem, state: Splitting, before: Tensor) -> Splitting:
+        """What the parts that are left say of the attempts. before (batch,): how many waited."""
+        frontier = state.frontier
+        assert frontier is not None
+        waiting = frontier.task.bincount(minlength=len(before))
+        turn = torch.tensor(frontier.turn, dtype=torch.float64, device=before.device)
+        looked = state.looked if clock.passed() else state.looked + torch.nn.functional.pad(turn, (0, len(before) - len(turn)))
         ahead = torch.zeros_like(state.low).index_add(0, frontier.task, frontier.ahead)
         stuck = torch.zeros_like(before, dtype=torch.bool)
         stuck[list(frontier.given_up)] = True
         proved = (before > 0) & (waiting == 0) & ~stuck
-        lost = stuck | (waiting > 0) & (2 * cuts + 1 + (ahead - waiting).clamp_min(0) > self.boxes)  # 2 cuts + 1 boxes there are by now
-        low, push = torch.where(proved, state.radius, state.low), torch.where(lost, state.push / 2, state.push)
-        state = self._attempting(problem, replace(state, low=low, push=push, cuts=cuts, frontier=frontier), proved | lost)
-        return state if state.frontier else None, Claims(proved=low, assumptions=ASSUMPTIONS, checks=CHECKS)
+        lost = stuck | (waiting > 0) & (looked + torch.maximum(ahead, waiting) > self.boxes)
+        push = torch.where(proved, (LARGER * state.push).clamp_max(MOST), torch.where(lost, SMALLER * state.push, state.push))
+        low = torch.where(proved, state.aim, state.low)
+        if problem.goal == "worst" and isinstance(frontier, Decisions):  # whose bounds are proofs
+            least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
+            least = least.clamp_max(0)  # what is settled is above the aim, and no more is known of it
+            met = state.aim + least - 4 * gamma(1) * (state.aim.abs() + least.abs())
+            low = torch.where((waiting > 0) & ~stuck & met.isfinite(), torch.maximum(low, met), low)
+        return self._attempting(problem, replace(state, low=low, push=push, looked=looked), proved | lost)
 
     def _attempting(self, problem: Problem, state: Splitting, again: Tensor) -> Splitting:
-        """These rows, (batch,) bool, with nothing but the next radius that is worth an attempt, if any is."""
-        if problem.goal != "radius" or not _boxed(problem.region):
+        """These rows, (batch,) bool, with nothing but the next aim that is worth an attempt, if any is."""
+        cut = _cut(problem, state.training.best)
+        assert not isinstance(cut, str)
+        aim, worth = self._aim(problem, state)
+        aim, new = torch.where(again, aim, state.aim), (again & worth).nonzero().flatten()
+        parts = [] if state.frontier is None else [batch.take(state.frontier, ~again[state.frontier.task])]
+        if len(new):
+            question = self._question(problem, aim)
+            begun = cut.start(question.graph, batch.take(question.region, new), batch.take(question.rules, new))
+            parts.append(replace(begun, task=new))
+        elif not parts:
             return state
-        family, low = problem.family, state.low
-        larger = family.at(torch.minimum(low * (1 + state.push), family.limit()))
-        lower, upper = larger.enclosing_box()
-        row, none = torch.arange(len(low), device=low.device), torch.zeros_like(low)
-        new = Halves(row, torch.ones_like(low, dtype=torch.bool)[:, None], none - torch.inf, lower=lower, upper=upper, ahead=none)
-        new = batch.take(new, again & (state.push >= self.finest) & (low > 0) & (low < family.limit()))
-        rest = [] if state.frontier is None else [batch.take(state.frontier, ~again[state.frontier.task])]
-        radius, cuts = torch.where(again, larger.radius.double(), state.radius), torch.where(again, 0, state.cuts)
-        return replace(state, frontier=replace(batch.concatenate([*rest, new]), given_up=frozenset()), radius=radius, cuts=cuts)
+        frontier = replace(batch.concatenate(parts), given_up=frozenset())
+        return replace(state, frontier=frontier, aim=aim, looked=torch.where(again, 0, state.looked))
+
+    def _aim(self, problem: Problem, state: Splitting) -> tuple[Tensor, Tensor]:
+        """-> what to try next, and where that is worth it."""
+        low, upper, worth = state.low, state.upper, state.push >= self.finest
+        if problem.goal == "worst":
+            return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (upper - low > self.finest * state.gap)
+        family = problem.family
+        further = torch.minimum(low * (1 + state.push), family.limit())
+        further = torch.where(upper.isfinite(), torch.minimum(further, low / 2 + upper / 2), further)
+        aim = family.at(torch.where(low.isfinite(), further, 0)).radius.double()  # what is asked, in the arithmetic of the family's radius
+        return aim, worth & (low > 0) & (low < family.limit()) & (aim > low * (1 + self.finest / 2)) & (low < upper)
+
+    def _question(self, problem: Problem, aim: Tensor) -> Question:
+        """Is anything below what is attempted?"""
+        graph = graph_of(problem)
+        matrix, offset = rows_of(problem, graph)
+        if problem.goal == "worst":
+            offset = offset - aim[:, None] - 4 * gamma(1) * (offset.abs() + aim[:, None].abs())
+            return Question(graph, problem.region, Avoid.failing(matrix, torch.nan_to_num(offset)))
+        return Question(graph, problem.family.at(aim), Avoid.failing(matrix, offset))
 
 
-def _boxed(region: object) -> bool:
-    """Is the region all of the box around it?"""
-    return isinstance(region, Patch) or (isinstance(region, NormFamily) and math.isinf(region.p))
+def _cut(problem: Problem, bends: Bends) -> Branching[Any] | str:
+    """How parts are cut, or why nothing is."""
+    region, graph = problem.region, graph_of(problem)
+    if problem.goal == "radius":
+        if not isinstance(region, NormFamily | Patch):
+            return f"nothing is cut, since the radius of {type(region).__name__} counts changes"
+        region = region.at(1.0)  # where searches begin nothing moves
+    found = cut_for(graph, region)
+    if isinstance(found, InputSplit):
+        return _SecondOrder(problem, bends)
+    if isinstance(found, ActivationSplit):
+        return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS)
+    read = set(arguments(graph))
+    bent = next(node.name for node in graph.nodes if isinstance(node, Relaxed) and not set(node.inputs) <= read)
+    return f"nothing is cut: inputs are halved in boxes only, which this region is none of, and {bent} has no sign that could be decided"
 
 
 @dataclass(frozen=True, eq=False)
-class _Question:
-    problem: Problem
-    graph: Graph
-    bends: Bends  # of the second-order models, none where there are no such models
-
-    def rows(self, task: Tensor) -> tuple[Tensor, Tensor]:
-        assert isinstance(self.problem.property, LinearProperty)
-        matrix, offset = self.problem.property.rows(self.graph.output.size)
-        return matrix[task], offset[task]
-
-
-class _SecondOrder(Halving[_Question, Halves]):
+class _SecondOrder(Halving[Question, Halves], Branching[Halves]):
     """Boxes by trained second-order models, or by planes where there are none."""
 
-    def at_once(self, question: _Question) -> int:
-        return min(AT_ONCE, boxes_at_once(question.problem, quadratic_of(question.problem), training=True))
+    problem: Problem
+    bends: Bends  # of the second-order models, none where there are no such models
+
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> Halves:
+        lower, upper = region.enclosing_box()
+        row, none = torch.arange(len(lower), device=lower.device), torch.zeros_like(rules.offset[:, 0, 0])
+        return Halves(row, all_open(rules), none - torch.inf, lower=lower, upper=upper, ahead=none)
+
+    def at_once(self, question: Question) -> int:
+        return min(AT_ONCE, boxes_at_once(self.problem, quadratic_of(self.problem), training=True))
 
     def most(self, graph: Graph) -> int:
         return NUMBERS // graph.entry.size
 
-    def bound(self, question: _Question, parts: Halves) -> Seen[Halves]:
+    def bound(self, question: Question, parts: Halves) -> Seen[Halves]:
         proved, least, gain = torch.zeros_like(parts.open[:, 0]), parts.bound.clone(), torch.zeros_like(parts.lower)
         ahead = parts.ahead.clone()
         kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]  # models hold only what moves
-        look = _by_models if question.bends else _by_planes
         for kind in kinds.unique():
             if not clock.passed():
                 some = (kinds == kind).nonzero().flatten()
-                proved[some], found, slopes = look(question, batch.take(parts, some))
+                proved[some], found, slopes = self._look(question, batch.take(parts, some))
                 least[some], gain[some] = torch.nan_to_num(found, -torch.inf), torch.nan_to_num(slopes, 0.0, 0.0, 0.0)
                 levels = -1.5 * least[some] / gain[some].flatten(1).amax(1).clamp_min(1e-300)
                 ahead[some] = 2 ** levels.clamp(0, 60) / 2  # half of them for each half
         lower, upper = parts.lower[~proved], parts.upper[~proved]
         points = Points(lower / 2 + upper / 2, lower, upper, parts.task[~proved])
-        return Seen(replace(parts, open=~proved[:, None], bound=least, ahead=ahead), gain.flatten(1), points)
+        open_ = (~proved[:, None]).expand(parts.open.shape)
+        return Seen(replace(parts, open=open_, bound=least, ahead=ahead), gain.flatten(1), points)
+
+    def _look(self, question: Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+        """-> proved (n,), the bound (n,), and what halving along each input may add to it, (n, *shape)."""
+        matrix, offset = (part[parts.task, :, 0] for part in (question.rules.matrix, question.rules.offset))
+        if not self.bends:
+            return _by_planes(question.graph, matrix, offset, parts)
+        return _by_models(self.problem, {key: value[:, parts.task] for key, value in self.bends.items()}, matrix, offset, parts)
 
 
-def _by_models(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
-    """-> proved (n,), the bound (n,), and what halving along each input may add to it, (n, *shape)."""
-    view, (matrix, offset) = quadratic_of(question.problem), question.rows(parts.task)
-    bends = {key: value[:, parts.task] for key, value in question.bends.items()}
+def _by_models(problem: Problem, bends: Bends, matrix: Tensor, offset: Tensor, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+    view = quadratic_of(problem)
     low, high = parts.lower.clone().requires_grad_(), parts.upper.clone().requires_grad_()
     with torch.enable_grad():
         first = view.least(Box.between(low, high), matrix, offset, bends).amin(1)
@@ -178,10 +249,9 @@ def _by_models(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tens
     return proved, first.detach().double(), gain
 
 
-def _by_planes(question: _Question, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+def _by_planes(graph: Graph, matrix: Tensor, offset: Tensor, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
     """Where there are no second-order models: planes, and the inputs over which the worst of them falls most."""
-    (matrix, offset), region = question.rows(parts.task), Box.between(parts.lower, parts.upper)
-    found, linear = ClosedForm(question.graph).bound(region, matrix)
+    found, linear = ClosedForm(graph).bound(Box.between(parts.lower, parts.upper), matrix)
     assert linear is not None
     least, worst = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).min(1)
     slope = linear.coefficients[torch.arange(len(worst), device=worst.device), worst]

@@ -20,6 +20,11 @@ class Avoid(Property):
     matrix: Tensor  # (batch, polytopes, rows, outputs)
     offset: Tensor  # (batch, polytopes, rows)
 
+    @staticmethod
+    def failing(matrix: Tensor, offset: Tensor) -> "Avoid":
+        """All rows (batch, rows, outputs) stay positive: a polytope for each row that does not."""
+        return Avoid(matrix[:, :, None], offset[:, :, None])
+
     def score(self, outputs: Tensor) -> Tensor:
         return self.values(outputs).amax(-1).amin(-1)
 

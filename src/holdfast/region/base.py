@@ -80,6 +80,11 @@ class Region(ABC):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.centre.shape[1:])
 
+    @property
+    def boxed(self) -> bool:
+        """Is it all of the box around it?"""
+        return False
+
     def flatten(self, x: Tensor) -> Tensor:
         """(..., *shape) -> (..., n)."""
         return x.flatten(x.dim() - len(self.shape)) if self.shape else x.unsqueeze(-1)

@@ -38,6 +38,10 @@ class Box(Region):
         middle = lower / 2 + upper / 2
         return Box(torch.minimum(torch.maximum(middle, lower), upper), lower, upper)
 
+    @property
+    def boxed(self) -> bool:
+        return True
+
     def contains(self, x: Tensor) -> Tensor:
         return self.flatten((x >= self.lower) & (x <= self.upper)).all(-1)
 

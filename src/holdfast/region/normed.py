@@ -11,6 +11,8 @@ from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
 
+ROUNDS = 4  # of looking for features that reach the end of their domain
+
 
 @dataclass(frozen=True, eq=False)
 class NormFamily(Family):
@@ -24,6 +26,10 @@ class NormFamily(Family):
         object.__setattr__(self, "p", check_norm(self.p))
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
+
+    @property
+    def boxed(self) -> bool:
+        return math.isinf(self.p)
 
     @abstractmethod
     def grouped(self, x: Tensor) -> Tensor:
@@ -124,7 +130,8 @@ class NormFamily(Family):
         return self.domain.clamp(centre - widened), self.domain.clamp(centre + widened)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """The larger of two lower bounds: over the ball alone, and over the box around it clipped to the domain."""
+        """The largest of some lower bounds: over the ball alone, over the box around it clipped to the domain, and for the norms 1 and 2
+        over what both have in common."""
         flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[..., None]
         grouped, span = self.grouped(a), self._span()
         moving = int((span > 0).sum(1).max())
@@ -136,7 +143,34 @@ class NormFamily(Family):
         fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)  # an infinite radius along no slope costs nothing
         at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
         ball = at_centre - fall - 4 * gamma(flat.shape[-1]) * (size + fall) - TINY
-        return ball if self.domain.endless else torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
+        if self.domain.endless:
+            return ball
+        inside = torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
+        return torch.fmax(inside, self._minimise_inside(a, at_centre, size)) if self.p in (1, 2) else inside
+
+    def _minimise_inside(self, a: Tensor, at_centre: Tensor, size: Tensor) -> Tensor:
+        """For any price >= 0 of a group, no change d of length at most its span and between what the domain leaves has a . d below
+
+            sum of min over d_i of (a_i d_i + price |d_i|^p)   -   price span^p,
+
+        and some price makes that exact. The price is found in plain arithmetic; what it gives is rounded down.
+        """
+        centre, (lower, upper) = self.centre.double(), self.enclosing_box()
+        down, up = (self.grouped(room)[:, None] for room in (centre - lower, upper - centre))
+        steep, span = self.grouped(a.double()), self._span()[:, None, :, None]
+        room = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
+        steep = steep.abs()
+        with torch.no_grad():
+            price = _price_of_length(steep, room, span) if self.p == 1 else _price_of_square(steep, room, span)
+        if self.p == 1:
+            each, paid = (steep - price).clamp_min(0) * room, (price * span).squeeze(-1)
+        else:
+            step = torch.minimum(room, torch.nan_to_num(steep / (2 * price), torch.inf))
+            each, paid = (steep - price * step) * step, (price * span * span).squeeze(-1)
+        each = torch.where(steep == 0, 0, each)  # an endless room along no slope costs nothing
+        fall = each.sum(-1) + paid
+        weight = (torch.where(steep == 0, 0, steep * torch.minimum(room, span)).sum(-1) + paid).sum(-1)
+        return at_centre - fall.sum(-1) - 8 * gamma(self.flatten(a).shape[-1]) * (size + weight + fall.sum(-1).abs()) - TINY
 
 
 def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -145,6 +179,26 @@ def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     low, high = lower.reshape(len(lower), 1, -1), upper.reshape(len(upper), 1, -1)
     terms = torch.where(flat == 0, 0, torch.minimum(flat * low, flat * high))  # 0 * inf is no number, but costs nothing
     return terms.sum(-1) - 2 * gamma(flat.shape[-1]) * terms.abs().sum(-1) - TINY
+
+
+def _price_of_length(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
+    """(..., n) sizes of slopes and how far each feature may go, (..., 1) how far all of them may together -> (..., 1): the slope of the
+    last feature that is worth going along, the steepest first."""
+    ordered, order = steep.sort(-1, descending=True)
+    used = room.expand(steep.shape).gather(-1, order).cumsum(-1)
+    last = (used < span).sum(-1, keepdim=True)
+    return torch.where(last < steep.shape[-1], ordered.gather(-1, last.clamp_max(steep.shape[-1] - 1)), 0)
+
+
+def _price_of_square(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
+    """The same of squares: features go in proportion to their slopes, and those that reach their end leave more to the others."""
+    price = torch.zeros_like(span)
+    stopped = torch.zeros_like(steep, dtype=torch.bool) | (room <= 2 * TINY)
+    for _ in range(ROUNDS):
+        left = (span.square() - torch.where(stopped, room.square(), 0).sum(-1, keepdim=True)).clamp_min(0).sqrt()
+        price = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
+        stopped = stopped | (steep >= 2 * price * room)
+    return torch.nan_to_num(price, 0.0, 0.0, 0.0)
 
 
 def furthest(centre: Tensor, domain: Domain) -> Tensor:

@@ -43,6 +43,10 @@ class Patch(Family):
     def _ball(self) -> Ball:
         return Ball(self.centre, self.radius, torch.inf, self.domain)
 
+    @property
+    def boxed(self) -> bool:
+        return True
+
     def distance(self, x: Tensor) -> Tensor:
         still = self.flatten((x == self.centre) | self.mask).all(-1)
         return torch.where(still, self._ball().distance(x), torch.inf)

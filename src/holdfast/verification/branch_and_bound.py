@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
-from holdfast.bounding.alpha_beta_crown import arguments
+from holdfast.bounding.branching.choice import cut_for
 from holdfast.bounding.branching.frontier import Branching, Frontier
 from holdfast.bounding.branching.input_split import InputSplit
-from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.errors import UnsupportedLayer
@@ -40,7 +39,6 @@ from holdfast.solver import SMALLEST
 from holdfast.verification.search import LONGEST, avoid, lowered, lowest, near, obstacle, problem_box, scattered, task
 from holdfast.verification.specification import Forbidden
 
-FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
 FULL = 8  # times what a method likes to have waiting; depth first that takes very long
 OFTEN = 16  # batches of parts after each of which the search goes downhill; later, after every fourth
 STEPS = 24  # of a search for a value
@@ -179,6 +177,7 @@ class BranchAndBound(Method[Tree]):
         if rules is None:
             raise UnsupportedLayer(NO_CHARGE)
         cut = self.cut or cut_for(graph, region)
+        assert cut is not None  # a box can always be halved
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
             cut = replace(cut, walks=False, elements=CACHED)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
@@ -224,14 +223,6 @@ class BranchAndBound(Method[Tree]):
         paid = self.gap is not None and self._downhill(state) and bool((state.upper - low > self.gap / 4).any())
         state = replace(state, at=at, low=torch.minimum(low, state.low), paid=paid)
         return state, replace(claims, found=low < state.upper)
-
-
-def cut_for(graph: Graph, region: Box) -> Branching[Any]:
-    """Boxes of inputs while few inputs move, or where some function does not bend at zero and cannot be decided."""
-    moving = int((region.lower < region.upper).flatten(1).sum(1).max())
-    read = set(arguments(graph))
-    decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
-    return ActivationSplit() if moving > FEW_INPUTS and decidable else InputSplit()
 
 
 def _named(cut: Branching[Any]) -> dict[str, Setting]:

@@ -94,7 +94,7 @@ def avoid(problem: Problem) -> Avoid:
     assert isinstance(required, LinearProperty)
     matrix, offset = required.rows(problem.network.outputs_for(problem.region.centre))
     matrix, offset = (part.expand(len(problem), *part.shape[1:]).to(problem.region.centre.device) for part in (matrix, offset))
-    return Avoid(matrix[:, :, None], offset[:, :, None])
+    return Avoid.failing(matrix, offset)
 
 
 def problem_box(problem: Problem) -> Box:

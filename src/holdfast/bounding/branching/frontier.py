@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.bounding.graph.graph import Graph
 from holdfast.property import Avoid
-from holdfast.region import Box
+from holdfast.region import Region
 
 NUMBERS = 2**26  # in all parts that wait
 
@@ -31,6 +31,7 @@ class Frontier:
     lost: float = torch.inf  # the least bound of parts that were given up, since nothing is left to cut
     given_up: frozenset[int] = frozenset()  # the tasks of these
     looked: int = 0  # parts that were bounded so far
+    turn: tuple[int, ...] = ()  # in the last step, so many of each task
 
     def __len__(self) -> int:
         return len(self.bound)
@@ -108,7 +109,8 @@ class BranchAndBound(ABC, Generic[Q, F]):
         rest[chosen] = False
         left, points = self.look(question, parts)
         both = batch.concatenate([batch.take(frontier, rest), left])
-        return replace(both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen)), points
+        turn = tuple(parts.task.bincount().tolist())
+        return replace(both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen), turn=turn), points
 
     def look(self, question: Q, parts: F) -> tuple[F, Points]:
         """Bound every part: what is left of them, cut further, and the points to try."""
@@ -147,21 +149,21 @@ def upto(costs: Tensor, room: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Where in the boxes, one for each row, is a polytope met?"""
+    """Where in the regions, one for each row, is a polytope met?"""
 
     graph: Graph
-    region: Box
+    region: Region
     rules: Avoid
 
 
 class Branching(BranchAndBound[Question, F], Generic[F]):
-    """The search for points of boxes whose outputs lie in one of the polytopes of `Avoid`."""
+    """The search for points of regions whose outputs lie in one of the polytopes of `Avoid`."""
 
     @abstractmethod
-    def start(self, graph: Graph, region: Box, rules: Avoid) -> F:
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> F:
         """The whole region of every row of the batch, uncut."""
 
-    def step(self, graph: Graph, region: Box, rules: Avoid, frontier: F, deadline: float = math.inf) -> tuple[F, Points]:
+    def step(self, graph: Graph, region: Region, rules: Avoid, frontier: F, deadline: float = math.inf) -> tuple[F, Points]:
         """Look at some of the parts. What takes long ends at the deadline (of the monotonic clock) with what it has."""
         with clock.within(deadline):
             return self.advance(Question(graph, region, rules), frontier)

@@ -24,7 +24,7 @@ from holdfast.bounding.crown_within import propagate
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.zonotope import Forms
 from holdfast.property import Avoid
-from holdfast.region import Box
+from holdfast.region import Box, Region
 from holdfast.rounding import TINY, gamma
 
 ROUNDS = 3  # of cutting a box down; later ones find next to nothing
@@ -68,7 +68,7 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     waiting: int = 2**18
     elements: int = 2**23  # float64 numbers in the forms of one batch of boxes
 
-    def start(self, graph: Graph, region: Box, rules: Avoid) -> BoxParts:
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> BoxParts:
         lower, upper = region.enclosing_box()
         task = torch.arange(len(lower), device=lower.device)
         return BoxParts(task, all_open(rules), torch.full_like(rules.offset[:, 0, 0], -torch.inf), lower=lower, upper=upper)

@@ -20,12 +20,13 @@ from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 MOST = 128  # arguments of a layer whose ends are followed, those with the largest weights
 
 
-def costs(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
+def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = True) -> Tensor:
     """entering (n, arguments), the weight of each upper plane in the bound -> (n, arguments): what is lost because an argument is not
-    decided; zero where it is."""
+    decided; zero where it is. through_ends: also what it costs the ends of later arguments, where those are found anew."""
     lower, upper = (together(graph, side) for side in (known.lower, known.upper))
     above = together(graph, {node.inputs[0]: known.planes[node].upper_offset for node in bent(graph)})
-    loss = _influence(graph, known, entering) * above + 1e-9 * (upper - lower)
+    weight = _influence(graph, known, entering) if through_ends else entering
+    loss = weight * above + 1e-9 * (upper - lower)
     return torch.where((lower < 0) & (upper > 0), loss, 0)
 
 

@@ -1,0 +1,27 @@
+"""Which cut branch and bound takes: halves of inputs while few of them move, else signs of activations (ReLU splitting).
+
+Halves of inputs are boxes, so they need a region that is one. Signs need functions that are lines on both sides of zero, and no particular
+region: planes are minimised over the region itself.
+"""
+
+from typing import Any
+
+from holdfast.bounding.alpha_beta_crown import arguments
+from holdfast.bounding.branching.frontier import Branching
+from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.region import Region
+
+FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
+
+
+def cut_for(graph: Graph, region: Region) -> Branching[Any] | None:
+    """None: the region is no box, and some function does not bend at zero and cannot be decided."""
+    lower, upper = region.enclosing_box()
+    few = int((lower < upper).flatten(1).sum(1).max()) <= FEW_INPUTS
+    read = set(arguments(graph))
+    decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
+    if region.boxed and (few or not decidable):
+        return InputSplit()
+    return ActivationSplit() if decidable else None
