@@ -36,7 +36,7 @@ class Wide(Reader):
         self.layer = nn.LSTM(90, 3, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x / 10)
+        return super().forward(x / 30)
 
 
 def asked(model: nn.Module, shape: tuple[int, ...], count: int = 3, seed: int = 0) -> tuple[hf.Network, Tensor, Tensor]:
@@ -142,10 +142,10 @@ def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_inputs_are_no_reason_to_do_nothing() -> None:
-    net, x, y = asked(Wide(), (4, 90), count=1)
+    net, x, y = asked(Wide(), (4, 90), count=1, seed=1)
     [fast] = hf.radius(net, x, y, frames="all", methods=[hf.certify.Certify()])
     [tight] = hf.radius(net, x, y, frames="all", methods=[hf.certify.Tighten(steps=0), *ATTACKS])
-    assert fast.lower.value * 1.01 < tight.lower.value <= tight.upper.value
+    assert fast.lower.value * 1.05 < tight.lower.value <= tight.upper.value
 
 
 @pytest.mark.parametrize("room", [2**10, 2**24 + 2**22], ids=["for nothing", "for no training"])
@@ -157,6 +157,15 @@ def test_what_memory_does_not_hold_is_said(room: int, monkeypatch: pytest.Monkey
     [said] = record.skipped
     assert "GiB" in said
     assert ("without training" in said) == (room > 2**20)
+
+
+def test_training_that_takes_long_is_left_to_graphics_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.certify.tighten.MOST_ON_A_PROCESSOR", 0)
+    net, x, y = asked(Reader(nn.RNN), (3, 3), count=1)
+    fast = hf.solve([question(net, x, y)], [hf.certify.Certify()])[0].bracket.lower.value
+    [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
+    assert "without training: a step would take" in record.skipped[0]
+    assert record.bracket.lower.value > fast
 
 
 def test_a_tier_that_can_do_no_more_says_so() -> None:

@@ -268,13 +268,14 @@ class Quadratic:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.steps = _steps(graph)
-        self._numbers = _numbers(self.steps, graph.device)
+        self._each = _numbers(self.steps, graph.device)
+        self.numbers = sum(self._each)  # stored for one input all of which may move
         self.obstacle = _obstacle(self.steps, self.bytes(training=False), graph.device)
 
     def bytes(self, training: bool) -> int:
         """What one input takes: a few of the largest nodes at a time, in float64; in training all of them, in float32."""
-        largest = max(self._numbers, default=0)
-        return 8 * (6 * largest + 2**16) if not training else 8 * (sum(self._numbers) + 6 * largest + 2**16)
+        largest = max(self._each, default=0)
+        return 8 * (6 * largest + 2**16) if not training else 8 * (self.numbers + 6 * largest + 2**16)
 
     def bends(self, batch: int, dtype: torch.dtype) -> Bends:
         """Free coefficients, all zero: the parabolas through the Chebyshev points."""

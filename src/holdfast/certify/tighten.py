@@ -28,6 +28,8 @@ from holdfast.result import Traits
 FURTHER = 1.03  # times what is proved, where training begins
 GROWTH = 1.25  # times what is proved, as long as no radius has failed
 AHEAD = 1.03  # times the radius in training: planes are found anew when it has passed that
+MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
+SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
 
 
@@ -249,9 +251,13 @@ class _Part:
 
 def _untrainable(problem: Problem) -> str:
     """Why the first coefficients are the last; empty where they can be trained."""
-    view = quadratic_of(problem)
-    needed, room = view.bytes(training=True) / 2**30, free_bytes(problem.region.centre.device) / 2**30
-    return f"tier tight without training, which would take {needed:.1f} GiB where {room:.1f} are free" if needed > room else ""
+    view, device = quadratic_of(problem), problem.region.centre.device
+    needed, room = view.bytes(training=True) / 2**30, free_bytes(device) / 2**30
+    if needed > room:
+        return f"tier tight without training, which would take {needed:.1f} GiB where {room:.1f} are free"
+    if device.type == "cpu" and view.numbers > MOST_ON_A_PROCESSOR:
+        return f"tier tight without training: a step would take about {view.numbers / SPEED:.0f} s an input, on a graphics card less"
+    return ""
 
 
 def _chunks(problem: Problem, view: Quadratic, training: bool) -> Iterator[Tensor]:
