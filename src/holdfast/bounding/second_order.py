@@ -31,6 +31,7 @@ from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
 from holdfast.rounding import TINY, gamma
 
+MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
 Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
@@ -270,7 +271,7 @@ class Quadratic:
         self.steps = _steps(graph)
         self._each = _numbers(self.steps, graph.device)
         self.numbers = sum(self._each)  # stored for one input all of which may move
-        self.obstacle = _obstacle(self.steps, self.bytes(training=False), graph.device)
+        self.obstacle = _obstacle(self.steps, self.numbers, self.bytes(training=False), graph.device)
 
     def bytes(self, training: bool) -> int:
         """What one input takes: a few of the largest nodes at a time, in float64; in training all of them, in float32."""
@@ -384,7 +385,7 @@ def _numbers(steps: list[Step], device: torch.device) -> list[int]:
     return found
 
 
-def _obstacle(steps: list[Step], needed: int, device: torch.device) -> str | None:
+def _obstacle(steps: list[Step], numbers: int, needed: int, device: torch.device) -> str | None:
     if not any(isinstance(s.node, Relaxed) for s in steps):
         return "the network is linear: planes are exact"
     for step in steps:
@@ -393,6 +394,8 @@ def _obstacle(steps: list[Step], needed: int, device: torch.device) -> str | Non
             return f"{node.name}: {type(node.relaxation).__name__} has no second-order model"
         if step.map is not None and not step.map.small:
             return f"{node.name}: too large for second-order models"
+    if numbers > MOST_OF_LINES and all(s.node.relaxation.sides() is not None for s in steps if isinstance(s.node, Relaxed)):
+        return "all its functions are two lines each, which planes follow better than parabolas do at this size"
     room = free_bytes(device)
     return f"second-order models of one input need {needed / 2**30:.1f} GiB, and {room / 2**30:.1f} are free" if needed > room else None
 
