@@ -100,6 +100,7 @@ class Split(Method[Splitting]):
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
             training, claims = self._tighten.advance(problem, state.training)
+            claims = replace(claims, obstacle="")  # what is cut below has more to say
             state = replace(state, training=training, low=training.low)
             if not self._tighten.done(problem, training):
                 return state, claims
