@@ -55,10 +55,10 @@ def lower(brackets: Sequence[Bracket]) -> Tensor:
 @pytest.mark.parametrize("cell", list(CELLS))
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> None:
-    net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
+    net, x, y = asked(Reader(CELLS[cell], 3), (2, 3), count=2)
     fast = lower(hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.certify.Certify()]))
     # Contradiction is raised where a witness lies inside what is proved.
-    brackets = hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.certify.Tighten(steps=20), *ATTACKS])
+    brackets = hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.certify.Tighten(steps=10), *ATTACKS])
     tight, upper = lower(brackets), torch.tensor([b.upper.value for b in brackets], dtype=torch.float64)
     assert (tight >= fast * (1 - 1e-9)).all()
     assert (tight / fast).mean() > (1.02 if math.isinf(norm) else 0.999)
@@ -67,7 +67,7 @@ def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> N
 
 @pytest.mark.parametrize("cell", list(CELLS))
 def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
-    net, x, y = asked(Reader(CELLS[cell]), (3, 3), count=2)
+    net, x, y = asked(Reader(CELLS[cell], 3), (2, 3), count=2)
     tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.certify.Tighten(steps=8)]))
     split = lower(hf.radius(net, x, y, frames="all", methods=[hf.certify.Split(boxes=16, steps=8), *ATTACKS]))
     assert (split >= tight).all()
@@ -80,17 +80,17 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.Sigmoid(), nn.Linear(10, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(6, 10), nn.Sigmoid(), nn.Linear(10, 3)),
         Reader(nn.LSTM, 2, bidirectional=True),
         Reader(nn.GRU, 2, num_layers=2),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 3)),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)),
     ],
     ids=["relu", "sigmoid", "both ways", "two layers", "linear", "no model"],
 )
 def test_tiers_answer_every_network(model: nn.Module) -> None:
-    net, x, y = asked(model, (4, 3), count=1)
+    net, x, y = asked(model, (2, 3), count=1)
     fast = lower(hf.radius(net, x, y, methods=[hf.certify.Certify()]))
     split = lower(hf.radius(net, x, y, methods=[hf.certify.Split(boxes=3, steps=2), *ATTACKS]))
     assert (split >= fast * (1 - 1e-9)).all()
@@ -110,7 +110,7 @@ def test_a_score_over_a_region_is_tightened_too() -> None:
 
 
 def test_rows_with_different_frames_are_trained_apart() -> None:
-    net, x, y = asked(Reader(nn.LSTM), (3, 3), count=1)
+    net, x, y = asked(Reader(nn.LSTM, 2), (3, 3), count=1)
     each = hf.radius(net, x, y, frames="each", methods=[hf.certify.Tighten(steps=5), *ATTACKS])
     for frame in range(3):
         alone = hf.radius(net, x, y, frames=frame, methods=[hf.certify.Tighten(steps=5)])

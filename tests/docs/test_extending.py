@@ -1,9 +1,11 @@
 """What docs/extending.md shows of the package is the package, and one new file of one's own is enough for what it says."""
 
+import gc
 import importlib
 import itertools
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -83,6 +85,15 @@ def toy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     yield importlib.import_module(name)
     HANDLERS.clear()
     HANDLERS.update(before)
+    del sys.modules[name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _methods_forgotten() -> Iterator[None]:
+    """A method is known for as long as its class is there: none that is made here is left to the tests of other files."""
+    yield
+    gc.collect()
+    assert not [kind for kind in known_methods().values() if kind.__module__.startswith("toy_")]
 
 
 def uses(name: str) -> pytest.MarkDecorator:

@@ -33,14 +33,14 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 def test_an_interrupted_run_that_is_resumed_ends_with_the_same_brackets(tmp_path: Path) -> None:
     data = digits("test")
     net = hf.Network.from_torch(digits_cnn(), domain=(0, 1))
-    x, y = data.x[:5], data.y[:5]
+    x, y = data.x[:3], data.y[:3]
     whole = hf.radius(net, x, y, norm=0)
     seen = 0
 
     def interrupt(_: Progress) -> None:
         nonlocal seen
         seen += 1
-        if seen == 12:
+        if seen == 8:
             raise KeyboardInterrupt
 
     with Store.create(tmp_path / "run") as store:
