@@ -1,5 +1,6 @@
 """Second-order bounds: whatever their free coefficients are, no point of the region escapes them."""
 
+import functools
 import math
 
 import pytest
@@ -31,6 +32,7 @@ EXACT = {
 }
 
 
+@functools.cache
 def view_of(name: str) -> Quadratic:
     return Quadratic(build(network(name)[1], torch.zeros(1, *ZOO[name].shape)))
 
