@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.branching.choice import FEW_INPUTS, cut_for
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.certify.split import Split
-from holdfast.certify.tighten import quadratic_of
+from holdfast.certify.tighten import no_models, quadratic_of
 from holdfast.errors import HoldfastError
 from holdfast.hamming.budget_split import question_of
 from holdfast.network import Network
@@ -23,6 +24,7 @@ from holdfast.region import Ball, Box, Region, Sparse
 from holdfast.result import Goal
 
 PLANES = "planes in closed form (CROWN)"
+SLOPES = "trained planes (alpha-CROWN)"
 TRAINED = "trained planes (alpha-, beta-CROWN)"
 HALVES, SIGNS = "inputs in halves", "signs of ReLUs"
 
@@ -42,11 +44,16 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         graph = prepared(net, Box.between(x[:1], x[:1]))
     except HoldfastError:
         return []
-    obstacle = quadratic_of(ball).obstacle
-    models = "second-order models with trained coefficients" if obstacle is None else f"{PLANES}; no second-order models: {obstacle}"
-    found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", models)]
+    models = _models(ball)
+    found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", _tight(ball, models))]
     halved = isinstance(cut_for(graph, ball.family.at(1.0)), InputSplit)
-    found.append(Choice("tier split", models.split(";")[0] if halved else TRAINED, Split().obstacle(ball) or (HALVES if halved else SIGNS)))
+    found.append(
+        Choice(
+            "tier split",
+            (PLANES if models is None else models) if halved else TRAINED,
+            Split().obstacle(ball) or (HALVES if halved else SIGNS),
+        )
+    )
     if net.domain.bounded:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
@@ -60,6 +67,20 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
             Choice(f"verify, reach; {told}", "planes and affine forms (zonotopes)" if halves else TRAINED, HALVES if halves else SIGNS)
         )
     return [*found, Choice("risk: steepness", "intervals of gradients", "shells")]
+
+
+def _models(ball: Problem) -> str | None:
+    """What second-order models are, and take; None where they are not used."""
+    needed = quadratic_of(ball).bytes(training=True)
+    size = f"{needed / 2**30:.1f} GiB" if needed >= 2**30 else f"{max(1, round(needed / 2**20))} MiB"
+    return None if no_models(ball) else f"second-order models with trained coefficients ({size} an input)"
+
+
+def _tight(ball: Problem, models: str | None) -> str:
+    planes = SLOPES if bent(graph_of(ball)) else PLANES
+    if models is None:
+        return f"{planes}; no second-order models: {no_models(ball)}"
+    return models if planes == PLANES else f"{planes}, then {models}"
 
 
 def _problem(net: Network, region: Region, goal: Goal) -> Problem:

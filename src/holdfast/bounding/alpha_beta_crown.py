@@ -175,7 +175,7 @@ class Rows:
             planes = self._planes(slope, multiplier * unit, lift)
             least = self._least(planes, weight.softmax(1))
             variables = [*free, *lift.values()]
-            found = torch.autograd.grad(least.sum(), variables, allow_unused=True)
+            found = _gradients(least, variables)
         gradients = [torch.zeros_like(v) if g is None else torch.nan_to_num(g) for v, g in zip(variables, found, strict=True)]
         entering = {node: torch.zeros_like(self.known.upper[node]) for node in arguments(self.graph)}
         entering |= {node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)}
@@ -250,7 +250,7 @@ class _Draft:
         lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before}
         with torch.enable_grad():
             least = self._least(slope, multiplier, weight.float(), lift)
-            found = torch.autograd.grad(least.sum(), list(lift.values()), allow_unused=True) if lift else ()
+            found = _gradients(least, list(lift.values()))
         entering = {
             n.inputs[0]: torch.zeros_like(v) if g is None else -torch.nan_to_num(g) for (n, v), g in zip(lift.items(), found, strict=True)
         }
@@ -263,7 +263,7 @@ class _Draft:
         with torch.enable_grad():
             least = self._least(slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {})
             variables = [*slope.values(), *multiplier.values(), weight]
-            found = torch.autograd.grad(least.sum(), variables, allow_unused=True) if least.requires_grad else (None,) * len(variables)
+            found = _gradients(least, variables)
         return _known(least), [torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
 
     def _least(
@@ -288,6 +288,11 @@ class _Draft:
         share = weight.softmax(1)
         total = torch.einsum("nr,nr...->n...", share, rows)[:, None]
         return torch.maximum(alone, region.minimise_linear(total.double())[:, 0].float() + (share * walk.constant).sum(1))
+
+
+def _gradients(least: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, ...]:
+    """None for those that it does not depend on, as with functions that lie before a node and lead elsewhere."""
+    return torch.autograd.grad(least.sum(), variables, allow_unused=True) if least.requires_grad else (None,) * len(variables)
 
 
 def _known(least: Tensor) -> Tensor:
@@ -352,6 +357,8 @@ def tightened(
     for node in arguments(graph):
         if clock.passed():
             break
+        if worth is not None and not bool(worth[node].any()):
+            continue
         if not any(function.place < node.place for function in bent(graph)):
             continue  # nothing to choose before the first of them
         known, _ = propagate(graph, region, within=held)

@@ -1,7 +1,8 @@
 """The one question all bounds answer: how small can rows of the output get over a region?
 
-Closed-form planes (CROWN), affine forms (zonotopes) and second-order models each answer it in their own way, so that whoever cuts a region
-into parts, or compares bounds, need not know which. An answer that is no number says nothing, and is given as minus infinity.
+Closed-form planes (CROWN), trained planes (alpha-CROWN), affine forms (zonotopes) and second-order models each answer it in their own way,
+so that whoever cuts a region into parts, or compares bounds, need not know which. An answer that is no number says nothing, and is given
+as minus infinity.
 """
 
 from dataclasses import dataclass
@@ -10,14 +11,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from holdfast import batch, clock
 from holdfast.bounding import crown, crown_within
-from holdfast.bounding.crown import Linear
+from holdfast.bounding.alpha_beta_crown import Rows, apart, arguments, bent, tightened
+from holdfast.bounding.branching.split_score import costs
+from holdfast.bounding.crown import Boxes, Linear
+from holdfast.bounding.crown_within import taken
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.bounding.zonotope import Forms
+from holdfast.memory import free_bytes
 from holdfast.region import Region
+from holdfast.rounding import gamma
 
 Bound = tuple[Tensor, Linear | None]
+ENDS = 256  # arguments of a layer whose ends are trained
+USUAL, MANY = 216, 4096  # rows that are trained together on a processor, and on a graphics card, if memory holds them
+ALIVE = 40  # numbers that training keeps for each element of a node and each row
 
 
 class Bounder(Protocol):
@@ -72,6 +82,78 @@ class SecondOrder:
         boxes = crown.propagate(self.view.graph, region)
         least = self.view.least(region, rows, rows.new_zeros(rows.shape[:2]), bends, boxes)
         return _proved(least), None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Alpha-CROWN: the slopes below functions that bend at zero are trained for each row by itself, first over the ends that CROWN knows of
+    their arguments, then over ends that are trained too, those that cost most. What the clock leaves no time for stays what it was."""
+
+    graph: Graph
+    enough: Tensor | None = None  # (batch, rows): a row above this is trained no further; None: all are, as far as the steps go
+    ends: int = ENDS
+    steps: int = 20
+    pace: float = 0.2
+
+    @torch.no_grad()
+    def bound(self, region: Region, rows: Tensor) -> Bound:
+        least = _nothing(rows)
+        for some in torch.arange(len(region), device=rows.device).split(self._inputs(rows)):
+            if clock.passed():
+                break
+            least[some] = self._bound(batch.take(region, some), rows[some], None if self.enough is None else self.enough[some])
+        return least, None
+
+    def _bound(self, region: Region, rows: Tensor, enough: Tensor | None) -> Tensor:
+        known, _ = crown_within.propagate(self.graph, region)
+        least = _over(region, crown.linear_bound(self.graph, known, rows))[0]
+        # No row is proved to be above its own upper end.
+        aim = -_over(region, crown.linear_bound(self.graph, known, -rows))[0] if enough is None else enough
+        if not bent(self.graph):
+            return least
+        least, entering = self._raised(known, rows, aim, least)
+        if clock.passed() or bool((least > aim).all()):
+            return least
+        known, empty = self._with_ends(region, known, entering)  # a region is not empty: ends that say so overflowed
+        return torch.where(empty[:, None], least, self._raised(known, rows, aim, least)[0])
+
+    def _raised(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        """The bounds (inputs, rows), better where they are not above the aim; and (inputs, arguments): the weight of each upper plane in
+        those that still are not."""
+        least, width = least.clone(), sum(node.size for node in arguments(self.graph))
+        entering = torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
+        open_ = ((least <= aim) & least.isfinite() & aim.isfinite()).nonzero()
+        for at in open_.split(self._together()) if len(open_) else ():
+            part, row = at.unbind(1)
+            sign = torch.zeros((len(at), width), dtype=torch.float64, device=rows.device)
+            asked = Rows(self.graph, taken(known, part), self.graph.output, rows[part, row][:, None], -aim[part, row][:, None], sign)
+            found = asked.trained(sign * torch.nan, sign, self.steps, self.pace)
+            above = found.least + aim[part, row] - 4 * gamma(1) * (found.least.abs() + aim[part, row].abs())
+            least[part, row] = torch.maximum(least[part, row], _proved(above))
+            share = torch.where(found.least > 0, 0, -found.least)  # rows count by what is missing
+            entering.index_add_(0, part, found.entering * torch.nan_to_num(share, 0.0, 0.0)[:, None])
+        return least, entering
+
+    def _with_ends(self, region: Region, known: Boxes, entering: Tensor) -> tuple[Boxes, Tensor]:
+        """The boxes, with trained ends of the arguments that cost the bounds most; (inputs,) bool: which hold no point."""
+        worth = {}
+        for node, cost in apart(self.graph, costs(self.graph, known, entering)).items():
+            flat = cost.flatten(1)
+            least = flat.topk(min(self.ends, node.size), dim=1).values[:, -1:]
+            worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
+        held = tightened(self.graph, region, self.steps, self.pace, self._together(), worth=worth)
+        return crown_within.propagate(self.graph, region, within=held)
+
+    def _inputs(self, rows: Tensor) -> int:
+        """How many inputs are looked at together: each brings its rows, and both ends of its arguments."""
+        widest = max((node.size for node in arguments(self.graph)), default=1)
+        return max(1, self._together() // max(rows.shape[1], 2 * min(self.ends, widest)))
+
+    def _together(self) -> int:
+        """How many rows are trained at once."""
+        usual = MANY if self.graph.device.type == "cuda" else USUAL
+        needed = 8 * ALIVE * sum(node.size for node in self.graph.nodes)
+        return min(usual, max(1, free_bytes(self.graph.device) // needed))
 
 
 def _over(region: Region, planes: Linear) -> Bound:

@@ -1,4 +1,5 @@
-"""Tighter proofs: second-order models whose free coefficients are trained, at a radius that grows as they improve.
+"""Tighter proofs: trained planes below functions that bend at zero, then second-order models whose free coefficients are trained, at a
+radius that grows as they improve. Networks that have only one of the two are proved by that one.
 
 Training works in float32, since any coefficients are sound; what it reaches is then proved in float64 with every rounding paid for.
 """
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
+from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.ascent import Ascent, Memory
+from holdfast.bounding.bounder import Trained
 from holdfast.bounding.crown import Boxes, propagate
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
 from holdfast.memory import free_bytes
@@ -24,70 +27,88 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Region, Sparse, Words
 from holdfast.result import Traits
+from holdfast.rounding import gamma
 
 FURTHER = 1.03  # times what is proved, where training begins
 GROWTH = 1.25  # times what is proved, as long as no radius has failed
+PLANES_GROWTH = 1.08  # the same of trained planes, which win less
 AHEAD = 1.03  # times the radius in training: planes are found anew when it has passed that
 MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
+PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Row by row, before training: the smallest radius at which the first coefficients failed, and the scores on both sides of it."""
+    """Row by row: the smallest radius at which trained planes, or the first coefficients of models, failed, and the scores on both sides of
+    it."""
 
     high: Tensor  # (batch,)
     low_score: Tensor  # NaN where others proved it
     high_score: Tensor
     round: int = 0
+    growth: float = GROWTH
+    close: float = CLOSE
+
+    @staticmethod
+    def above(low: Tensor, growth: float = GROWTH, close: float = CLOSE) -> "Trial":
+        nothing = torch.full_like(low, torch.nan)
+        return Trial(torch.full_like(low, torch.inf), nothing, nothing, growth=growth, close=close)
 
     def next(self, low: Tensor) -> Tensor:
         share = (self.low_score / (self.low_score - self.high_score)).clamp(0.2, 0.8).nan_to_num(0.5)
-        return torch.where(self.high.isinf(), GROWTH * low, low + (self.high - low) * share)
+        return torch.where(self.high.isinf(), self.growth * low, low + (self.high - low) * share)
 
     def heard(self, radius: Tensor, score: Tensor) -> "Trial":
-        held = score > 0
-        return Trial(
-            torch.where(held, self.high, radius),
-            torch.where(held, score, self.low_score),
-            torch.where(held, self.high_score, score),
-            self.round + 1,
+        """NaN where the clock left no time: those are tried again."""
+        held, lost = score > 0, ~(score > 0) & ~score.isnan()
+        return replace(
+            self,
+            high=torch.where(lost, radius, self.high),
+            low_score=torch.where(held, score, self.low_score),
+            high_score=torch.where(lost, score, self.high_score),
+            round=self.round + int(not score.isnan().any()),
         )
 
+    def open(self, low: Tensor) -> Tensor:
+        """-> (batch,) bool: where the ends are not close yet."""
+        return self.high > self.close * low
+
     def done(self, low: Tensor, rounds: int) -> bool:
-        return self.round >= rounds or bool((self.high <= CLOSE * low).all())
+        return self.round >= rounds or not bool(self.open(low).any())
 
 
 @dataclass(frozen=True)
 class Training:
     """Row by row: proved at `low` (a radius, or the score); `trying` is the radius in training, `reached` the best it passed."""
 
-    search: Search | None  # as long as the first planes are not done
+    search: Search | None  # as long as the planes in closed form are not done
     low: Tensor  # (batch,)
     trying: Tensor  # (batch,)
     reached: Tensor  # (batch,)
     bends: Bends
     best: Bends  # those with which `reached` was passed
     step: int
+    planes: Trial | None = None  # as long as the trained planes are not done
     trial: Trial | None = None  # as long as the first coefficients are not done
     memory: Memory | None = None  # of Adam
 
 
 @dataclass(frozen=True)
 class Tighten(Method[Training]):
-    """First what Certify does, then second-order models: with their first coefficients at a few radii, then `steps` steps of Adam, proved
-    anew after every `block` of them."""
+    """First what Certify does, then trained planes at a few radii where functions bend at zero, then second-order models: with their first
+    coefficients at a few radii, then `steps` steps of Adam, proved anew after every `block` of them."""
 
     finds: ClassVar[str] = "larger proved lower ends"
-    help: ClassVar[str] = "linear bounds, then second-order models with trained coefficients"
+    help: ClassVar[str] = "linear bounds, then those with trained slopes (alpha-CROWN) and second-order models with trained coefficients"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     steps: int = 40
     block: int = 10
     rate: float = 0.02
     push: float = 0.01  # how much further to try once a radius has been passed
-    trials: int = 4  # radii before training
+    trials: int = 4  # radii for trained planes, and for models before training
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, LinearProperty):
@@ -106,15 +127,15 @@ class Tighten(Method[Training]):
             return state
         search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
         trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
-        trial = state.trial and replace(state.trial, low_score=torch.where(better, torch.nan, state.trial.low_score))
-        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying, trial=trial)
+        planes, trial = (t and replace(t, low_score=torch.where(better, torch.nan, t.low_score)) for t in (state.planes, state.trial))
+        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying, planes=planes, trial=trial)
 
     def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
         state, claims = self.advance(problem, state)
         return None if self.done(problem, state) else state, claims
 
     def done(self, problem: Problem, state: Training) -> bool:
-        if state.search is not None or state.trial is not None:
+        if state.search is not None or state.planes is not None or state.trial is not None:
             return False
         return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
@@ -124,6 +145,9 @@ class Tighten(Method[Training]):
             assert claims.proved is not None
             state = self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved)))
             return state, replace(claims, obstacle=self._cannot(problem) if search is None else "")
+        if state.planes is not None:
+            state = self._planed(problem, state)
+            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
         if state.trial is None:
             state = self._trained(problem, state)
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -132,20 +156,45 @@ class Tighten(Method[Training]):
         return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
 
     def _cannot(self, problem: Problem) -> str:
-        """Why there is nothing to gain beyond the first planes."""
+        """Why there is nothing to gain beyond planes in closed form."""
         if isinstance(problem.region, Sparse | Words):
             return "tier tight proves no more than tier fast of counts of changes"
-        obstacle = quadratic_of(problem).obstacle
+        obstacle = None if bent(graph_of(problem)) else no_models(problem)
         return "" if obstacle is None else f"tier tight proves no more than tier fast here: {obstacle}"
 
     def _opened(self, problem: Problem, state: Training) -> Training:
-        """Once the first planes are done, the coefficients to train, if the network has second-order models."""
+        """Once the planes in closed form are done: trained ones, if the network has functions that bend at zero, else the models."""
         if state.search is not None or self._cannot(problem):
             return state
+        if bent(graph_of(problem)):
+            return replace(state, planes=Trial.above(state.low, PLANES_GROWTH, PLANES_CLOSE))
+        return self._modelled(problem, state)
+
+    def _modelled(self, problem: Problem, state: Training) -> Training:
+        """The coefficients to train, if the network has second-order models."""
+        if no_models(problem) is not None:
+            return state
         bends = quadratic_of(problem).bends(len(problem), torch.float32)
-        nothing = torch.full_like(state.low, torch.nan)
-        trial = Trial(torch.full_like(state.low, torch.inf), nothing, nothing)
-        return replace(state, bends=bends, best=bends, reached=state.low, trial=trial)
+        return replace(state, bends=bends, best=bends, reached=state.low, trial=Trial.above(state.low))
+
+    def _planed(self, problem: Problem, state: Training) -> Training:
+        """Trained planes, at one radius."""
+        trial = state.planes
+        assert trial is not None
+        if problem.goal != "radius":
+            state = replace(state, low=torch.fmax(state.low, _by_planes(problem)))
+            return state if clock.passed() else self._modelled(problem, replace(state, planes=None))
+        radius = problem.family.at(torch.minimum(trial.next(state.low), problem.family.limit())).radius.double()
+        score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
+        rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
+        if len(rows):
+            score[rows] = _by_planes(problem.take(rows).tiled(radius[rows][None]))
+        if clock.passed():
+            score = torch.where(score > 0, score, torch.nan)  # training that was cut short says nothing of what it can reach
+        low, trial = torch.where(score > 0, torch.maximum(state.low, radius), state.low), trial.heard(radius, score)
+        done = trial.done(low, self.trials)
+        state = replace(state, low=low, trying=FURTHER * low, planes=None if done else trial)
+        return self._modelled(problem, state) if done else state
 
     def _tried(self, problem: Problem, state: Training) -> Training:
         """The first coefficients, proved at one radius."""
@@ -159,8 +208,7 @@ class Tighten(Method[Training]):
         score = self._score(problem, region, state.bends)
         radius = region.radius.double()
         low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
-        if not bool(score.isnan().any()):  # else the clock left no time, and the same is tried again
-            trial = trial.heard(radius, score)
+        trial = trial.heard(radius, score)
         done = trial.done(low, self.trials)
         return replace(state, low=low, reached=low, trying=FURTHER * low, trial=None if done else trial)
 
@@ -249,14 +297,38 @@ class _Part:
         return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
 
 
+def _by_planes(problem: Problem) -> Tensor:
+    """-> (batch,): the score is proved to be at least this over the region, by trained planes; -inf where nothing is known in time."""
+    graph = graph_of(problem)
+    matrix, offset = rows_of(problem, graph)
+    # A radius needs a positive score; and no score is above that of the centre.
+    enough = -offset if problem.goal == "radius" else problem.score(problem.region.centre).double()[:, None] - offset
+    found, _ = Trained(graph, enough).bound(problem.region, matrix)
+    score = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).amin(1)
+    return torch.where(score.isfinite(), score, -torch.inf)
+
+
+def no_models(problem: Problem) -> str | None:
+    """Why second-order models are not used. Without training they win nothing over planes that are trained."""
+    view = quadratic_of(problem)
+    lack = _lack(problem) if view.obstacle is None and bent(view.graph) else ""
+    return f"their training {lack}" if lack else view.obstacle
+
+
 def _untrainable(problem: Problem) -> str:
     """Why the first coefficients are the last; empty where they can be trained."""
+    lack = _lack(problem)
+    return f"tier tight without training, which {lack}" if lack else ""
+
+
+def _lack(problem: Problem) -> str:
+    """What training takes of memory or time, where that is more than there is; else empty."""
     view, device = quadratic_of(problem), problem.region.centre.device
     needed, room = view.bytes(training=True) / 2**30, free_bytes(device) / 2**30
     if needed > room:
-        return f"tier tight without training, which would take {needed:.1f} GiB where {room:.1f} are free"
+        return f"would take {needed:.1f} GiB where {room:.1f} are free"
     if device.type == "cpu" and view.numbers > MOST_ON_A_PROCESSOR:
-        return f"tier tight without training: a step would take about {view.numbers / SPEED:.0f} s an input, on a graphics card less"
+        return f"would take about {view.numbers / SPEED:.0f} s for a step and an input, on a graphics card less"
     return ""
 
 

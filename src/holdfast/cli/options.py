@@ -35,8 +35,8 @@ Tier = Annotated[
     str,
     typer.Option(
         metavar="TIER",
-        help="fast: proofs by linear bounds. tight: by trained second-order models, seconds an input. split: by halves of the region "
-        "too, minutes. search: witnesses only.",
+        help="fast: proofs by linear bounds. tight: by trained planes and second-order models, seconds an input. split: by "
+        "parts of the region too, minutes. search: witnesses only.",
     ),
 ]
 Arithmetic = Annotated[
