@@ -70,7 +70,7 @@ class AffineForms:
 
 @dataclass(frozen=True)
 class SecondOrder:
-    """Quadratic models, their ranges held to those of CROWN."""
+    """Quadratic models hand in hand with CROWN."""
 
     view: Quadratic
     bends: Bends | None = None  # those of the batch; None: the parabolas' own
@@ -79,8 +79,7 @@ class SecondOrder:
         if self.view.obstacle is not None:
             return _nothing(rows), None
         bends = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
-        boxes = crown.propagate(self.view.graph, region)
-        least = self.view.least(region, rows, rows.new_zeros(rows.shape[:2]), bends, boxes)
+        least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), bends)
         return _proved(least), None
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.bounding.crown import Boxes
+from holdfast.bounding.crown import Boxes, Intervals, Refinement, lower_bound
 from holdfast.bounding.curvature import Change, Curvature, Pair, matvec
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve
@@ -289,11 +289,37 @@ class Quadratic:
         return found
 
     def least(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends, boxes: Boxes | None = None) -> Tensor:
-        """rows (batch, rows, outputs) -> (batch, rows): row . output + offset is nowhere below. A proof in float64 only."""
-        dtype = next(iter(bends.values())).dtype
+        """rows (batch, rows, outputs) -> (batch, rows): row . output + offset is nowhere below. A proof in float64 only.
+
+        boxes  ends that are known of the nodes, to which the ranges of models are held.
+        """
         found = _Models(self.steps, region, bends, boxes)
         forward((step.node for step in self.steps), found.visit)
-        return _asked(found.models[self.graph.output], rows.to(dtype), offset.to(dtype)).least(rounds=8)
+        return found.least(self.graph.output, rows, offset)
+
+    def with_planes(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends) -> Tensor:
+        """The same, hand in hand with CROWN: planes over the ranges of models, models over the ends of planes, and the better of both."""
+        boxes = self.boxes(region, bends, found := _Models(self.steps, region, bends, Boxes(region)))
+        return torch.fmax(found.least(self.graph.output, rows, offset), lower_bound(self.graph, boxes, rows, offset))
+
+    def boxes(self, region: Region, bends: Bends, models: "_Models | None" = None) -> Boxes:
+        """Ends of all nodes by planes and models together."""
+        models = _Models(self.steps, region, bends, Boxes(region)) if models is None else models
+        boxes = models.boxes
+        assert boxes is not None
+        intervals, refine = Intervals(self.graph, boxes), Refinement(self.graph, boxes)
+
+        def narrow(node: Node) -> None:
+            if isinstance(node, Relaxed) and node in models.steps:
+                for source, ends in zip(node.inputs, models.ranges_of(node), strict=True):
+                    boxes.keep(source, *(end.double().reshape(-1, *source.shape) for end in ends))
+
+        def carry(node: Node) -> None:
+            if node in models.steps:
+                models.visit(node)
+
+        forward(self.graph.nodes, narrow, intervals.visit, refine, carry)
+        return boxes
 
 
 class _Models(Forward):
@@ -316,12 +342,19 @@ class _Models(Forward):
         self._keep(step, _affine(step.map, [self.models[s] for s in step.inputs]))
 
     def through_function(self, node: Relaxed) -> None:
-        step = self.steps[node]
-        for source in step.inputs:
+        ranges, step = self.ranges_of(node), self.steps[node]
+        self._keep(step, _relaxed(node, [self.models[s] for s in step.inputs], ranges, self.bends))
+
+    def ranges_of(self, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
+        """Of what a function reads."""
+        for source in self.steps[node].inputs:
             if source not in self.ranges:
                 self.ranges[source] = _range(self.models[source], source, self.boxes)
-        ranges = [self.ranges[s] for s in step.inputs]
-        self._keep(step, _relaxed(node, [self.models[s] for s in step.inputs], ranges, self.bends))
+        return [self.ranges[s] for s in self.steps[node].inputs]
+
+    def least(self, output: Node, rows: Tensor, offset: Tensor) -> Tensor:
+        dtype = next(iter(self.bends.values())).dtype
+        return _asked(self.models[output], rows.to(dtype), offset.to(dtype)).least(rounds=8)
 
     def _keep(self, step: Step, found: Model) -> None:
         if step.stores:

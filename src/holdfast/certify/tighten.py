@@ -16,7 +16,7 @@ from holdfast import batch, clock
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.ascent import Ascent, Memory
 from holdfast.bounding.bounder import Trained
-from holdfast.bounding.crown import Boxes, propagate
+from holdfast.bounding.crown import Boxes
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.second_order import Bends, Quadratic
@@ -222,7 +222,7 @@ class Tighten(Method[Training]):
             if clock.passed():
                 break
             part, mine = batch.take(region, rows), {k: v[:, rows].double() for k, v in bends.items()}
-            found = view.least(part, matrix[rows], offset[rows], mine, propagate(view.graph, part)).amin(1)
+            found = view.with_planes(part, matrix[rows], offset[rows], mine).amin(1)
             score[rows] = torch.where(found.isfinite(), found, -torch.inf)  # what overflows proves nothing
         return score
 
@@ -289,7 +289,8 @@ class _Part:
         radial = self.problem.goal == "radius"
         if self.boxes is None or (radial and bool((radius > self.reach).any())):
             self.reach = radius * AHEAD  # the ends over a larger region hold in a smaller one
-            self.boxes = propagate(self.view.graph, self.problem.family.at(self.reach) if radial else self.problem.region)
+            first = self.view.bends(len(self.rows), torch.float64)
+            self.boxes = self.view.boxes(self.problem.family.at(self.reach) if radial else self.problem.region, first)
         region = self.problem.family.at(radius) if radial else self.problem.region
         with torch.enable_grad():
             margins = self.view.least(region, self.matrix, self.offset, bends, self.boxes)
