@@ -299,6 +299,7 @@ class Quadratic:
 
     def with_planes(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends) -> Tensor:
         """The same, hand in hand with CROWN: planes over the ranges of models, models over the ends of planes, and the better of both."""
+        assert next(iter(bends.values())).dtype == torch.float64, "planes must not stand on ranges that prove nothing"
         boxes = self.boxes(region, bends, found := _Models(self.steps, region, bends, Boxes(region)))
         return torch.fmax(found.least(self.graph.output, rows, offset), lower_bound(self.graph, boxes, rows, offset))
 
