@@ -127,6 +127,29 @@ def test_queries_are_those_of_the_network() -> None:
     assert records[0].queries > 100
 
 
+def test_a_batch_without_room_is_halved_and_keeps_what_it_found() -> None:
+    asked: list[int] = []
+
+    def crowded(problem: Problem) -> Claims:
+        asked.append(len(problem))
+        if len(problem) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return Claims()
+
+    records = solve([known_problem()], [Scripted((proves(1e-4), crowded))])
+    assert asked == [6, 3, 2, 1, 3, 2, 1]
+    assert [r.bracket.lower.value for r in records] == [1e-4] * 6
+    assert [r.status for r in records] == ["finished"] * 6
+
+
+def test_one_row_without_room_is_said() -> None:
+    def crowded(problem: Problem) -> Claims:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        solve([known_problem()], [Scripted((crowded,))])
+
+
 def test_nothing_in_nothing_out() -> None:
     assert solve([], [PGD()]) == []
 

@@ -7,6 +7,7 @@ python -m benchmarks.hamming gpu --device cpu --count 2 --searches 4 --seconds 5
 """
 
 import argparse
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -82,7 +83,9 @@ def _proved(
     """-> records, seconds of the steps and domains, going on from what a search found."""
     before = Spent(Counted.spent.nodes, Counted.spent.seconds)
     problem = question(asked, x, y)
-    first = known[0].key.index
-    shifted = [hf.Record(hf.result.Key(r.key.index - first), r.bracket, r.status, r.seconds, r.queries) for r in known]
-    records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=Known(shifted))
+    begun = {
+        key: replace(record, key=key, question=digest)
+        for key, digest, record in zip(problem.keys, problem.digests(), known, strict=True)
+    }  # fmt: skip
+    records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=Known(begun))
     return records, Counted.spent.seconds - before.seconds, Counted.spent.nodes - before.nodes

@@ -129,19 +129,18 @@ class Counted(Branch):
 
 @dataclass
 class Known:
-    """Brackets that a search goes on from."""
+    """Brackets that the next search goes on from."""
 
-    records: Sequence[Record]
-    written: list[Record] = field(default_factory=list)
+    records: dict[Key, Record] = field(default_factory=dict)
 
     def finished(self) -> dict[Key, Record]:
         return {}
 
     def unfinished(self) -> dict[Key, Record]:
-        return {r.key: r for r in self.records}
+        return self.records
 
     def write(self, records: Sequence[Record]) -> None:
-        self.written = list(records)
+        self.records.update({record.key: record for record in records})
 
 
 @dataclass(frozen=True)
@@ -167,9 +166,10 @@ def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.i
         if known < most <= record.bracket.lower.value:
             raise KeyboardInterrupt
 
-    first = hf.solve([problem], [Greedy()], hf.Stop(seconds=seconds))
+    known = Known()
+    hf.solve([problem], [Greedy()], hf.Stop(seconds=seconds), store=known)
     left = max(0.0, deadline - time.perf_counter())
-    (record,) = _quietly(lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=Known(first), progress=watch))
+    (record,) = _quietly(lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch))
     return Proof(
         record.bracket, now(case) - began, Counted.spent.nodes - before.nodes, Counted.spent.seconds - before.seconds, rises
     )  # fmt: skip

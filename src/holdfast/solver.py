@@ -181,7 +181,7 @@ def solve(
     problem, in order.
 
     Problems that share a network and a shape are solved in batches of at most `batch` rows (if not said: 128, on a graphics card
-    1,024). Rows the store already holds as
+    1,024); a batch for which a graphics card has no room is halved and asked again. Rows the store already holds as
     finished are not asked again, interrupted ones go on from what was known; a store that holds answers to other questions is refused.
     Ctrl-C ends the search, keeps everything found so far, and marks what was not finished as interrupted. A row whose proof and witness
     exclude each other is raised as a Contradiction when all others are done and kept.
@@ -244,6 +244,14 @@ def solve(
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             interrupted, status = True, "interrupted"
+        except torch.OutOfMemoryError:
+            if len(problem) == 1:
+                raise
+            # Half as many may fit. What was found of them is not lost.
+            begun.update((record.key, record) for record in work.records("interrupted"))
+            batches[place + 1 : place + 1] = [problem.take(half) for half in _halves(problem)]
+            torch.cuda.empty_cache()
+            continue
         faults += work.faults.values()
         records = work.records(status)
         answered.update((record.key, record) for record in records)
@@ -276,6 +284,10 @@ def _batches(problems: list[Problem], means: Mapping[Key, str], known: set[Key],
         for rows in open_rows.split(size or usual):
             if len(rows):
                 yield whole.take(rows.to(whole.region.centre.device))
+
+
+def _halves(problem: Problem) -> tuple[Tensor, ...]:
+    return torch.arange(len(problem), device=problem.region.centre.device).tensor_split(2)
 
 
 def _by_definition(problem: Problem) -> list[Bracket]:

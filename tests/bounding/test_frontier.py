@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -116,3 +117,28 @@ def test_with_the_clock_nothing_is_cut_and_nothing_is_lost() -> None:
         after, _ = Middle().advance(question, start(2))
     assert after.task.tolist() == [0]  # the other was settled by the look itself
     assert (after.lower.tolist(), after.upper.tolist()) == ([0.0], [1.0])
+
+
+@dataclass(frozen=True)
+class Crowded(Middle):
+    """Has room for so many parts only."""
+
+    room: int = 2
+
+    def bound(self, question: Asked, parts: Intervals) -> Seen[Intervals]:
+        if len(parts) > self.room:
+            raise torch.OutOfMemoryError("no room")
+        return super().bound(question, parts)
+
+
+def test_parts_without_room_are_looked_at_fewer_at_a_time() -> None:
+    question = Asked(torch.tensor([2.0, 0.3, -1.0, 0.7], dtype=torch.float64), 0.01)
+    *_, (frontier, _) = run(Crowded(together=64), question, start(4))
+    *_, (roomy, _) = run(Middle(), question, start(4))
+    assert frontier.given_up == roomy.given_up == {1, 3}
+    assert frontier.lost == roomy.lost
+
+
+def test_a_single_part_without_room_is_said() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        Crowded(room=0).advance(Asked(torch.tensor([0.3], dtype=torch.float64), 0.01), start(1))

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,10 +121,19 @@ def _composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
+# cuDNN has no batch norm for more inputs at once than this; up to there it is what every other kernel computes.
+LARGEST_BATCH = 65535
+BY_SIZE = re.compile(r"(?:\d+\*)?L\['x'\]\.size\(\)\[0\](?:\*\d+)? <=? (\d+)")
+
+
 def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
-    """Raise where the tracer met a choice by the size of the batch: the graph knows one side of it only."""
+    """Raise where the tracer met a choice by the size of the batch: the graph knows one side of it only. What torch itself chooses where it
+    normalises batches on a graphics card is no choice of the model's."""
+    on_card = any(weight.is_cuda for weight in program.state_dict.values())
+    kernels = on_card and any("batch_norm" in str(node.target) for node in program.graph.nodes)
     for guard in getattr(program, "_guards_code", None) or ():
-        if ".size()[0]" in guard:
+        largest = BY_SIZE.fullmatch(guard) if kernels else None
+        if ".size()[0]" in guard and not (largest and int(largest[1]) >= LARGEST_BATCH):
             told = guard.replace("L['x'].size()[0]", "the size of the batch")
             raise UnsupportedLayer(
                 f"the model chooses what to do by the size of the batch (seen: {told}), so a graph shows one of its sides only and nothing "

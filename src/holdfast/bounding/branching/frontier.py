@@ -105,12 +105,27 @@ class BranchAndBound(ABC, Generic[Q, F]):
         parts = batch.take(frontier, chosen)
         count = self.fits(question, parts)
         chosen, parts = (chosen, parts) if count == len(chosen) else (chosen[:count], batch.take(frontier, chosen[:count]))
+        seen = self._looked(question, parts)
+        while seen is None:  # half as many may fit
+            chosen = chosen[: len(chosen) // 2]
+            parts = batch.take(frontier, chosen)
+            seen = self._looked(question, parts)
+        left, points = seen
         rest = torch.ones_like(frontier.bound, dtype=torch.bool)
         rest[chosen] = False
-        left, points = self.look(question, parts)
         both = batch.concatenate([batch.take(frontier, rest), left])
         turn = tuple(parts.task.bincount().tolist())
         return replace(both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen), turn=turn), points
+
+    def _looked(self, question: Q, parts: F) -> tuple[F, Points] | None:
+        """None: the graphics card has no room for so many."""
+        try:
+            return self.look(question, parts)
+        except torch.OutOfMemoryError:
+            if len(parts) == 1:
+                raise
+        torch.cuda.empty_cache()  # after what the failed attempt held is gone
+        return None
 
     def look(self, question: Q, parts: F) -> tuple[F, Points]:
         """Bound every part: what is left of them, cut further, and the points to try."""

@@ -16,11 +16,14 @@ from holdfast.bounding.branching.leaf_program import solve
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_within import propagate, taken
 from holdfast.bounding.graph.graph import Graph
+from holdfast.memory import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Region
 
 LAST = 8  # times the usual training, for a part with nothing left to cut
-USUAL, MANY = 216, 4096  # pairs that are looked at together on a processor, and on a graphics card
+USUAL, MANY = 216, 2**16  # pairs that are looked at together on a processor, and on a graphics card with room for them
+COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
+TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +71,17 @@ class ActivationSplit(Branching[Decisions]):
 
     def at_once(self, question: Question) -> int:
         """Pairs of a part and a polytope."""
-        return self.batch or (MANY if question.graph.device.type == "cuda" else USUAL)
+        if self.batch or question.graph.device.type != "cuda":
+            return self.batch or USUAL
+        each = 8 * COPIES * sum(node.size for node in question.graph.nodes)
+        return max(USUAL, min(MANY, free_bytes(question.graph.device) // each))
 
     def fits(self, question: Question, parts: Decisions) -> int:
         return upto(parts.open.sum(1), self.at_once(question))
 
     def most(self, graph: Graph) -> int:
-        return min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
+        more = 16 if graph.device.type == "cuda" else 1  # where as many more are looked at together
+        return more * min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
 
     def bound(self, question: Question, parts: Decisions) -> Seen[Decisions]:
         graph, region, rules = question.graph, question.region, question.rules
@@ -102,7 +109,9 @@ class ActivationSplit(Branching[Decisions]):
         undecided = ((lower < 0) & (upper > 0)).sum(1)
         whole = ~parts.sign.any(1)
         after = replace(after, first=torch.where(whole, after.bound, parts.first), ahead=_ahead(parts, after.bound, undecided))
-        return Seen(after, cost, _points(region, found.planes[~settled], ends_met[~settled], task[~settled]))
+        worst = torch.where(settled, torch.inf, found.least).topk(min(TRIED, len(settled)), largest=False).indices
+        worst = worst[~settled[worst]]
+        return Seen(after, cost, _points(region, found.planes[worst], ends_met[worst], task[worst]))
 
     def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
         """Each with its costliest argument taken as positive and as negative; the whole region, before that, with trained ends."""
