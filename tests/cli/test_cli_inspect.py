@@ -1,5 +1,7 @@
 """`holdfast inspect`: what was understood of a model, what can be asked, and what stops a proof."""
 
+import re
+
 import onnx
 from cli_workshop import Ask
 from onnx import TensorProto, helper
@@ -20,6 +22,16 @@ def test_a_network_that_can_be_proved(ask: Ask) -> None:
     assert "stops here" not in said.out
     for method in ("certify", "pgd", "carlini", "corners", "clever"):
         assert any(line.startswith(f"| {method} ") and line.endswith("| yes |") for line in seen)
+
+
+def test_what_a_radius_takes_is_foretold_tier_by_tier(ask: Ask) -> None:
+    seen = lines(ask("inspect", "lstm.onnx", "--domain", "0,1").out)
+    told = seen[seen.index("what one radius takes on this machine, about") :]
+    times = {line.split()[1]: line for line in told if "MiB |" in line or "--seconds allows" in line}
+    assert list(times) == ["fast", "tight", "split"]
+    assert all(re.search(r"\| (0\.\d+|\d+|more than 5) \| up to \d+ MiB \|$", times[tier]) for tier in ("fast", "tight"))
+    unproved = ask("inspect", "cli_own_code:waving", "--shape", "4").out
+    assert "what one radius takes" not in unproved
 
 
 def test_the_layer_that_stops_a_proof_is_named_and_what_still_works(ask: Ask) -> None:

@@ -71,9 +71,12 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
 
 def _models(ball: Problem) -> str | None:
     """What second-order models are, and take; None where they are not used."""
-    needed = quadratic_of(ball).bytes(training=True)
-    size = f"{needed / 2**30:.1f} GiB" if needed >= 2**30 else f"{max(1, round(needed / 2**20))} MiB"
+    size = bytes_told(quadratic_of(ball).bytes(training=True))
     return None if no_models(ball) else f"second-order models with trained coefficients ({size} an input)"
+
+
+def bytes_told(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{max(1, round(size / 2**20))} MiB"
 
 
 def _tight(ball: Problem, models: str | None) -> str:

@@ -6,8 +6,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.api import methods  # noqa: F401  so that all are known
-from holdfast.api.bounders import bounders
+from holdfast.api.bounders import bounders, bytes_told
 from holdfast.bounding import stops
+from holdfast.certify.cost import LIMIT, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
@@ -45,16 +46,37 @@ def look(question: ModelOptions, console: Console) -> None:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if net.differentiable:
         _layers(net, x, console)
-        _bounders(net, x, console)
+        if _bounders(net, x, console):
+            _costs(net, x, outputs, console)
     _methods(net, x, outputs, console)
 
 
-def _bounders(net: Network, x: torch.Tensor, console: Console) -> None:
+def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
+    """-> whether anything can be proved."""
     table = Table("question", "bounds", "cut", title="how proofs are made", title_justify="left")
     for choice in bounders(net, x):
         table.add_row(choice.question, escape(choice.bounds), escape(choice.cut))
     if table.rows:
         console.print(table)
+    return bool(table.rows)
+
+
+def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
+    """What one radius takes here, in the maximum norm at a random input, against the runner-up."""
+    said = net(x[:1])[0].double()
+    row = torch.zeros(outputs, dtype=torch.float64, device=said.device)
+    best = said.argsort(descending=True)
+    row[best[0]] = 1.0 if outputs > 1 or said[0] > 0 else -1.0
+    if outputs > 1:
+        row[best[1]] = -1.0
+    ball = Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
+    table = Table("tier", "seconds", "memory", title="what one radius takes on this machine, about", title_justify="left")
+    # Training is counted in steps of which one was timed.
+    for cost in costs(Problem(net, ball, Linear.of(row.tolist()), "radius")):
+        seconds = f"more than {LIMIT:.0f}" if cost.seconds is None else f"{cost.seconds:.1g}" if cost.seconds < 1 else f"{cost.seconds:.0f}"
+        table.add_row(cost.tier, seconds, f"up to {bytes_told(cost.memory)}")
+    table.add_row("split", "as long as --seconds allows", "")
+    console.print(table)
 
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> None:

@@ -1,0 +1,69 @@
+"""What a proof of one input takes on this machine, tier by tier: the parts of a tier are run once and timed, the rest is counted.
+
+Radii differ from input to input, and so do the steps to them: this is an estimate, and called one.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from holdfast import clock
+from holdfast.bounding.crown import ALIVE, ELEMENTS
+from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.certify.tighten import Tighten, Training, quadratic_of
+from holdfast.problem import Problem
+
+LIMIT = 5.0  # seconds for all measurements together
+QUICK = 2**24  # numbers in second-order models up to which a pass is tried
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one input. seconds: None where it is more than the measurement was given."""
+
+    tier: str
+    seconds: float | None
+    memory: int  # bytes, at most
+
+
+def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
+    """For a radius question about one input: tiers fast and tight. Tier split goes on for as long as it is given."""
+    method, graph = Tighten(), graph_of(problem)
+    planes = 8 * ALIVE * max(ELEMENTS, *(node.size for node in graph.nodes))
+    with clock.within(time.monotonic() + limit):
+        state, fast = _timed(_searched, method, problem)
+        first = Cost("fast", None if state.search is not None else fast, planes)
+        seconds, memory, tier = fast, planes, "tight"
+        if state.planes is not None:
+            (state, _), once = _timed(method.advance, problem, state)
+            seconds += method.trials * once
+            state = method._modelled(problem, replace(state, planes=None))
+        if state.trial is not None:
+            trainable = not method.done(problem, replace(state, trial=None))
+            memory, tier = max(planes, quadratic_of(problem).bytes(trainable)), tier if trainable else "tight, without training"
+            if not clock.passed() and quadratic_of(problem).numbers <= QUICK:
+                (state, _), once = _timed(method.advance, problem, state)
+                seconds += method.trials * once
+                if trainable and not clock.passed():
+                    _, climb = _timed(replace(method, block=1)._climbed, problem, replace(state, trial=None))
+                    seconds += method.steps * (climb + 4 * once / method.block)
+            else:
+                seconds = math.inf
+        known = state.search is None and not clock.passed() and math.isfinite(seconds)
+        return [first, Cost(tier, seconds if known else None, memory)]
+
+
+def _searched(method: Tighten, problem: Problem) -> Training:
+    state = method.start(problem, 0)
+    while state.search is not None and not clock.passed():
+        state, _ = method.advance(problem, state)
+    return state
+
+
+def _timed(work: Callable[..., T], *asked: object) -> tuple[T, float]:
+    began = time.perf_counter()
+    return work(*asked), time.perf_counter() - began
