@@ -36,7 +36,8 @@ def main(chosen: argparse.Namespace) -> None:
     table.say(f"Accuracy {asked.accuracy:.2%}.")
     first, step = (int(number) for number in chosen.part.split("/"))
     some = slice(first, chosen.proofs, step)
-    proved(asked, x[some], y[some], chosen)
+    if len(x[some]):
+        proved(asked, x[some], y[some], chosen)
 
 
 def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Namespace) -> None:

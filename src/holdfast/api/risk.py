@@ -146,5 +146,5 @@ def _risk(found: dict[str, Record]) -> Risk:
         path=() if steep is None else path_of(steep.aside),
         queries=sum(r.queries for r in found.values()),
         seconds=sum(r.seconds for r in found.values()),
-        notes=tuple(dict.fromkeys(f"not used, {reason}" for r in found.values() for reason in r.skipped)),
+        notes=tuple(dict.fromkeys(reason for r in found.values() for reason in r.skipped)),
     )

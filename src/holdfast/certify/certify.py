@@ -61,7 +61,7 @@ class Certify(Method[Search]):
     help: ClassVar[str] = "linear bounds (CROWN) with closed-form planes"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
-    rounds: int = 12
+    rounds: int = 24
     close: float = 0.002  # share of the radius to which it is found
     arithmetic: Arithmetic = "real"  # or the network as it runs, in its own arithmetic
 

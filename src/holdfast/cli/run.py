@@ -186,7 +186,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console) -> N
         interrupted = True
     command.show(store, built, console)
     for reason in sorted({reason for r in records or store.records() for reason in r.skipped}):
-        line(console, "not used", reason, warns=True)
+        line(console, "limit", reason, warns=True)
     if interrupted:
         line(
             console,
