@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast import clock
 from holdfast.bounding.ascent import Ascent
-from holdfast.bounding.crown import Boxes, Linear
+from holdfast.bounding.boxes import Boxes, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes

@@ -14,8 +14,8 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.bounding import crown, crown_within
 from holdfast.bounding.alpha_beta_crown import Rows, apart, arguments, bent, tightened
+from holdfast.bounding.boxes import Boxes, Linear
 from holdfast.bounding.branching.split_score import costs
-from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import taken
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.second_order import Bends, Quadratic

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.bounding import crown
-from holdfast.bounding.crown import Boxes, Linear, Walk
+from holdfast.bounding.boxes import Boxes, Linear
+from holdfast.bounding.crown import Walk
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes, intercept
 from holdfast.bounding.traversal import Forward, forward

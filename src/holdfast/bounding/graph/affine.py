@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Node
 
 Transform = Callable[..., Tensor]
@@ -88,6 +89,11 @@ class Affine(Node, ABC):
     @property
     def factor(self) -> float | None:
         """The number s where it is s x + b of its only input x, of any shape; else None."""
+        return None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """What an element reads around its place in its only input, where both are images, (1, channels, height, width); else None."""
         return None
 
     @property
@@ -213,6 +219,11 @@ class _Matrix(Affine):
     """One matrix for each input."""
 
     _matrices: tuple[Tensor, ...]  # (size, size of the input) each
+    _kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        return self._kernel
 
     @cached_property
     def _kept(self) -> dict[tuple[bool, torch.dtype], tuple[Tensor, ...]]:
@@ -263,7 +274,8 @@ class _Matrix(Affine):
     def _shifted(self, by: Affine) -> Affine | None:
         if self._weight is not None:
             return None  # two shifts would have to be added up
-        return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight)
+        kernel = self._kernel if by.shape == self.shape else None
+        return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight, _kernel=kernel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +285,11 @@ class _Function(Affine):
     small = False
     _function: Transform
     _magnitude: Transform
+    _kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        return self._kernel
 
     def _at(self, absolute: bool, like: Tensor) -> tuple[Transform, list[Tensor]]:
         """The function and a point from which to go: magnitudes need only be affine where they are positive."""
@@ -319,10 +336,17 @@ class _Function(Affine):
 
 
 def mapped(
-    place: int, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, device: torch.device, keep: int
+    place: int,
+    name: str,
+    inputs: Sequence[Node],
+    function: Transform,
+    magnitude: Transform,
+    device: torch.device,
+    keep: int,
+    kernel: Kernel | None = None,
 ) -> Affine:
     """The map that a function of its inputs computes, J x + b; magnitude(*m) = |J| m + |b| for m >= 0. Matrices of at most `keep` elements
-    are looked at, and kept where they are no simpler map."""
+    are looked at, and kept where they are no simpler map. kernel: J, where it is one of images."""
     zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
     offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
     weight = magnitude(*zeros)
@@ -331,19 +355,24 @@ def mapped(
     first = place, name, tuple(inputs), tuple(offset.shape), shift, heavy
     size = offset.numel()
     if size * max(n.size for n in inputs) > keep:
-        return _Function(*first, function, magnitude)
+        return _Function(*first, function, magnitude, kernel)
     unit = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *offset.shape)
     matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
     if shift is None and len(matrices) == 1 and _moves(matrices[0]):
         return _Copy(*first, matrices[0].argmax(1))
     if shift is None and len(matrices) > 1 and all(_is_one(m) for m in matrices):
         return _Sum(*first)
-    return _Matrix(*first, matrices)
+    return _Matrix(*first, matrices, kernel)
 
 
 def copied(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:
     """Copies of elements of the inputs: origin (size,) says where each is among those of all inputs, laid end to end."""
     return _Copy(place, name, tuple(inputs), tuple(shape), None, None, origin)
+
+
+def summed(place: int, name: str, inputs: Sequence[Node]) -> Affine:
+    """The sum of different nodes of one shape."""
+    return _Sum(place, name, tuple(inputs), inputs[0].shape, None, None)
 
 
 def exact_nodes(nodes: list[Node]) -> set[Node]:
