@@ -1,9 +1,10 @@
 """The crown's walk where nodes are images: an element sees a window of every earlier image, so its coefficients are kept there only.
 
 A row begins at one element, at place p of its node. In an earlier image its coefficients lie in the window of `extent` places from
-scale p + start on; scale, start and extent are the same for all rows, since convolutions are the same everywhere. What of a window lies
-outside of the image is held at zero: a convolution reads nothing there. Planes, offsets and sizes are gathered window by window; the
-arithmetic and what is charged for it are those of `crown.Walk` (docs/rounding.md).
+scale p + start on; scale, start and extent are the same for all rows, since convolutions are the same everywhere. Where a window sticks
+out of the image a convolution reads zeros, so coefficients there multiply nothing: all that they meet is zero there, and before a map reads
+them they are. Planes, offsets and sizes are gathered window by window; the arithmetic and what is charged for it are those of `crown.Walk`
+(docs/rounding.md).
 
 The walk may end at any node: what is pending then meets the intervals of its nodes. Most signs are decided that way a function or two
 back, where windows are small, so that few elements go all the way.
@@ -126,8 +127,9 @@ def _before(nodes: dict[Node, Window]) -> tuple[Node, ...]:
 class Patches:
     """Coefficients of rows in their windows of one image."""
 
-    values: Tensor  # (elements, ends, height, width, channels), zero outside of the image
+    values: Tensor  # (elements, ends, height, width, channels)
     window: Window
+    clipped: bool  # whether all that lies outside of the image is zero; what is not read by anything is dropped sooner or later
 
     def __add__(self, other: "Patches") -> "Patches":
         both = self.window.joined(other.window)
@@ -135,7 +137,7 @@ class Patches:
         for part in (self, other):
             high, wide = part.window.inside(both)
             values[:, :, high, wide] += part.values
-        return Patches(values, both)
+        return Patches(values, both, self.clipped and other.clipped)
 
 
 class WindowWalk(Backward[Patches]):
@@ -152,11 +154,9 @@ class WindowWalk(Backward[Patches]):
             torch.zeros((len(element), ENDS), dtype=torch.float64, device=element.device) for _ in range(3)
         )
         values = self.constant.new_zeros((len(element), ENDS, 1, 1, channels))
-        channel = (element // places)[:, None, None, None, None]
-        sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=element.device).reshape(1, ENDS, 1, 1, 1)
-        self.pending[node] = Patches(
-            values.scatter_(-1, channel.expand(-1, ENDS, 1, 1, 1), sign.expand(len(element), ENDS, 1, 1, 1)), Window()
-        )
+        row, channel = torch.arange(len(element), device=element.device), element // places
+        values[row, 0, 0, 0, channel], values[row, 1, 0, 0, channel] = 1.0, -1.0
+        self.pending[node] = Patches(values, Window(), True)
 
     def through_function(self, node: Relaxed, carried: Patches) -> None:
         """The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two."""
@@ -168,7 +168,7 @@ class WindowWalk(Backward[Patches]):
         self._weigh(weight, node.size)
         for k, source in enumerate(node.inputs):
             middle, half = held[:, 3 + k, None], held[:, 3 + count + k, None]
-            self._arrive(source, Patches((values * middle).addcmul_(size, half), carried.window))
+            self._arrive(source, Patches((values * middle).addcmul_(size, half), carried.window, True))
 
     def through_map(self, node: Affine, carried: Patches) -> None:
         boxes, values = self.boxes, carried.values
@@ -190,8 +190,10 @@ class WindowWalk(Backward[Patches]):
             return
         assert node.kernel is not None
         (source,) = node.inputs
-        window = carried.window.read_by(node.kernel)
-        self._arrive(source, Patches(self._clipped(node.kernel.back(values), window, source), window))
+        if not carried.clipped:
+            self._clip(carried, node)
+        clipped = node.kernel.padding == (0, 0)
+        self._arrive(source, Patches(node.kernel.back(values), carried.window.read_by(node.kernel), clipped))
 
     def met(self) -> Tensor:
         """-> (elements, ends): what is known where everything pending meets the interval of its node."""
@@ -229,13 +231,12 @@ class WindowWalk(Backward[Patches]):
         down, right = self.place
         return window.scale[0] * down + window.start[0], window.scale[1] * right + window.start[1]
 
-    def _clipped(self, values: Tensor, window: Window, source: Node) -> Tensor:
-        """The same, in place, with zeros outside of the source."""
-        for axis, first in enumerate(self._first(window)):
-            at = first[:, None] + torch.arange(window.extent[axis], device=first.device)
-            outside = (at < 0) | (at >= source.shape[2 + axis])
-            values.masked_fill_(outside[:, None, :, None, None] if axis == 0 else outside[:, None, None, :, None], 0)
-        return values
+    def _clip(self, patches: Patches, node: Node) -> None:
+        """Zeros, in place, outside of the node's image: nothing is there that a map could compute."""
+        for axis, first in enumerate(self._first(patches.window)):
+            at = first[:, None] + torch.arange(patches.window.extent[axis], device=first.device)
+            outside = (at < 0) | (at >= node.shape[2 + axis])
+            patches.values.masked_fill_(outside.reshape(len(at), 1, *((-1, 1) if axis == 0 else (1, -1)), 1), 0)
 
     def _around(self, window: Window, node: Node, planes: list[Tensor]) -> Tensor:
         """planes (rows of the batch in which it moves, ...) of a node -> (elements, planes, height, width, channels): what each window
