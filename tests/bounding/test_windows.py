@@ -9,11 +9,10 @@ from bounds_zoo import values
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import batch
 from holdfast.bounding import crown, crown_windows
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.graph import graph as graphs
-from holdfast.bounding.graph.graph import Affine, Graph, Relaxed, build
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed, build
 from holdfast.bounding.graph.node import is_image
 from holdfast.region import Region
 
@@ -118,8 +117,14 @@ def regions(x: Tensor) -> dict[str, Region]:
 
 def dense(graph: Graph, region: Region, executed: torch.dtype | None = None) -> Boxes:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crown, "routes", lambda *_: [])
+        patch.setattr(crown, "route", lambda *_: None)
         return crown.propagate(graph, region, executed)
+
+
+def every_element(self: crown.Refinement, node: Node) -> Tensor:
+    """Both ends of all that moves, of use or not."""
+    moving = self.boxes.moving[node]
+    return (self.boxes.upper[node] > self.boxes.lower[node])[moving].flatten(1)
 
 
 @pytest.mark.parametrize("kind", ["box", "still", "ball", "patch"])
@@ -127,17 +132,13 @@ def dense(graph: Graph, region: Region, executed: torch.dtype | None = None) -> 
 def test_windows_find_what_dense_rows_find(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, graph, x = network(name)
     region = regions(x)[kind]
-    monkeypatch.setattr(crown_windows, "STOPS", ())
-    found = crown.propagate(graph, region)
+    monkeypatch.setattr(crown.Refinement, "_needed", every_element)
+    found, expected = crown.propagate(graph, region), dense(graph, region)
+    for node in graph.nodes:
+        for a, b in ((found.lower[node], expected.lower[node]), (found.upper[node], expected.upper[node])):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
-    least = crown.lower_bound(graph, found, rows, offset)
-    for i in range(BATCH):  # one by one: in a batch dense rows look at some elements more
-        one = slice(i, i + 1)
-        expected = dense(graph, batch.take(region, torch.tensor([i])))
-        for node in (node for node in graph.nodes if is_image(node)):
-            for a, b in ((found.lower[node], expected.lower[node]), (found.upper[node], expected.upper[node])):
-                torch.testing.assert_close(a[one], b, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(least[one], crown.lower_bound(graph, expected, rows[one], offset[one]), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(crown.lower_bound(graph, found, rows, offset), crown.lower_bound(graph, expected, rows, offset))
 
 
 @pytest.mark.parametrize("executed", [None, torch.float32])
@@ -162,8 +163,8 @@ def test_every_value_lies_within(name: str, kind: str, executed: torch.dtype | N
 
 
 @pytest.mark.parametrize("name", ["chain", "padded", "grouped", "residual"])
-def test_short_ways_lose_hardly_anything(name: str) -> None:
-    """What decides a sign need not be the best interval, and the planes behind it are the same."""
+def test_signs_that_are_decided_need_no_more(name: str) -> None:
+    """Where one end decides a sign the other one is not looked for, and the planes are the same."""
     net, graph, x = network(name)
     region = hf.region.Ball(x, 0.05)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
@@ -198,7 +199,8 @@ def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatc
     boxes = crown.propagate(graph, hf.region.Ball(x, 0.001))
     read = [node.inputs[0] for node in graph.nodes if isinstance(node, Relaxed)]
     for node in read:
-        (*_, last) = crown_windows.routes(graph, boxes, node)
-        assert last.until == 1
-        assert not last.rest
-        assert last.widest < node.size // 8
+        way = crown_windows.route(graph, boxes, node)
+        assert way is not None
+        assert way.until == 1
+        assert not way.rest
+        assert way.widest < node.size // 8

@@ -10,13 +10,14 @@ goes on only in the rows in which a node moves; in the others its coefficients m
 kept as one slice, so the walk is shortest where rows that move the same frames lie next to each other.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.boxes import Boxes, Linear
-from holdfast.bounding.crown_windows import Route, WindowWalk, routes
+from holdfast.bounding.crown_windows import Route, WindowWalk, bunches, route
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax import planes, value_range
 from holdfast.bounding.traversal import Backward, Forward, forward
@@ -115,18 +116,11 @@ class Refinement:
     def __call__(self, node: Node) -> None:
         if node not in self.readers or self.boxes.moving[node].start == self.boxes.moving[node].stop:
             return
-        ways = routes(self.graph, self.boxes, node)
-        if not ways:
+        way = route(self.graph, self.boxes, node)
+        if way is None:
             self._by_rows(node)
-            return
-        if not self._is_read_as_it_is(node):
-            ways = ways[-1:]  # short ways decide signs, nothing else
-        for way in ways:
+        else:
             self._by_windows(node, way)
-
-    def _is_read_as_it_is(self, node: Node) -> bool:
-        """Whether all that reads it is functions of it alone, which know what they have no use for."""
-        return all(argument is node and reader.inputs == (node,) for reader, argument in self.readers[node])
 
     def _needed(self, node: Node) -> Tensor:
         """-> (rows of the batch in which it moves, size) bool: elements that some reader could use more tightly."""
@@ -152,12 +146,22 @@ class Refinement:
         self._keep(node, (torch.arange(len(flat), device=flat.device)[:, None], chosen), least, most)
 
     def _by_windows(self, node: Node, way: Route) -> None:
-        chosen = self._needed(node).nonzero()
-        if not len(chosen):
-            return
-        parts = chosen.split(_elements_at_once(self.graph, self.boxes, way))
-        least = torch.cat([_window_bounds(self.graph, self.boxes, node, part, way) for part in parts])
-        self._keep(node, tuple(chosen.unbind(1)), least[:, 0], -least[:, 1])
+        """First the end that is nearer to zero, which most often decides a sign, then the other one where it is still of use."""
+        middle, places = (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1), math.prod(node.shape[2:])
+        nearer = torch.where(middle > 0, 1.0, -1.0).double()
+        for sign in (nearer, -nearer):
+            owner, element = self._needed(node).nonzero().t()
+            if not len(owner):
+                return
+            least, mine = torch.full_like(sign[owner, element], -torch.inf), sign[owner, element]
+            for rows, there in bunches(owner, element % places, _windows_at_once(self.graph, way)):
+                first = rows[:, 0]
+                walk = WindowWalk(
+                    self.graph, self.boxes, node, owner[first], element[first] % places, element[rows] // places, mine[rows] * there
+                )
+                least[rows[there]] = _bounds(walk, node, way)[there]
+            nothing = torch.full_like(least, torch.inf)
+            self._keep(node, (owner, element), torch.where(mine > 0, least, -nothing), torch.where(mine > 0, nothing, -least))
 
     def _keep(self, node: Node, where: tuple[Tensor, ...], least: Tensor, most: Tensor) -> None:
         """Both ends of some elements, among the rows of the batch in which the node moves."""
@@ -257,32 +261,33 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     return least[:, :count], -least[:, count:]
 
 
-def _elements_at_once(graph: Graph, boxes: Boxes, way: Route) -> int:
-    elements = free_bytes(graph.device) // (8 * ALIVE) if graph.device.type == "cuda" else ELEMENTS
-    return max(1, elements // (4 * max([way.widest, *(node.size for node in way.rest)])))
+def _windows_at_once(graph: Graph, way: Route) -> int:
+    elements = free_bytes(graph.device) // (8 * ALIVE) if graph.device.type == "cuda" else ELEMENTS // 2
+    return max(1, elements // max([way.widest, *(node.size for node in way.rest)]))
 
 
-def _window_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor, way: Route) -> Tensor:
-    """chosen (elements, 2): the row of the batch, among those in which the node moves, and the element -> (elements, 2): lower bounds of
-    each and of its negative."""
-    owner, element = chosen.unbind(1)
-    walk = WindowWalk(graph, boxes, node, owner, element)
+def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
+    """-> (places, rows): what the rows of the walk, which begin at the node, are at least."""
+    boxes, moving = walk.boxes, walk.moving
     walk.walk(node.place, way.until)
     if not way.rest:
         return walk.met()
-    # The rest of the way in dense rows: as many for each row of the batch as the one with most elements has.
-    moving, each = boxes.moving[node], owner.bincount(minlength=boxes.moving[node].stop - boxes.moving[node].start)
-    at = owner, torch.arange(len(owner), device=owner.device) - (each.cumsum(0) - each)[owner]
-    shape = len(each), int(each.max()), 2
-    rest = Walk(graph, boxes, 2 * shape[1])
-    for mine, theirs in ((walk.constant, rest.constant), (walk.total, rest.total), (walk.charge, rest.charge)):
-        theirs[moving].view(shape)[at] = mine
+    # The rest of the way in dense rows: as many for each row of the batch as the one with most of them has.
+    owner = walk.owner.repeat_interleave(walk.constant.shape[1])
+    each, order = owner.bincount(minlength=moving.stop - moving.start), owner.argsort(stable=True)
+    number = torch.empty_like(owner)
+    number[order] = torch.arange(len(owner), device=owner.device) - (each.cumsum(0) - each)[owner[order]]
+    shape = len(each), int(each.max())
+    rest = Walk(walk.graph, boxes, shape[1])
     rest.steps = walk.steps
+    for mine, theirs in ((walk.constant, rest.constant), (walk.total, rest.total), (walk.charge, rest.charge)):
+        theirs[moving][owner, number] = mine.flatten()
     for source in walk.pending:
         rows = walk.constant.new_zeros((*shape, *source.shape))
-        rows[at] = walk.dense(source)
-        rest.arrive(source, rows.flatten(1, 2), moving)
-    return rest.back_from(way.until - 1).minimum(_walked_region(boxes))[moving].reshape(shape)[at]
+        rows[owner, number] = walk.dense(source).flatten(0, 1)
+        rest.arrive(source, rows, moving)
+    least = rest.back_from(way.until - 1).minimum(_walked_region(boxes))
+    return least[moving][owner, number].reshape(walk.constant.shape)
 
 
 class Walk(Backward[Tensor]):

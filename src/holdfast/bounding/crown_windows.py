@@ -3,13 +3,11 @@
 A row begins at one element, at place p of its node. In an earlier image its coefficients lie in the window of `extent` places from
 scale p + start on; scale, start and extent are the same for all rows, since convolutions are the same everywhere. Where a window sticks
 out of the image a convolution reads zeros, so coefficients there multiply nothing: all that they meet is zero there, and before a map reads
-them they are. Planes, offsets and sizes are gathered window by window; the arithmetic and what is charged for it are those of `crown.Walk`
-(docs/rounding.md).
-
-The walk may end at any node: what is pending then meets the intervals of its nodes. Most signs are decided that way a function or two
-back, where windows are small, so that few elements go all the way.
+them they are. Planes, offsets and sizes are gathered window by window, once for all channels at a place; the arithmetic and what is charged
+for it are those of `crown.Walk` (docs/rounding.md).
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +23,6 @@ from holdfast.rounding import TINY, gamma
 
 SMALL = 2**13  # numbers in a dense row of all nodes together: fewer cost nothing
 WORTH = 2  # times as many numbers must a dense row hold as windows do
-STOPS = (1, 2, 4)  # functions behind which signs are looked at on the way
-ENDS = 2  # rows of an element: one for its lower end, one for its upper
 
 
 @dataclass(frozen=True)
@@ -69,32 +65,27 @@ class Route:
 
     until: int  # the place of the last node that is passed
     widest: int  # numbers in a row at one node, at most
-    rest: tuple[Node, ...]  # nodes that are met in dense rows after that; none where rows end by meeting intervals
+    rest: tuple[Node, ...]  # nodes that dense rows may meet after that; none where windows reach an input that is a box
 
 
-def routes(graph: Graph, boxes: Boxes, start: Node) -> list[Route]:
-    """The ways back from a node: over few functions, over more, and as far as windows go; none where dense rows cost hardly more."""
-    pending, found = {start: Window()}, list[Route]()
-    until, met, widest, total = start.place + 1, 0, 0, 0
+def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
+    """The way back from a node; None where dense rows cost hardly more."""
+    pending, until, widest, total = {start: Window()}, start.place + 1, 0, 0
     for node in reversed(graph.nodes[1 : start.place + 1]):
         if node not in pending:
             continue
         further = _further(pending, node) if boxes.moving[node] == boxes.moving[start] else None
         if further is None:
             break
-        if isinstance(node, Relaxed):
-            if met in STOPS:
-                found.append(Route(until, widest, ()))
-            met += 1
         total += pending[node].numbers(node)
         pending, until = further, node.place
         widest = max(widest, *(window.numbers(source) for source, window in pending.items()))
     ended = set(pending) == {graph.entry} and boxes.region.boxed and bool(boxes.largest(graph.entry).isfinite().all())
     rest = () if ended else _before(pending)
-    dense = sum(node.size for node in _before({start: Window()}))
+    dense = sum(node.size for node in _before([start]))
     if until > start.place or dense < SMALL or WORTH * (total + sum(node.size for node in rest)) > dense:
-        return []
-    return [*found, Route(until, widest, rest)]
+        return None
+    return Route(until, widest, rest)
 
 
 def _further(pending: dict[Node, Window], node: Node) -> dict[Node, Window] | None:
@@ -114,7 +105,7 @@ def _further(pending: dict[Node, Window], node: Node) -> dict[Node, Window] | No
     return further
 
 
-def _before(nodes: dict[Node, Window]) -> tuple[Node, ...]:
+def _before(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """These nodes and all that they depend on."""
     found, new = dict[Node, None](), list(nodes)
     while new:
@@ -127,7 +118,7 @@ def _before(nodes: dict[Node, Window]) -> tuple[Node, ...]:
 class Patches:
     """Coefficients of rows in their windows of one image."""
 
-    values: Tensor  # (elements, ends, height, width, channels)
+    values: Tensor  # (places, rows, height, width, channels): rows that begin at one place hold the same window
     window: Window
     clipped: bool  # whether all that lies outside of the image is zero; what is not read by anything is dropped sooner or later
 
@@ -140,23 +131,32 @@ class Patches:
         return Patches(values, both, self.clipped and other.clipped)
 
 
-class WindowWalk(Backward[Patches]):
-    """Both ends of some elements of a node on their way back: constants are (elements, ends), the upper end's row is the negative."""
+def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """owner, place (elements,): the row of the batch and the place of each -> (places, rows) numbers of elements, those of one place in a
+    line, and bool: which are there; at most so many together, and places with about as many elements."""
+    order = (owner * (int(place.max()) + 1) + place).argsort()
+    _, count = torch.stack([owner, place])[:, order].unique_consecutive(dim=1, return_counts=True)
+    first, fullest = count.cumsum(0) - count, count.argsort(descending=True)
+    while len(fullest):
+        line = torch.arange(int(count[fullest[0]]), device=owner.device)
+        some, fullest = fullest.tensor_split([max(1, at_once // len(line))])
+        there = line < count[some, None]
+        yield order[torch.where(there, first[some, None] + line, 0)], there
 
-    def __init__(self, graph: Graph, boxes: Boxes, node: Node, owner: Tensor, element: Tensor) -> None:
-        """owner, element (elements,): of which row of the batch, among those in which the node moves, and which."""
+
+class WindowWalk(Backward[Patches]):
+    """Single elements of a node, or their negatives, on their way back; constants are (places, rows)."""
+
+    def __init__(self, graph: Graph, boxes: Boxes, node: Node, owner: Tensor, place: Tensor, channel: Tensor, sign: Tensor) -> None:
+        """owner, place (places,): the row of the batch, among those in which the node moves, and where in the image; channel, sign
+        (places, rows): which element, times what."""
         super().__init__(graph)
         self.boxes, self.owner, self.moving, self.steps = boxes, owner, boxes.moving[node], 1
         channels, *self.size = node.shape[1:]
-        places = self.size[0] * self.size[1]
-        self.place = element % places // self.size[1], element % self.size[1]  # (elements,) each: down and right
-        self.constant, self.total, self.charge = (
-            torch.zeros((len(element), ENDS), dtype=torch.float64, device=element.device) for _ in range(3)
-        )
-        values = self.constant.new_zeros((len(element), ENDS, 1, 1, channels))
-        row, channel = torch.arange(len(element), device=element.device), element // places
-        values[row, 0, 0, 0, channel], values[row, 1, 0, 0, channel] = 1.0, -1.0
-        self.pending[node] = Patches(values, Window(), True)
+        self.place = place // self.size[1], place % self.size[1]  # down and right
+        self.constant, self.total, self.charge = (torch.zeros_like(sign) for _ in range(3))
+        values = sign.new_zeros((*sign.shape, channels)).scatter_(2, channel[:, :, None], sign[:, :, None])
+        self.pending[node] = Patches(values[:, :, None, None], Window(), True)
 
     def through_function(self, node: Relaxed, carried: Patches) -> None:
         """The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two."""
@@ -167,23 +167,19 @@ class WindowWalk(Backward[Patches]):
         self.constant += _dots(values, held[:, 2:3])[0] + down
         self._weigh(weight, node.size)
         for k, source in enumerate(node.inputs):
-            middle, half = held[:, 3 + k, None], held[:, 3 + count + k, None]
-            self._arrive(source, Patches((values * middle).addcmul_(size, half), carried.window, True))
+            slope = (values * held[:, 3 + k, None]).addcmul_(size, held[:, 3 + count + k, None])
+            self._arrive(source, Patches(slope, carried.window, True))
 
     def through_map(self, node: Affine, carried: Patches) -> None:
-        boxes, values = self.boxes, carried.values
-        of_size = [] if node in self.graph.exact else [boxes.magnitude[node][self.moving]]
-        of_size += [boxes.error[node][self.moving]] if node in boxes.error else []
-        if of_size:
-            weight, *error = _dots(values.abs(), self._around(carried.window, node, of_size))
-            if node not in self.graph.exact:
-                self._weigh(weight, node.size)
-            else:
-                error = [weight]
-            self.constant -= sum(error)
+        boxes, values, window = self.boxes, carried.values, carried.window
+        if node not in self.graph.exact:
+            (weight,) = _dots(values.abs(), self._around(window, node, [boxes.magnitude[node][self.moving]]))
+            self._weigh(weight, node.size)
+        if node in boxes.error:
+            self.constant -= _dots(values.abs(), self._around(window, node, [boxes.error[node][self.moving]]))[0]
         if node.shift is not None:
             shift = node.shift.expand(self.moving.stop - self.moving.start, -1)
-            self.constant += _dots(values, self._around(carried.window, node, [shift]))[0]
+            self.constant += _dots(values, self._around(window, node, [shift]))[0]
         if node.sums:
             for source in node.inputs:
                 self._arrive(source, carried)
@@ -193,10 +189,10 @@ class WindowWalk(Backward[Patches]):
         if not carried.clipped:
             self._clip(carried, node)
         clipped = node.kernel.padding == (0, 0)
-        self._arrive(source, Patches(node.kernel.back(values), carried.window.read_by(node.kernel), clipped))
+        self._arrive(source, Patches(node.kernel.back(values), window.read_by(node.kernel), clipped))
 
     def met(self) -> Tensor:
-        """-> (elements, ends): what is known where everything pending meets the interval of its node."""
+        """-> (places, rows): the least that all which is pending adds up to over the intervals of its nodes."""
         for node, patches in self.pending.items():
             middle, radius = self.boxes.interval(node, self.moving)
             largest = self.boxes.largest(node)[self.moving]
@@ -208,15 +204,15 @@ class WindowWalk(Backward[Patches]):
         return self.constant - 2 * (self.charge + gamma(4 * self.steps) * self.total) - 8 * gamma(1) * self.constant.abs() - TINY
 
     def dense(self, node: Node) -> Tensor:
-        """-> (elements, ends, *shape): the coefficients on a node as rows of all of it."""
+        """-> (places, rows, *shape): the coefficients on a node as rows of all of it."""
         patches, places = self.pending[node], list[Tensor]()
         for first, count, held in zip(self._first(patches.window), node.shape[2:], patches.window.extent, strict=True):
             at = torch.arange(count, device=first.device) - first[:, None]
             places.append(torch.where((at >= 0) & (at < held), at, held))
         values = pad(patches.values, (0, 0, 0, 1, 0, 1)).movedim(1, -1)  # what no window holds is zero
         number = torch.arange(len(values), device=values.device)
-        found = values[number[:, None, None], places[0][:, :, None], places[1][:, None, :]]  # (elements, high, wide, channels, ends)
-        return found.permute(0, 4, 3, 1, 2).reshape(len(values), ENDS, *node.shape)
+        found = values[number[:, None, None], places[0][:, :, None], places[1][:, None, :]]  # (places, high, wide, channels, rows)
+        return found.permute(0, 4, 3, 1, 2).reshape(*self.constant.shape, *node.shape)
 
     def _weigh(self, weight: Tensor, terms: int) -> None:
         self.charge += gamma(2 * terms + 16) * weight
@@ -227,7 +223,7 @@ class WindowWalk(Backward[Patches]):
         self.pending[source] = self.pending[source] + part if source in self.pending else part
 
     def _first(self, window: Window) -> tuple[Tensor, Tensor]:
-        """(elements,) each: the uppermost and leftmost place of each window."""
+        """(places,) each: the uppermost and leftmost place of each window."""
         down, right = self.place
         return window.scale[0] * down + window.start[0], window.scale[1] * right + window.start[1]
 
@@ -236,10 +232,10 @@ class WindowWalk(Backward[Patches]):
         for axis, first in enumerate(self._first(patches.window)):
             at = first[:, None] + torch.arange(patches.window.extent[axis], device=first.device)
             outside = (at < 0) | (at >= node.shape[2 + axis])
-            patches.values.masked_fill_(outside.reshape(len(at), 1, *((-1, 1) if axis == 0 else (1, -1)), 1), 0)
+            patches.values.masked_fill_(outside[:, None, :, None, None] if axis == 0 else outside[:, None, None, :, None], 0)
 
     def _around(self, window: Window, node: Node, planes: list[Tensor]) -> Tensor:
-        """planes (rows of the batch in which it moves, ...) of a node -> (elements, planes, height, width, channels): what each window
+        """planes (rows of the batch in which it moves, ...) of a node -> (places, planes, height, width, channels): what each window
         holds of them, zero outside of the image."""
         channels, *size = node.shape[1:]
         image = torch.stack([plane.reshape(-1, channels, *size) for plane in planes], 1).movedim(2, -1)
@@ -255,5 +251,5 @@ class WindowWalk(Backward[Patches]):
 
 
 def _dots(values: Tensor, planes: Tensor) -> tuple[Tensor, ...]:
-    """(elements, ends, ...), (elements, planes, ...) -> for each plane (elements, ends)."""
+    """(places, rows, ...), (places, planes, ...) -> for each plane (places, rows)."""
     return torch.bmm(values.flatten(2), planes.flatten(2).transpose(1, 2)).unbind(-1)
