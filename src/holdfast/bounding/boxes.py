@@ -10,6 +10,8 @@ from holdfast.bounding.relax import Planes
 from holdfast.region import Region
 from holdfast.rounding import TINY, UNDERFLOW, gamma
 
+Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
+
 
 @dataclass(frozen=True)
 class Tilt:

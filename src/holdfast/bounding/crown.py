@@ -11,14 +11,15 @@ kept as one slice, so the walk is shortest where rows that move the same frames 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.boxes import Boxes, Linear
-from holdfast.bounding.crown_windows import Route, WindowWalk, bunches, route
+from holdfast.bounding.boxes import Boxes, Ends, Linear
+from holdfast.bounding.crown_windows import SMALL, Route, WindowWalk, bunches, route
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.relax import planes, value_range
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.memory import free_bytes
@@ -29,11 +30,26 @@ ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose 
 ALIVE = 16  # such tensors may be alive at once
 
 
-def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None) -> Boxes:
-    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read."""
+def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None, known: Mapping[Node, Ends] | None = None) -> Boxes:
+    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read.
+
+    known   ends of some nodes that hold over the region already.
+    """
     boxes = Boxes(region, executed=executed)
-    forward(graph.nodes, Intervals(graph, boxes).visit, Refinement(graph, boxes))
+
+    def hold(node: Node) -> None:
+        if known is not None and node in known:
+            boxes.keep(node, *known[node])
+
+    forward(graph.nodes, Intervals(graph, boxes).visit, hold, Refinement(graph, boxes))
     return boxes
+
+
+def worth_knowing(graph: Graph) -> list[Node]:
+    """The nodes whose ends save walks in a smaller region: large images, read by functions that ask no more once a sign is decided."""
+    if sum(node.size for node in graph.nodes) < SMALL:
+        return []
+    return [node for node, readers in _readers(graph).items() if is_image(node) and all(r.relaxation.sides() for r, _ in readers)]
 
 
 class Intervals(Forward):
