@@ -291,10 +291,10 @@ class _Function(Affine):
     def kernel(self) -> Kernel | None:
         return self._kernel
 
-    def _at(self, absolute: bool, like: Tensor) -> tuple[Transform, list[Tensor]]:
+    def _at(self, absolute: bool, device: torch.device) -> tuple[Transform, list[Tensor]]:
         """The function and a point from which to go: magnitudes need only be affine where they are positive."""
         function, height = (self._magnitude, 1.0) if absolute else (self._function, 0.0)
-        return function, [torch.full(source.shape, height, dtype=like.dtype, device=like.device) for source in self.inputs]
+        return function, [torch.full(source.shape, height, dtype=torch.float64, device=device) for source in self.inputs]
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         return self._pushed(self._which(None), values, axis, absolute)
@@ -304,8 +304,8 @@ class _Function(Affine):
 
     def _pushed(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         """The derivative along these inputs: what an affine function adds there, b left out."""
-        function, at = self._at(absolute, values[0])
-        flat = [v.movedim(axis, -1) for v in values]
+        function, at = self._at(absolute, values[0].device)
+        flat = [v.movedim(axis, -1).double() for v in values]  # as the function's constants are
         lead = flat[0].shape[:-1]
 
         def one(*tangents: Tensor) -> Tensor:
@@ -316,16 +316,21 @@ class _Function(Affine):
             made = torch.func.vmap(one, chunk_size=AT_ONCE)(
                 *(v.reshape(-1, *self.inputs[k].shape) for k, v in zip(which, flat, strict=True))
             )
-        return made.reshape(*lead, self.size).movedim(-1, axis)
+        return made.reshape(*lead, self.size).movedim(-1, axis).to(values[0].dtype)
 
     def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
         which = self._which(only)
-        function, at = self._at(absolute, rows)
+        if self._kernel is not None:
+            kernel = replace(self._kernel, weight=self._kernel.weight.abs()) if absolute else self._kernel
+            image = rows.reshape(*rows.shape[:-1], *self.shape[1:])
+            return [kernel.back_whole(image, self.inputs[k].shape[2:]).flatten(-3) for k in which]
+        kind, rows = rows.dtype, rows.double()  # as the function's constants are
+        function, at = self._at(absolute, rows.device)
         # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
         with torch.backends.cudnn.flags(enabled=False):
             _, pulled = torch.func.vjp(_of(function, at, which), *(at[k] for k in which))  # type: ignore[misc]
             found = torch.func.vmap(pulled)(rows.reshape(-1, *self.shape))
-        return [part.reshape(*rows.shape[:-1], self.inputs[k].size) for k, part in zip(which, found, strict=True)]
+        return [part.reshape(*rows.shape[:-1], self.inputs[k].size).to(kind) for k, part in zip(which, found, strict=True)]
 
     @property
     def terms(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 Pair = tuple[int, int]
 
@@ -33,6 +34,13 @@ class Kernel:
                 read = found[..., top : top + high : self.stride[0], left : left + wide : self.stride[1], :]
                 read += rows @ weight if weight.dim() == 2 else rows * weight
         return found
+
+    def back_whole(self, rows: Tensor, size: Sequence[int]) -> Tensor:
+        """rows (..., channels, h, w) on all of the map -> (..., channels, *size) on all of the image that it reads."""
+        found = self.back(rows.movedim(-3, -1).contiguous()).movedim(-1, -3)
+        (top, left), (high, wide) = self.padding, size
+        inside = found[..., top : top + high, left : left + wide]
+        return pad(inside, (0, wide - inside.shape[-1], 0, high - inside.shape[-2]))  # what no window reaches is not read
 
 
 def _spread(count: int, step: int) -> int:
