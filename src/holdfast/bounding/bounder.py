@@ -140,7 +140,8 @@ class Trained:
             flat = cost.flatten(1)
             least = flat.topk(min(self.ends, node.size), dim=1).values[:, -1:]
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
-        held = tightened(self.graph, region, self.steps, self.pace, self._together(), worth=worth)
+        ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
+        held = tightened(self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends)
         return crown_within.propagate(self.graph, region, within=held)
 
     def _inputs(self, rows: Tensor) -> int:
