@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from bounds_zoo import values
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import holdfast as hf
@@ -204,3 +206,17 @@ def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatc
         assert way.until == 1
         assert not way.rest
         assert way.widest < node.size // 8
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=40), st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_bunches_hold_every_element_once(elements: list[tuple[int, int]], at_once: int) -> None:
+    owner, place = torch.tensor(elements).t()
+    seen = list[int]()
+    for rows, there in crown_windows.bunches(owner, place, at_once):
+        assert rows.numel() <= at_once
+        assert bool(there[:, 0].all())
+        seen += rows[there].tolist()
+        for of in (owner, place):
+            assert bool(((of[rows] == of[rows[:, :1]]) | ~there).all())
+    assert sorted(seen) == list(range(len(elements)))

@@ -45,6 +45,7 @@ class Window:
 
     def joined(self, other: "Window") -> "Window":
         """The window around both, which move together."""
+        assert self.scale == other.scale
         top, left = (min(a, b) for a, b in zip(self.start, other.start, strict=True))
         down, right = (max(w.start[k] + w.extent[k] for w in (self, other)) for k in (0, 1))
         return Window(self.scale, (top, left), (down - top, right - left))
@@ -136,6 +137,9 @@ def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor
     line, and bool: which are there; at most so many together, and places with about as many elements."""
     order = (owner * (int(place.max()) + 1) + place).argsort()
     _, count = torch.stack([owner, place])[:, order].unique_consecutive(dim=1, return_counts=True)
+    group = torch.arange(len(count), device=owner.device).repeat_interleave(count)
+    within = torch.arange(len(owner), device=owner.device) - (count.cumsum(0) - count)[group]
+    _, count = torch.stack([group, within // at_once]).unique_consecutive(dim=1, return_counts=True)  # a place may have too many
     first, fullest = count.cumsum(0) - count, count.argsort(descending=True)
     while len(fullest):
         line = torch.arange(int(count[fullest[0]]), device=owner.device)
