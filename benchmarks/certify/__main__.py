@@ -10,6 +10,7 @@ BENCHMARKS = {
     "g2pm": ("g2pm", "g2pM: a network that nobody here trained"),
     "mnist_fc": ("mnist_fc", "VNN-COMP's fully connected networks"),
     "prover": ("prover", "PROVER's LSTMs: images proved, tier by tier"),
+    "cifar": ("cifar", "a residual network on CIFAR-10: seconds, memory and radii of single images"),
     "imdb": ("imdb", "256 words, 128 hidden units: seconds and memory"),
     "cost": ("cost", "seconds against frames and inputs"),
     "gpu": ("gpu", "1,000 inputs end to end, and the share of the device's peak"),

@@ -52,7 +52,7 @@ def case(name: str, folder: Path, device: str = "cpu") -> Case:
         return _case(trained("mnist_cnn", conv_small, x_train, y_train, epochs=6), x_train, x, y, device)
     if name == "cifar":
         x_train, y_train, x, y = cifar(folder)
-        return _case(trained("cifar_cnn", cifar_cnn, x_train, y_train, epochs=14, augment=_shifted), x_train, x, y, device)
+        return _case(trained("cifar_cnn", cifar_cnn, x_train, y_train, epochs=14, augment=shifted), x_train, x, y, device)
     raise SystemExit(f"there is no network {name!r}; there are digits, mnist, cifar.")
 
 
@@ -100,7 +100,7 @@ def cifar_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def _shifted(x: Tensor) -> Tensor:
+def shifted(x: Tensor) -> Tensor:
     """Mirrored, and shifted by up to three pixels."""
     x = x.flip(-1) if torch.rand(()) < 0.5 else x
     down, right = torch.randint(-3, 4, (2,)).tolist()
@@ -109,13 +109,13 @@ def _shifted(x: Tensor) -> Tensor:
 
 def trained(
     name: str, build: Callable[[], nn.Module], x: Tensor, y: Tensor, *, epochs: int, rate: float = 3e-3, batch: int = 128,
-    augment: Augment | None = None,
+    augment: Augment | None = None, device: str = "cpu",
 ) -> nn.Module:  # fmt: skip
     """From the cache, or trained now and put there; one seed for weights and order."""
     file = CACHE / f"hamming_{name}.pt"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(_train(build, x, y, epochs, rate, batch, augment).state_dict(), file)
+        torch.save(_train(build, x.to(device), y.to(device), epochs, rate, batch, augment).cpu().state_dict(), file)
     module = build()
     module.load_state_dict(torch.load(file, weights_only=True))
     return module.eval().requires_grad_(False)
@@ -126,11 +126,11 @@ def _train(
 ) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = build().train()
+        module = build().to(x.device).train()
         optimiser = torch.optim.Adam(module.parameters(), lr=rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=rate, total_steps=epochs * -(-len(x) // batch))
         for _ in range(epochs):
-            for chosen in torch.randperm(len(x)).split(batch):
+            for chosen in torch.randperm(len(x)).to(x.device).split(batch):
                 optimiser.zero_grad(set_to_none=True)
                 some = x[chosen] if augment is None else augment(x[chosen])
                 cross_entropy(module(some), y[chosen]).backward()

@@ -4,6 +4,7 @@ import ast
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ def recorded(name: str, keep: int, monkeypatch: pytest.MonkeyPatch) -> list[Made
     """Every map that is made for a network, with the function it was made of and the size of that."""
     found: list[Made] = []
 
-    def affine_of(self: Graph, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform) -> Node:
-        node = plain(self, name, inputs, function, magnitude)
+    def affine_of(self: Graph, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, **more: Any) -> Node:
+        node = plain(self, name, inputs, function, magnitude, **more)
         assert isinstance(node, Affine)
         found.append((node, function, magnitude))
         return node

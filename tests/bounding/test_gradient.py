@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast.bounding.crown import Boxes, propagate
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.crown import propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph.graph import Graph, Relaxed, build

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast import clock
 from holdfast.bounding.ascent import Ascent
-from holdfast.bounding.crown import Boxes, Linear
+from holdfast.bounding.boxes import Boxes, Ends, Linear
 from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes
@@ -350,10 +350,11 @@ def tightened(
     at_once: int,
     *,
     worth: Mapping[Node, Tensor] | None = None,
-) -> dict[Node, tuple[Tensor, Tensor]]:
+    known: Mapping[Node, Ends] | None = None,
+) -> dict[Node, Ends]:
     """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
-    layers before it won; those that were found until the clock ends it."""
-    held: dict[Node, tuple[Tensor, Tensor]] = {}
+    layers before it won; those that were found until the clock ends it, beside those that are known to hold there already."""
+    held: dict[Node, Ends] = dict(known or {})
     for node in arguments(graph):
         if clock.passed():
             break
@@ -361,8 +362,8 @@ def tightened(
             continue
         if not any(function.place < node.place for function in bent(graph)):
             continue  # nothing to choose before the first of them
-        known, _ = propagate(graph, region, within=held)
-        lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
+        boxes, _ = propagate(graph, region, within=held)
+        lower, upper = boxes.lower[node].flatten(1), boxes.upper[node].flatten(1)
         undecided = (lower < 0) & (upper > 0)
         undecided = (undecided if worth is None else undecided & worth[node].flatten(1)).nonzero()
         for chosen in undecided.split(at_once) if len(undecided) else ():
@@ -374,7 +375,7 @@ def tightened(
             matrix = torch.zeros((len(row), 1, node.size), dtype=torch.float64, device=row.device)
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
-            asked = Rows(graph, taken(known, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
+            asked = Rows(graph, taken(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
             least = asked.trained(none * torch.nan, none, steps, pace).least
             below, above = least[: len(chosen)], -least[len(chosen) :]
             at = chosen.unbind(1)

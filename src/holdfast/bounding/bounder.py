@@ -14,8 +14,8 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.bounding import crown, crown_within
 from holdfast.bounding.alpha_beta_crown import Rows, apart, arguments, bent, tightened
+from holdfast.bounding.boxes import Boxes, Linear
 from holdfast.bounding.branching.split_score import costs
-from holdfast.bounding.crown import Boxes, Linear
 from holdfast.bounding.crown_within import taken
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.second_order import Bends, Quadratic
@@ -140,7 +140,8 @@ class Trained:
             flat = cost.flatten(1)
             least = flat.topk(min(self.ends, node.size), dim=1).values[:, -1:]
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
-        held = tightened(self.graph, region, self.steps, self.pace, self._together(), worth=worth)
+        ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
+        held = tightened(self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends)
         return crown_within.propagate(self.graph, region, within=held)
 
     def _inputs(self, rows: Tensor) -> int:

@@ -10,110 +10,46 @@ goes on only in the rows in which a node moves; in the others its coefficients m
 kept as one slice, so the walk is shortest where rows that move the same frames lie next to each other.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from holdfast.bounding.boxes import Boxes, Ends, Linear
+from holdfast.bounding.crown_windows import SMALL, Route, WindowWalk, bunches, route
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
-from holdfast.bounding.relax import Planes, planes, value_range
+from holdfast.bounding.graph.node import is_image
+from holdfast.bounding.relax import planes, value_range
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.memory import free_bytes
 from holdfast.region import Region
-from holdfast.rounding import TINY, UNDERFLOW, gamma
+from holdfast.rounding import TINY, gamma
 
 ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
 ALIVE = 16  # such tensors may be alive at once
 
 
-@dataclass(frozen=True)
-class Tilt:
-    """A relaxed function in the rows in which it moves, as the walk uses it: the middle of its planes and half their difference."""
+def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None, known: Mapping[Node, Ends] | None = None) -> Boxes:
+    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read.
 
-    middle: list[Tensor]  # for each input, slopes (rows, 1, *shape)
-    half: list[Tensor]
-    offset: Tensor  # (rows, *shape)
-    of_size: Tensor  # (rows, size, 2): what the size of a coefficient takes off, and how much its rounding weighs
-
-
-@dataclass
-class Boxes:
-    """What is known of every node over the region: lower <= value <= upper and magnitude, each (batch, *shape)."""
-
-    region: Region
-    lower: dict[Node, Tensor] = field(default_factory=dict)
-    upper: dict[Node, Tensor] = field(default_factory=dict)
-    magnitude: dict[Node, Tensor] = field(default_factory=dict)
-    planes: dict[Node, Planes] = field(default_factory=dict)
-    tilts: dict[Node, Tilt] = field(default_factory=dict)
-    executed: torch.dtype | None = None  # None: the network in real arithmetic
-    error: dict[Node, Tensor] = field(default_factory=dict)  # where it is executed: what computing a node adds to its value, at most
-    moving: dict[Node, slice] = field(default_factory=dict)  # the rows of the batch in which a node moves, and maybe some in between
-    elements: dict[Node, Tensor] = field(default_factory=dict)  # (batch, size) bool, for the input and moves of it: what moves
-    condensed: tuple[Region, Tensor] | None = None  # the region over the features that move, and which these are (batch, features)
-    points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # a map of one input's interval: middle, spread
-
-    def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
-        """Both bounds are right, so their intersection is; numbers that are none say nothing."""
-        lower, upper = (
-            torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
-            torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
-        )
-        if node in self.lower:
-            lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
-        self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)
-
-    def largest(self, node: Node) -> Tensor:
-        return torch.maximum(self.lower[node].abs(), self.upper[node].abs())
-
-    def interval(self, node: Node, rows: slice) -> tuple[Tensor, Tensor]:
-        """-> middle, radius: every value of the node in these rows is within the radius of the middle."""
-        lower, upper, largest = self.lower[node][rows], self.upper[node][rows], self.largest(node)[rows]
-        return lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * largest
-
-    def tilt(self, node: Node) -> Tilt:
-        if node not in self.tilts:
-            p, rows = self.planes[node], self.moving[node]
-            low, up = p.lower_offset[rows], p.upper_offset[rows]
-            down = low / 2 - up / 2
-            if node in self.error:
-                down = down - self.error[node][rows]
-            self.tilts[node] = Tilt(
-                [(a[rows] / 2 + b[rows] / 2)[:, None] for a, b in zip(p.lower, p.upper, strict=True)],
-                [(a[rows] / 2 - b[rows] / 2)[:, None] for a, b in zip(p.lower, p.upper, strict=True)],
-                low / 2 + up / 2,
-                torch.stack([down.flatten(1), self.magnitude[node][rows].flatten(1)], dim=-1),
-            )
-        return self.tilts[node]
-
-    def computed(self, node: Node, terms: int, size: Tensor) -> Tensor | float:
-        """What a sum of so many terms, of this size in all, may miss when it is executed."""
-        if self.executed is None:
-            return 0.0
-        missed = gamma(terms + 16, self.executed) * size + UNDERFLOW
-        self.error[node] = torch.where(size < torch.finfo(self.executed).max / 2, missed, torch.inf)  # a sum may overflow on its way
-        return self.error[node]
-
-
-@dataclass(frozen=True)
-class Linear:
-    """coefficients . x + constant, for each row of each input; every rounding on the way has been taken off the constant."""
-
-    coefficients: Tensor  # (batch, rows, *shape of the region)
-    constant: Tensor  # (batch, rows)
-
-    def minimum(self, region: Region) -> Tensor:
-        """-> (batch, rows): nothing in the region lies below."""
-        least = region.minimise_linear(self.coefficients)
-        return least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
-
-
-def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None) -> Boxes:
-    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read."""
+    known   ends of some nodes that hold over the region already.
+    """
     boxes = Boxes(region, executed=executed)
-    forward(graph.nodes, Intervals(graph, boxes).visit, Refinement(graph, boxes))
+
+    def hold(node: Node) -> None:
+        if known is not None and node in known:
+            boxes.keep(node, *known[node])
+
+    forward(graph.nodes, Intervals(graph, boxes).visit, hold, Refinement(graph, boxes))
     return boxes
+
+
+def worth_knowing(graph: Graph) -> list[Node]:
+    """The nodes whose ends save walks in a smaller region: large images, read by functions that ask no more once a sign is decided."""
+    if sum(node.size for node in graph.nodes) < SMALL:
+        return []
+    return [node for node, readers in _readers(graph).items() if is_image(node) and all(r.relaxation.sides() for r, _ in readers)]
 
 
 class Intervals(Forward):
@@ -194,30 +130,63 @@ class Refinement:
         self.graph, self.boxes, self.readers = graph, boxes, _readers(graph)
 
     def __call__(self, node: Node) -> None:
-        if node not in self.readers:
+        if node not in self.readers or self.boxes.moving[node].start == self.boxes.moving[node].stop:
             return
-        graph, boxes, moving = self.graph, self.boxes, self.boxes.moving[node]
-        lower, upper = boxes.lower[node][moving], boxes.upper[node][moving]
+        way = route(self.graph, self.boxes, node)
+        if way is None:
+            self._by_rows(node)
+        else:
+            self._by_windows(node, way)
+
+    def _needed(self, node: Node) -> Tensor:
+        """-> (rows of the batch in which it moves, size) bool: elements that some reader could use more tightly."""
+        moving = self.boxes.moving[node]
+        lower, upper = self.boxes.lower[node][moving], self.boxes.upper[node][moving]
         needed = torch.zeros_like(lower, dtype=torch.bool)
         for reader, argument in self.readers[node]:
             if argument is node and reader.inputs == (node,):
                 needed |= reader.relaxation.unresolved((lower,), (upper,))
             else:
                 needed |= upper > lower
-        flat = needed.flatten(1)
-        count = int(flat.sum(1).max()) if len(flat) else 0
+        return needed.flatten(1)
+
+    def _by_rows(self, node: Node) -> None:
+        graph, boxes, flat = self.graph, self.boxes, self._needed(node)
+        count = int(flat.sum(1).max())
         if count == 0:
             return
         # Every input has its own elements to look at; those with fewer look at some others too, which does no harm.
         chosen = flat.to(torch.uint8).topk(count, dim=1).indices
         parts = chosen.split(max(1, _rows_at_once(graph, boxes, node) // 2), dim=1)
         least, most = (torch.cat(ends, dim=1) for ends in zip(*(_element_bounds(graph, boxes, node, part) for part in parts), strict=True))
+        self._keep(node, (torch.arange(len(flat), device=flat.device)[:, None], chosen), least, most)
+
+    def _by_windows(self, node: Node, way: Route) -> None:
+        """First the end that is nearer to zero, which most often decides a sign, then the other one where it is still of use."""
+        middle, places = (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1), math.prod(node.shape[2:])
+        nearer = torch.where(middle > 0, 1.0, -1.0).double()
+        for sign in (nearer, -nearer):
+            owner, element = self._needed(node).nonzero().t()
+            if not len(owner):
+                return
+            least, mine = torch.full_like(sign[owner, element], -torch.inf), sign[owner, element]
+            for rows, there in bunches(owner, element % places, _windows_at_once(self.graph, way)):
+                first = rows[:, 0]
+                walk = WindowWalk(
+                    self.graph, self.boxes, node, owner[first], element[first] % places, element[rows] // places, mine[rows] * there
+                )
+                least[rows[there]] = _bounds(walk, node, way)[there]
+            nothing = torch.full_like(least, torch.inf)
+            self._keep(node, (owner, element), torch.where(mine > 0, least, -nothing), torch.where(mine > 0, nothing, -least))
+
+    def _keep(self, node: Node, where: tuple[Tensor, ...], least: Tensor, most: Tensor) -> None:
+        """Both ends of some elements, among the rows of the batch in which the node moves."""
         found = []
-        for end, value in ((boxes.lower[node], least), (boxes.upper[node], most)):
+        for end, value in ((self.boxes.lower[node], least), (self.boxes.upper[node], most)):
             flat = end.flatten(1).clone()
-            flat[moving] = flat[moving].scatter(1, chosen, value)
+            flat[self.boxes.moving[node]][where] = value
             found.append(flat.reshape(end.shape))
-        boxes.keep(node, *found)
+        self.boxes.keep(node, *found)
 
 
 def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
@@ -306,6 +275,35 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
         place = node.place
     least = walk.back_from(place).minimum(_walked_region(boxes))[moving]
     return least[:, :count], -least[:, count:]
+
+
+def _windows_at_once(graph: Graph, way: Route) -> int:
+    elements = free_bytes(graph.device) // (8 * ALIVE) if graph.device.type == "cuda" else ELEMENTS // 2
+    return max(1, elements // max([way.widest, *(node.size for node in way.rest)]))
+
+
+def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
+    """-> (places, rows): what the rows of the walk, which begin at the node, are at least."""
+    boxes, moving = walk.boxes, walk.moving
+    walk.walk(node.place, way.until)
+    if not way.rest:
+        return walk.met()
+    # The rest of the way in dense rows: as many for each row of the batch as the one with most of them has.
+    owner = walk.owner.repeat_interleave(walk.constant.shape[1])
+    each, order = owner.bincount(minlength=moving.stop - moving.start), owner.argsort(stable=True)
+    number = torch.empty_like(owner)
+    number[order] = torch.arange(len(owner), device=owner.device) - (each.cumsum(0) - each)[owner[order]]
+    shape = len(each), int(each.max())
+    rest = Walk(walk.graph, boxes, shape[1])
+    rest.steps = walk.steps
+    for mine, theirs in ((walk.constant, rest.constant), (walk.total, rest.total), (walk.charge, rest.charge)):
+        theirs[moving][owner, number] = mine.flatten()
+    for source in walk.pending:
+        rows = walk.constant.new_zeros((*shape, *source.shape))
+        rows[owner, number] = walk.dense(source).flatten(0, 1)
+        rest.arrive(source, rows, moving)
+    least = rest.back_from(way.until - 1).minimum(_walked_region(boxes))
+    return least[moving][owner, number].reshape(walk.constant.shape)
 
 
 class Walk(Backward[Tensor]):

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.bounding import crown
-from holdfast.bounding.crown import Boxes, Linear, Walk
+from holdfast.bounding.boxes import Boxes, Ends, Linear
+from holdfast.bounding.crown import Walk
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes, intercept
 from holdfast.bounding.traversal import Forward, forward
 from holdfast.bounding.zonotope import Forms
 from holdfast.region import Region
-
-Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
 
 def propagate(

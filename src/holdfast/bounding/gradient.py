@@ -16,7 +16,8 @@ docs/rounding.md.
 import torch
 from torch import Tensor
 
-from holdfast.bounding.crown import ELEMENTS, Boxes
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.crown import ELEMENTS
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.traversal import Backward
 from holdfast.errors import UnsupportedLayer

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.bounding.crown import Boxes, Intervals, Refinement, lower_bound
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.crown import Intervals, Refinement, lower_bound
 from holdfast.bounding.curvature import Change, Curvature, Pair, matvec
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve

@@ -21,9 +21,10 @@ class Backward(ABC, Generic[Carried]):
         self.graph = graph
         self.pending: dict[Node, Carried] = {}  # what has arrived at a node and has not gone on yet
 
-    def walk(self, place: int) -> None:
-        """Take everything that is pending at this place and before it back to the input, the last node first."""
-        for node in reversed(self.graph.nodes[1 : place + 1]):
+    def walk(self, place: int, until: int = 1) -> None:
+        """Take everything that is pending at this place and before it back to the input, the last node first; or to what the node at
+        the place `until` reads."""
+        for node in reversed(self.graph.nodes[until : place + 1]):
             if node not in self.pending:
                 continue
             carried = self.pending.pop(node)

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.bounding.crown import lower_bound, propagate
-from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast import batch, clock
+from holdfast.bounding.boxes import Ends
+from holdfast.bounding.crown import lower_bound, propagate, worth_knowing
+from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
@@ -32,6 +33,33 @@ KEPT = "where Certify is"  # beside a record
 
 
 @dataclass(frozen=True)
+class Known:
+    """Ends of some nodes, found at a radius, row by row: they hold at every smaller one too, where they save most of the walks."""
+
+    radius: Tensor  # (batch,); -inf where there are none
+    ends: Mapping[Node, Ends]
+
+    def below(self, rows: Tensor, radius: Tensor) -> dict[Node, Ends]:
+        """What is known of some rows at these radii."""
+        apart = radius > self.radius[rows]
+
+        def some(end: Tensor, nothing: float) -> Tensor:
+            return torch.where(apart.reshape(-1, *(1 for _ in end.shape[1:])), nothing, end[rows])
+
+        return {node: (some(low, -torch.inf), some(high, torch.inf)) for node, (low, high) in self.ends.items()}
+
+    def put(self, rows: Tensor, radius: Tensor, found: Mapping[Node, Ends]) -> "Known":
+        """With what was found of some rows at these radii."""
+
+        def whole(node: Node, side: int) -> Tensor:
+            end = found[node][side]
+            before = self.ends[node][side] if node in self.ends else end.new_zeros((len(self.radius), *end.shape[1:]))
+            return before.index_copy(0, rows, end)
+
+        return Known(self.radius.index_copy(0, rows, radius), {node: (whole(node, 0), whole(node, 1)) for node in found})
+
+
+@dataclass(frozen=True)
 class Search:
     """Row by row: proved at `low`, not proved at `high`, and the scores there."""
 
@@ -43,6 +71,7 @@ class Search:
     linear: Tensor  # where the score would vanish if it fell as fast everywhere as it does there
     slow: Tensor  # for how many rounds the ends have hardly come closer
     round: Tensor
+    known: Known  # at radii that were not proved
 
     def kept(self) -> Tensor:
         """-> (batch, 6): all that cannot be computed again."""
@@ -79,12 +108,12 @@ class Certify(Method[Search]):
     def start(self, problem: Problem, seed: int) -> Search:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         if problem.goal == "worst":
-            return Search(none, none, none, none, none, none, none, none)
+            return Search(none, none, none, none, none, none, none, none, Known(none, {}))
         linear = first_guess(problem)
         first = proved_score(problem.tiled(none[None]), self.arithmetic)  # not the property's own score: a last softmax is left out
         # A score that is linear hardly falls slower further out; a probability may.
         end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
-        return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none)
+        return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none, Known(none - torch.inf, {}))
 
     def recalled(self, problem: Problem, state: Search, aside: Mapping[str, Tensor]) -> Search:
         """Row by row where it was, so that a run that was killed asks the radii that an undisturbed one asks."""
@@ -92,7 +121,8 @@ class Certify(Method[Search]):
             return state
         low, high, low_score, high_score, slow, turn = aside[KEPT].to(state.low).unbind(1)
         pairs = {"low": low, "high": high, "low_score": low_score, "high_score": high_score, "slow": slow, "round": turn}
-        return replace(state, **{name: torch.where(turn.isnan(), getattr(state, name), value) for name, value in pairs.items()})
+        kept = {name: torch.where(turn.isnan(), getattr(state, name), value) for name, value in pairs.items()}
+        return replace(state, **kept)  # type: ignore[arg-type]
 
     def told(self, problem: Problem, state: Search, lower: Tensor, upper: Tensor) -> Search:
         """The search goes on from what is proved, unless that speaks of another arithmetic."""
@@ -113,7 +143,10 @@ class Certify(Method[Search]):
             asked = problem.take(open_)
             asked = asked.tiled(radius[open_][None])
             radius[open_] = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
-            score[open_] = proved_score(asked, self.arithmetic)
+            score[open_], found = _scored(asked, self.arithmetic, state.known.below(open_, radius[open_]))
+            lost = (score[open_] <= 0).nonzero().flatten()
+            ends = {node: (low[lost], high[lost]) for node, (low, high) in found.items()}
+            state = replace(state, known=state.known.put(open_[lost], radius[open_[lost]], ends))
         search = _narrowed(state, radius, score)
         done = bool((search.round >= self.rounds).all()) or not len(open_)
         return None if done else search, replace(self._claims(problem, search.low), aside={KEPT: search.kept()})
@@ -215,18 +248,30 @@ def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known in time."""
-    parts = [_proved_score(problem.take(rows), arithmetic) for rows in clock.portions(problem.region.centre)]
-    return torch.nn.functional.pad(torch.cat(parts), (0, len(problem) - sum(map(len, parts))), value=torch.nan)
+    return _scored(problem, arithmetic, {})[0]
 
 
-def _proved_score(problem: Problem, arithmetic: Arithmetic) -> Tensor:
+def _scored(problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends]) -> tuple[Tensor, dict[Node, Ends]]:
+    """The same with ends of nodes that are known to hold in the region; and those that were found, of rows whose score is no NaN."""
     graph = graph_of(problem, executed=arithmetic == "executed")
-    order = _what_moves_first(problem.region).argsort()  # rows that move the same frames side by side: see the crown
-    ordered = problem.take(order)
-    assert isinstance(ordered.property, BoundedProperty)
-    matrix, offset = rows_of(ordered, graph)
-    boxes = propagate(graph, ordered.region, None if arithmetic == "real" else problem.network.dtype)
-    return ordered.property.least(lower_bound(graph, boxes, matrix, offset))[order.argsort()]
+    assert isinstance(problem.property, BoundedProperty)
+    score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=graph.device)
+    ends = {
+        node: (score.new_empty((len(problem), *node.shape)), score.new_empty((len(problem), *node.shape))) for node in worth_knowing(graph)
+    }
+    for portion in clock.portions(problem.region.centre):
+        rows = portion[
+            _what_moves_first(batch.take(problem.region, portion)).argsort()
+        ]  # that move the same frames side by side: see the crown
+        part = problem.take(rows)
+        matrix, offset = rows_of(part, graph)
+        held = {node: (low[rows], high[rows]) for node, (low, high) in known.items()}
+        boxes = propagate(graph, part.region, None if arithmetic == "real" else problem.network.dtype, held)
+        assert isinstance(part.property, BoundedProperty)
+        score[rows] = part.property.least(lower_bound(graph, boxes, matrix, offset))
+        for node, (low, high) in ends.items():
+            low[rows], high[rows] = boxes.lower[node], boxes.upper[node]
+    return score, ends
 
 
 def _what_moves_first(region: Region) -> Tensor:

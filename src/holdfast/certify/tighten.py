@@ -16,7 +16,7 @@ from holdfast import batch, clock
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.ascent import Ascent, Memory
 from holdfast.bounding.bounder import Trained
-from holdfast.bounding.crown import Boxes
+from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.second_order import Bends, Quadratic

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from holdfast import clock
-from holdfast.bounding.crown import Boxes, lower_bound, propagate
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of

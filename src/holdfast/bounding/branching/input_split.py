@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.branching.frontier import NUMBERS, Asked, BranchAndBound, Branching, Frontier, Points, Question, Seen, all_open
-from holdfast.bounding.crown import Boxes, linear_bound
+from holdfast.bounding.crown import linear_bound
 from holdfast.bounding.crown_within import propagate
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.zonotope import Forms

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.alpha_beta_crown import apart, arguments, bent, together
-from holdfast.bounding.crown import Boxes, Walk, _rows_at_once
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.crown import Walk, _rows_at_once
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 
 MOST = 128  # arguments of a layer whose ends are followed, those with the largest weights

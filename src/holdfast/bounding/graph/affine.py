@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Node
 
 Transform = Callable[..., Tensor]
@@ -88,6 +89,11 @@ class Affine(Node, ABC):
     @property
     def factor(self) -> float | None:
         """The number s where it is s x + b of its only input x, of any shape; else None."""
+        return None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """What an element reads around its place in its only input, where both are images, (1, channels, height, width); else None."""
         return None
 
     @property
@@ -213,6 +219,11 @@ class _Matrix(Affine):
     """One matrix for each input."""
 
     _matrices: tuple[Tensor, ...]  # (size, size of the input) each
+    _kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        return self._kernel
 
     @cached_property
     def _kept(self) -> dict[tuple[bool, torch.dtype], tuple[Tensor, ...]]:
@@ -263,7 +274,8 @@ class _Matrix(Affine):
     def _shifted(self, by: Affine) -> Affine | None:
         if self._weight is not None:
             return None  # two shifts would have to be added up
-        return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight)
+        kernel = self._kernel if by.shape == self.shape else None
+        return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight, _kernel=kernel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,11 +285,16 @@ class _Function(Affine):
     small = False
     _function: Transform
     _magnitude: Transform
+    _kernel: Kernel | None = None
 
-    def _at(self, absolute: bool, like: Tensor) -> tuple[Transform, list[Tensor]]:
+    @property
+    def kernel(self) -> Kernel | None:
+        return self._kernel
+
+    def _at(self, absolute: bool, device: torch.device) -> tuple[Transform, list[Tensor]]:
         """The function and a point from which to go: magnitudes need only be affine where they are positive."""
         function, height = (self._magnitude, 1.0) if absolute else (self._function, 0.0)
-        return function, [torch.full(source.shape, height, dtype=like.dtype, device=like.device) for source in self.inputs]
+        return function, [torch.full(source.shape, height, dtype=torch.float64, device=device) for source in self.inputs]
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         return self._pushed(self._which(None), values, axis, absolute)
@@ -287,8 +304,8 @@ class _Function(Affine):
 
     def _pushed(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         """The derivative along these inputs: what an affine function adds there, b left out."""
-        function, at = self._at(absolute, values[0])
-        flat = [v.movedim(axis, -1) for v in values]
+        function, at = self._at(absolute, values[0].device)
+        flat = [v.movedim(axis, -1).double() for v in values]  # as the function's constants are
         lead = flat[0].shape[:-1]
 
         def one(*tangents: Tensor) -> Tensor:
@@ -299,16 +316,21 @@ class _Function(Affine):
             made = torch.func.vmap(one, chunk_size=AT_ONCE)(
                 *(v.reshape(-1, *self.inputs[k].shape) for k, v in zip(which, flat, strict=True))
             )
-        return made.reshape(*lead, self.size).movedim(-1, axis)
+        return made.reshape(*lead, self.size).movedim(-1, axis).to(values[0].dtype)
 
     def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
         which = self._which(only)
-        function, at = self._at(absolute, rows)
+        if self._kernel is not None:
+            kernel = replace(self._kernel, weight=self._kernel.weight.abs()) if absolute else self._kernel
+            image = rows.reshape(*rows.shape[:-1], *self.shape[1:])
+            return [kernel.back_whole(image, self.inputs[k].shape[2:]).flatten(-3) for k in which]
+        kind, rows = rows.dtype, rows.double()  # as the function's constants are
+        function, at = self._at(absolute, rows.device)
         # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
         with torch.backends.cudnn.flags(enabled=False):
             _, pulled = torch.func.vjp(_of(function, at, which), *(at[k] for k in which))  # type: ignore[misc]
             found = torch.func.vmap(pulled)(rows.reshape(-1, *self.shape))
-        return [part.reshape(*rows.shape[:-1], self.inputs[k].size) for k, part in zip(which, found, strict=True)]
+        return [part.reshape(*rows.shape[:-1], self.inputs[k].size).to(kind) for k, part in zip(which, found, strict=True)]
 
     @property
     def terms(self) -> int:
@@ -319,10 +341,17 @@ class _Function(Affine):
 
 
 def mapped(
-    place: int, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, device: torch.device, keep: int
+    place: int,
+    name: str,
+    inputs: Sequence[Node],
+    function: Transform,
+    magnitude: Transform,
+    device: torch.device,
+    keep: int,
+    kernel: Kernel | None = None,
 ) -> Affine:
     """The map that a function of its inputs computes, J x + b; magnitude(*m) = |J| m + |b| for m >= 0. Matrices of at most `keep` elements
-    are looked at, and kept where they are no simpler map."""
+    are looked at, and kept where they are no simpler map. kernel: J, where it is one of images."""
     zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
     offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
     weight = magnitude(*zeros)
@@ -330,20 +359,29 @@ def mapped(
     shift, heavy = (b.flatten() if bool(b.any()) else None for b in (offset, weight))
     first = place, name, tuple(inputs), tuple(offset.shape), shift, heavy
     size = offset.numel()
+    if kernel is not None:
+        # The function is compared with the model (`agreement`); what is walked back along must be its derivative.
+        row = torch.randn(offset.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+        kernel = kernel if kernel.is_derivative(back, row, inputs[0].shape) else None
     if size * max(n.size for n in inputs) > keep:
-        return _Function(*first, function, magnitude)
+        return _Function(*first, function, magnitude, kernel)
     unit = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *offset.shape)
     matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
     if shift is None and len(matrices) == 1 and _moves(matrices[0]):
         return _Copy(*first, matrices[0].argmax(1))
     if shift is None and len(matrices) > 1 and all(_is_one(m) for m in matrices):
         return _Sum(*first)
-    return _Matrix(*first, matrices)
+    return _Matrix(*first, matrices, kernel)
 
 
 def copied(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:
     """Copies of elements of the inputs: origin (size,) says where each is among those of all inputs, laid end to end."""
     return _Copy(place, name, tuple(inputs), tuple(shape), None, None, origin)
+
+
+def summed(place: int, name: str, inputs: Sequence[Node]) -> Affine:
+    """The sum of different nodes of one shape."""
+    return _Sum(place, name, tuple(inputs), inputs[0].shape, None, None)
 
 
 def exact_nodes(nodes: list[Node]) -> set[Node]:

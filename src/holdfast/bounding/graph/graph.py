@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from holdfast.bounding.graph.affine import Affine, Transform, copied, exact_nodes, mapped
+from holdfast.bounding.graph.affine import Affine, Transform, copied, exact_nodes, mapped, summed
+from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Entry, Node, Relaxed
 from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
@@ -46,9 +47,14 @@ class Graph:
     def add_entry(self, shape: Sequence[int]) -> Node:
         return self._keep(Entry(len(self.nodes), "input", (), tuple(shape)))
 
-    def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform) -> Node:
-        """function(*inputs) = J inputs + b, affine in all of them together; magnitude(*m) = |J| m + |b| for m >= 0."""
-        return self._keep(mapped(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX))
+    def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, *, kernel: Kernel | None = None) -> Node:
+        """function(*inputs) = J inputs + b, affine in all of them together; magnitude(*m) = |J| m + |b| for m >= 0. kernel: J, where it is
+        one of images."""
+        return self._keep(mapped(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel))
+
+    def summed(self, name: str, inputs: Sequence[Node]) -> Node:
+        """The sum of different nodes of one shape."""
+        return self._keep(summed(len(self.nodes), name, inputs))
 
     def moved(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
         """A function that only moves elements about, leaves some out or repeats some: found out by moving their numbers."""

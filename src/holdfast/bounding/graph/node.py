@@ -21,6 +21,11 @@ class Node:
         return int(torch.Size(self.shape).numel())
 
 
+def is_image(node: Node) -> bool:
+    """Whether it is (1, channels, height, width)."""
+    return len(node.shape) == 4 and node.shape[0] == 1
+
+
 @dataclass(frozen=True, eq=False)
 class Entry(Node):
     """The network's input."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from holdfast.bounding.graph import compose, functions
 from holdfast.bounding.graph.graph import Call, Graph, Node, Relaxed, handles, leaves
+from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
+from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.relax import Product, Step
 from holdfast.errors import UnsupportedLayer
 
@@ -19,10 +21,17 @@ __all__ = ["functions"]  # imported for what it adds to the table
 aten = torch.ops.aten
 
 
-def affine(graph: Graph, call: Call, *, function: Callable[..., Any] | None = None, magnitude: Callable[..., Any] | None = None) -> Node:
+def affine(
+    graph: Graph,
+    call: Call,
+    *,
+    function: Callable[..., Any] | None = None,
+    magnitude: Callable[..., Any] | None = None,
+    kernel: Kernel | None = None,
+) -> Node:
     """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
     target = function or call.target
-    return graph.affine(call.name, call.nodes, filled(call, target), filled(call, magnitude or target, _positive))
+    return graph.affine(call.name, call.nodes, filled(call, target), filled(call, magnitude or target, _positive), kernel=kernel)
 
 
 def filled(call: Call, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf) -> Callable[..., Tensor]:
@@ -83,7 +92,16 @@ def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
     aten.cumsum.default,
 )  # fmt: skip
 def averaged(graph: Graph, call: Call) -> Node:
-    return affine(graph, call)
+    return affine(graph, call, kernel=_pooled(graph, call))
+
+
+def _pooled(graph: Graph, call: Call) -> Kernel | None:
+    """The kernel of a pooling whose windows all have one size and lie within the image and its padding."""
+    if call.target != aten.avg_pool2d.default or not is_image(call.args[0]) or call.kwargs:
+        return None
+    node, size, stride, padding, ceil, counted, divisor = _filled(call.args, [], 0, False, True, None)
+    plain = not ceil and divisor is None and (counted or padding in (0, [0], [0, 0]))
+    return pooling(node.shape[1], size, stride, padding, graph.device) if plain else None
 
 
 @handles(aten.squeeze.default)
@@ -169,15 +187,33 @@ def weighted(graph: Graph, call: Call) -> Node:
     if any(isinstance(leaf, Node) for i, leaf in enumerate(call.args) if i != spot):
         raise UnsupportedLayer(f"{call.name}: the weights of {call.target} depend on the input; such a layer has no bound here.")
     factors = {key: abs(value) for key, value in call.kwargs.items()}  # beta and alpha of addmm
-    return affine(graph, call, magnitude=lambda *a, **_: call.target(*a, **factors))
+    return affine(graph, call, magnitude=lambda *a, **_: call.target(*a, **factors), kernel=_convolved(call))
+
+
+def _convolved(call: Call) -> Kernel | None:
+    """The kernel of a convolution of images."""
+    if call.target not in (aten.conv2d.default, aten.convolution.default) or not is_image(call.args[0]) or call.kwargs:
+        return None
+    if call.target == aten.conv2d.default:
+        _, weight, _, stride, padding, dilation, groups = _filled(call.args, None, 1, 0, 1, 1)
+        return convolution(weight, stride, padding, dilation, groups)
+    _, weight, _, stride, padding, dilation, transposed, _, groups = call.args
+    return None if transposed or weight.dim() != 4 else convolution(weight, stride, padding, dilation, groups)
 
 
 @handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor)
 def add(graph: Graph, call: Call) -> Node:
     if all(_may_be_truth(value) for value in call.args[:2]):
         raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
+    if call.target == aten.add.Tensor and _apart(call.args) and not call.kwargs:
+        return graph.summed(call.name, call.nodes)
     scales_first = call.target in (aten.rsub.Scalar, aten.rsub.Tensor)
     return affine(graph, call, magnitude=(lambda a, b, alpha=1: _added(b, a, alpha)) if scales_first else _added)
+
+
+def _apart(args: tuple[Any, ...]) -> bool:
+    """Whether these are two different nodes of one shape, and nothing else."""
+    return len(args) == 2 and args[0] is not args[1] and all(isinstance(a, Node) for a in args) and args[0].shape == args[1].shape
 
 
 def _may_be_truth(value: Any) -> bool:
@@ -279,7 +315,8 @@ def batch_norm(graph: Graph, call: Call) -> Any:
     shift, weight_of_shift = bias - moved, bias.abs() + moved.abs()  # the two may cancel, their roundings do not
     spread = (1, -1, *(1 for _ in x.shape[2:]))
     scale, shift, weight_of_shift = (t.reshape(spread) for t in (scale, shift, weight_of_shift))
-    node = graph.affine(call.name, [x], lambda v: v * scale + shift, lambda m: m * scale.abs() + weight_of_shift)
+    kernel = scaling(scale.flatten()) if is_image(x) else None
+    node = graph.affine(call.name, [x], lambda v: v * scale + shift, lambda m: m * scale.abs() + weight_of_shift, kernel=kernel)
     return (node, None, None) if native else node
 
 
