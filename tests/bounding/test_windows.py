@@ -232,9 +232,12 @@ def test_a_kernel_that_is_not_the_derivative_of_its_map_is_not_used() -> None:
         graph = Graph()
         entry = graph.add_entry((1, 2, 6, 6))
         node = graph.affine(
-            "convolution", [entry], lambda v: torch.nn.functional.conv2d(v, weight, padding=1), lambda m: torch.nn.functional.conv2d(m, weight.abs(), padding=1),
+            "convolution",
+            [entry],
+            lambda v: torch.nn.functional.conv2d(v, weight, padding=1),
+            lambda m: torch.nn.functional.conv2d(m, weight.abs(), padding=1),
             kernel=convolution(described, [1, 1], [padding, padding], [1, 1], 1),
-        )  # fmt: skip
+        )
         assert isinstance(node, Affine)
         return node.kernel is not None
 
