@@ -6,10 +6,12 @@ region: planes are minimised over the region itself.
 
 from typing import Any
 
+from holdfast.bounding import taylor
 from holdfast.bounding.alpha_beta_crown import arguments
 from holdfast.bounding.branching.frontier import Branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.smooth_split import SmoothSplit
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.region import Region
 
@@ -23,5 +25,5 @@ def cut_for(graph: Graph, region: Region) -> Branching[Any] | None:
     read = set(arguments(graph))
     decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
     if region.boxed and (few or not decidable):
-        return InputSplit()
+        return InputSplit() if taylor.obstacle(graph) else SmoothSplit()
     return ActivationSplit() if decidable else None

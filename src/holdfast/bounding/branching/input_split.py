@@ -76,8 +76,7 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     def at_once(self, question: Question) -> int:
         """Forms hold a number for each node and each noise."""
         graph = question.graph
-        noises = graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
-        return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises)))
+        return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph))))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // graph.entry.size)
@@ -88,16 +87,21 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
         known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=self.walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
-        cut = _cut(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
+        cut = reduced(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
         share = (cut.upper - cut.lower) / (parts.upper - parts.lower).flatten(1)
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller, left = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper), cut.open.any(1)
-        return Seen(smaller, gain, _points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+        return Seen(smaller, gain, tried(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+
+
+def noises(graph: Graph) -> int:
+    """Of the forms of a graph."""
+    return graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
 
 
 @dataclass(frozen=True)
-class _Planes:
+class Planes:
     """slope . x + constant <= row . output + offset over the box, for each row of each polytope."""
 
     slope: Tensor  # (boxes, polytopes, rows, inputs)
@@ -110,7 +114,7 @@ class _Planes:
         return terms.sum(-1) + self.constant - 2 * gamma(terms.shape[-1] + 1) * size - TINY
 
 
-def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> _Planes:
+def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> Planes:
     """For every row the plane of a walk back to the input, and that of its form: either may be the better one."""
     rows = matrix.flatten(1, 2)
     found = linear_bound(graph, known, rows)
@@ -120,11 +124,11 @@ def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Te
         slope = torch.cat([slope, other_slope.reshape(slope.shape)], dim=2)
         constant = torch.cat([constant, other_constant.reshape(constant.shape)], dim=2)
         offset = torch.cat([offset, offset], dim=2)
-    return _Planes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
+    return Planes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """What is left of the boxes."""
 
     lower: Tensor  # (boxes, inputs)
@@ -134,14 +138,18 @@ class _Cut:
     bound: Tensor  # (boxes,)
 
 
-def _cut(planes: _Planes, lower: Tensor, upper: Tensor, unsettled: Tensor) -> _Cut:
+def reduced(planes: Planes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None) -> Cut:
     """Every polytope cuts the box by itself, by all its planes at once; the smallest box around what they leave stays.
+
+    known (boxes, polytopes, rows): what else is below the rows over the whole box, if anything is.
 
     A plane is at least its smallest value plus slope_i times the way of x_i from the end where it is smallest. A failure needs it to
     be at most zero, so that way is at most -least / |slope_i|.
     """
     low, high = (end[:, None].expand(*unsettled.shape, -1) for end in (lower, upper))
     least = planes.minimum(low, high)
+    if known is not None:
+        unsettled = unsettled & ~(known > 0).any(-1)
     for _ in range(ROUNDS):
         way = -least.unsqueeze(-1).clamp_max(0) / planes.slope.abs() * (1 + 4 * gamma(1)) + TINY
         way = torch.nan_to_num(way, torch.inf, torch.inf)
@@ -152,10 +160,11 @@ def _cut(planes: _Planes, lower: Tensor, upper: Tensor, unsettled: Tensor) -> _C
         low, high = torch.minimum(low, high), torch.maximum(low, high)  # of what is ruled out nothing is used
         least = planes.minimum(low, high)
         unsettled = unsettled & ~(least.isfinite() & (least > 0)).any(-1)
+    least = least if known is None else torch.fmax(least, known)
     bound = torch.where(unsettled, torch.nan_to_num(least, -torch.inf).amax(-1), torch.inf).amin(-1)
     lower = torch.where(unsettled[..., None], low, torch.inf).amin(1)
     upper = torch.where(unsettled[..., None], high, -torch.inf).amax(1)
-    return _Cut(lower, upper, unsettled, least, bound)
+    return Cut(lower, upper, unsettled, least, bound)
 
 
 def _up(value: Tensor) -> Tensor:
@@ -163,7 +172,7 @@ def _up(value: Tensor) -> Tensor:
     return torch.nextafter(value, torch.full_like(value, torch.inf))
 
 
-def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: _Cut) -> Tensor:
+def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
     """-> (boxes, inputs): what halving each input may win back of what the bounds lost, in shares of what is missing, over all rows."""
     if graph.output not in forms.of:
         return torch.ones_like(cut.lower)
@@ -174,7 +183,7 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: _Cut) -> Tensor:
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
 
 
-def _points(boxes: BoxParts, slope: Tensor) -> Points:
+def tried(boxes: BoxParts, slope: Tensor) -> Points:
     """The middle of every box, and where each plane is lowest."""
     lower, upper = boxes.lower.flatten(1)[:, None], boxes.upper.flatten(1)[:, None]
     corners = torch.where(slope.flatten(1, 2) > 0, lower, upper)

@@ -28,6 +28,7 @@ class Smooth(Curve):
     value: float = 1.0  # |f(x)| <= value + steepest |x|
     given: Callable[[Tensor], Tensor] | None = None  # the function that is smooth, where the relaxation's own is not
     below: Callable[[Tensor, Tensor], Tensor] | None = None  # by how much the relaxation's may be less than it
+    cells: int = CELLS
 
     def function(self, x: Tensor) -> Tensor:
         return self.relaxation.function(x) if self.given is None else self.given(x)
@@ -39,11 +40,11 @@ class Smooth(Curve):
         return 1 + self.relaxation.magnitude((lower,), (upper,)), torch.maximum(low.abs(), high.abs())
 
     def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
-        share = torch.linspace(0, 1, CELLS + 1, dtype=lower.dtype, device=lower.device).reshape(-1, *(1 for _ in lower.shape))
+        share = torch.linspace(0, 1, self.cells + 1, dtype=lower.dtype, device=lower.device).reshape(-1, *(1 for _ in lower.shape))
         grid = lower + (upper - lower) * share
         seconds = self.second(grid)
         values, bends = deviation(grid), seconds - 2 * bend
-        step = (upper - lower) / CELLS * (1 + 1e-9) + 8 * UNIT * (lower.abs() + upper.abs())  # the places are rounded too
+        step = (upper - lower) / self.cells * (1 + 1e-9) + 8 * UNIT * (lower.abs() + upper.abs())  # the places are rounded too
         missed = 1e-13 if self.steepest is not None else 1e-13 * (1 + seconds.abs().amax(0))
         across, turn = step * step / 8, step * self.third(lower, upper) / 2 + missed
         highest = torch.maximum(values[1:], values[:-1]) + across * (turn - torch.minimum(bends[1:], bends[:-1])).clamp_min(0)
