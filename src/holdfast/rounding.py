@@ -24,7 +24,8 @@ def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:
 
 def length(vectors: Tensor, axis: int = -1) -> Tensor:
     """The Euclidean lengths of vectors along an axis, from above. What underflows when it is squared is shorter than 1e-150 in all."""
-    return torch.linalg.vector_norm(vectors, dim=axis) * (1 + 4 * gamma(vectors.shape[axis])) + 1e-150
+    norm: Tensor = torch.linalg.vector_norm(vectors, dim=axis)
+    return norm * (1 + 4 * gamma(vectors.shape[axis])) + 1e-150
 
 
 def spectral_norm(matrix: Tensor, squarings: int = 6) -> float:

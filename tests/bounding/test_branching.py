@@ -238,7 +238,7 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
         + 0.1 * torch.randn((40, 2, 3), generator=generator, dtype=torch.float64) * (upper - lower).amax(1)[:, None, None]
     )
     everything = torch.ones((40, 2), dtype=torch.bool)
-    cut = branch._cut(branch._Planes(slope, constant), lower, upper, everything)
+    cut = branch.reduced(branch.Planes(slope, constant), lower, upper, everything)
     share = torch.rand((200, 1, 2), generator=generator, dtype=torch.float64)
     points = torch.cat([lower + share * (upper - lower), lower[None], upper[None]])
     points = torch.minimum(torch.maximum(points, lower), upper)
@@ -270,8 +270,8 @@ def test_a_failure_by_the_last_digit_is_not_ruled_out(seed: int) -> None:
     constant = float(-truth)
     while truth + Fraction(constant) > 0:
         constant = math.nextafter(constant, -math.inf)
-    planes = branch._Planes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
-    cut = branch._cut(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
+    planes = branch.Planes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
+    cut = branch.reduced(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
     assert bool(cut.open.all())
     assert bool(((corner >= cut.lower) & (corner <= cut.upper)).all())
     assert float((cut.upper - cut.lower).max()) < 1e-5  # and little more than the corner is left
