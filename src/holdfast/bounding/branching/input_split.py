@@ -5,6 +5,7 @@ linear function of the input below it, so
 
 - a polytope with a row that stays positive is ruled out on this box, and on all boxes inside it;
 - where such a function is positive there is no failure: the box shrinks to what the functions of the other polytopes leave;
+- where few functions are undecided, slopes are trained for the box (alpha-CROWN) before it is cut further;
 - what is left is halved along the input that is behind most of what the bounds lost (`Forms.share`).
 
 The halves cover the box, so once none is left no failure exists. Every bound holds in float64 with its roundings paid for.
@@ -17,10 +18,11 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from holdfast import batch
+from holdfast import batch, clock
+from holdfast.bounding.alpha_beta_crown import Rows, arguments, together
 from holdfast.bounding.branching.frontier import NUMBERS, Asked, BranchAndBound, Branching, Frontier, Points, Question, Seen, all_open
 from holdfast.bounding.crown import Boxes, linear_bound
-from holdfast.bounding.crown_within import propagate
+from holdfast.bounding.crown_within import propagate, taken
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.zonotope import Forms
 from holdfast.property import Avoid
@@ -28,6 +30,9 @@ from holdfast.region import Box, Region
 from holdfast.rounding import TINY, gamma
 
 ROUNDS = 3  # of cutting a box down; later ones find next to nothing
+UNDECIDED = 16  # functions of a box, up to which slopes are trained for it
+TRIAL, MOST = 8, 128  # boxes for which they are: at first, and together
+STEPS, PACE = 20, 0.2
 Q = TypeVar("Q", bound=Asked)
 P = TypeVar("P", bound="BoxParts")
 
@@ -91,8 +96,35 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
         share = (cut.upper - cut.lower) / (parts.upper - parts.lower).flatten(1)
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
-        smaller, left = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper), cut.open.any(1)
+        smaller = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper)
+        smaller = replace(smaller, open=_trained(question, known, smaller)) if self.walks else smaller
+        left = smaller.open.any(1)
         return Seen(smaller, gain, tried(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+
+
+def _trained(question: Question, known: Boxes, parts: BoxParts) -> Tensor:
+    """-> (boxes, polytopes) bool: what is left open by slopes that are trained (alpha-CROWN), as bounds of activations are.
+
+    Where few functions are undecided, a box is halved many times before the planes that these choose by themselves settle it; training takes
+    as long as a few halves. The boxes nearest to being settled are tried first, and others while that goes well.
+    """
+    graph, rules, open_ = question.graph, question.rules, parts.open
+    if not arguments(graph):
+        return open_
+    undecided = ((together(graph, known.lower) < 0) & (together(graph, known.upper) > 0)).sum(1)
+    pairs = (open_ & (undecided <= UNDECIDED)[:, None]).nonzero()
+    pairs, open_ = pairs[parts.bound[pairs[:, 0]].argsort(descending=True, stable=True)], open_.clone()
+    count = TRIAL
+    while len(pairs) and not clock.passed():
+        (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
+        task, none = parts.task[part], rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
+        asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], none)
+        settled = asked.trained(none * torch.nan, none, STEPS, PACE).least > 0
+        open_[part, polytope] = ~settled
+        if 3 * int(settled.sum()) < len(part):
+            break
+        count = min(4 * count, MOST)
+    return open_
 
 
 def noises(graph: Graph) -> int:
