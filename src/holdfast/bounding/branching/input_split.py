@@ -102,11 +102,12 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
         return Seen(smaller, gain, tried(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
 
 
+@torch.no_grad()
 def _trained(question: Question, known: Boxes, parts: BoxParts) -> Tensor:
     """-> (boxes, polytopes) bool: what is left open by slopes that are trained (alpha-CROWN), as bounds of activations are.
 
-    Where few functions are undecided, a box is halved many times before the planes that these choose by themselves settle it; training takes
-    as long as a few halves. The boxes nearest to being settled are tried first, and others while that goes well.
+    Where few functions are undecided, a box is halved many times before the planes that these choose by themselves settle it; training
+    takes as long as a few halves. The boxes nearest to being settled are tried first, and others while that goes well.
     """
     graph, rules, open_ = question.graph, question.rules, parts.open
     if not arguments(graph):
