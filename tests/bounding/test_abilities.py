@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.bounding.graph.compose import LOG_SUM
 from holdfast.bounding.relax import Clip, Relaxation, Softplus, Step, abilities
 from holdfast.bounding.relax.abilities import ABILITIES, EVERY, table
-from holdfast.bounding.relax.parabola import deviation, parabola
+from holdfast.bounding.relax.parabola import Smooth, deviation, interpolated, parabola
 from holdfast.bounding.relax.selfgated import SelfGated
 
 mp.dps = 80
@@ -170,6 +170,27 @@ def test_no_point_strays_further_from_a_parabola(name: str, data: st.DataObject)
         assert mpf(least) <= min(values)
     if not math.isnan(most):
         assert mpf(most) >= max(values)
+
+
+@single
+@settings(max_examples=60)
+@given(data=st.data())
+def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data: st.DataObject) -> None:
+    truth = TRUTHS[name]
+    (lower,), (upper,) = data.draw(boxes(name))
+    (curve,) = truth.relaxation.curves() or ()
+    if not isinstance(curve, Smooth) or curve.given is not None:
+        return
+    at, radius = lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 1e-15)
+    value, slope, bend, stray = (float(t) for t in interpolated(curve, *(torch.tensor([v], dtype=torch.float64) for v in (at, radius))))
+    if not truth.defined(lower, upper):
+        assert not math.isfinite(stray)
+        return
+    if math.isfinite(stray):
+        for v in places(lower, upper, 24):
+            away = v - mpf(at)
+            if abs(away) <= mpf(radius):
+                assert abs(truth.function(v) - (mpf(value) + mpf(slope) * away + mpf(bend) * away**2)) <= mpf(stray)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast import batch
 from holdfast.bounding.alpha_beta_crown import Rows, arguments, bent, tightened, together
 from holdfast.bounding.branching import input_split as branch
+from holdfast.bounding.branching.frontier import Question
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.crown import propagate as plain_propagate
@@ -238,7 +239,7 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
         + 0.1 * torch.randn((40, 2, 3), generator=generator, dtype=torch.float64) * (upper - lower).amax(1)[:, None, None]
     )
     everything = torch.ones((40, 2), dtype=torch.bool)
-    cut = branch._cut(branch._Planes(slope, constant), lower, upper, everything)
+    cut = branch.reduced(branch.Planes(slope, constant), lower, upper, everything)
     share = torch.rand((200, 1, 2), generator=generator, dtype=torch.float64)
     points = torch.cat([lower + share * (upper - lower), lower[None], upper[None]])
     points = torch.minimum(torch.maximum(points, lower), upper)
@@ -270,8 +271,8 @@ def test_a_failure_by_the_last_digit_is_not_ruled_out(seed: int) -> None:
     constant = float(-truth)
     while truth + Fraction(constant) > 0:
         constant = math.nextafter(constant, -math.inf)
-    planes = branch._Planes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
-    cut = branch._cut(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
+    planes = branch.Planes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
+    cut = branch.reduced(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
     assert bool(cut.open.all())
     assert bool(((corner >= cut.lower) & (corner <= cut.upper)).all())
     assert float((cut.upper - cut.lower).max()) < 1e-5  # and little more than the corner is left
@@ -334,3 +335,28 @@ def test_the_queue_stays_short_when_it_may_not_grow() -> None:
         assert frontier.lost == math.inf
     assert longest[2**18] > 40
     assert longest[16] <= 16 + 2 * 4
+
+
+def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, net = perceptron(3, 3, 10, 8, 2)
+    graph, twin = fused(build(net, torch.zeros(1, 3))), model.double()
+    region, generator = boxes(0, 60, (3,), 0.8), torch.Generator().manual_seed(0)
+    x = torch.stack(list(region.sample(400, generator)))
+    matrix = torch.randn((60, 2, 2, 2), generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        rows = torch.einsum("bpro,nbo->nbpr", matrix, twin(x.flatten(0, 1)).reshape(400, 60, 2))
+    lowest = rows.amax(-1).amin(0)  # of what was met, (boxes, polytopes)
+    missing = torch.rand((60, 2), generator=generator, dtype=torch.float64) * 0.1 - 0.02
+    offset = (missing - lowest)[..., None].expand(-1, -1, 2).contiguous()  # some polytopes are met, most are missed by little
+    rules, cut = Avoid(matrix, offset), InputSplit()
+    parts = cut.start(graph, region, rules)
+    fails = (rows + offset <= -1e-12).all(-1).any(0)
+    left = []
+    for undecided in (-1, branch.UNDECIDED):
+        monkeypatch.setattr(branch, "UNDECIDED", undecided)
+        monkeypatch.setattr(branch, "TRIAL", 240)
+        seen = cut.bound(Question(graph, region, rules), parts)
+        assert not (fails & ~seen.parts.open).any()
+        left.append(int(seen.parts.open.sum()))
+    assert bool(fails.any())
+    assert left[1] < left[0]

@@ -190,7 +190,9 @@ class BranchAndBound(Method[Tree]):
         rules = replace(trunk.rules, offset=_below(trunk.rules.offset, -state.threshold[:, None, None]))
         frontier, points = trunk.cut.step(trunk.graph, trunk.region, rules, trunk.frontier, clock.deadline())
         state = replace(state, trunk=replace(trunk, frontier=frontier), steps=state.steps + 1).giving_up(tasks)
-        downhill, longest = self._downhill(state), LONGEST if self.gap is None else STEPS
+        # Boxes of few inputs are soon many: where only a few wait, a long search is left to the one before.
+        few = self.gap is not None or isinstance(trunk.cut, InputSplit)
+        downhill, longest = self._downhill(state), STEPS if few else LONGEST
         found = near(problem.network, state.inside, state.rules, points, state.generator, downhill=downhill, longest=longest)
         return state, list(found)
 

@@ -6,22 +6,25 @@ region: planes are minimised over the region itself.
 
 from typing import Any
 
+from holdfast.bounding import taylor
 from holdfast.bounding.alpha_beta_crown import arguments
 from holdfast.bounding.branching.frontier import Branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.smooth_split import SmoothSplit
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.region import Region
 
+FEWER = 6  # up to so many, boxes of smooth networks are bounded by models first; of more, hardly any box gets small enough
 FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
 
 
 def cut_for(graph: Graph, region: Region) -> Branching[Any] | None:
     """None: the region is no box, and some function does not bend at zero and cannot be decided."""
     lower, upper = region.enclosing_box()
-    few = int((lower < upper).flatten(1).sum(1).max()) <= FEW_INPUTS
+    moving = int((lower < upper).flatten(1).sum(1).max())
     read = set(arguments(graph))
     decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
-    if region.boxed and (few or not decidable):
-        return InputSplit()
+    if region.boxed and (moving <= FEW_INPUTS or not decidable):
+        return SmoothSplit() if moving <= FEWER and taylor.obstacle(graph) is None else InputSplit()
     return ActivationSplit() if decidable else None

@@ -5,6 +5,7 @@ linear function of the input below it, so
 
 - a polytope with a row that stays positive is ruled out on this box, and on all boxes inside it;
 - where such a function is positive there is no failure: the box shrinks to what the functions of the other polytopes leave;
+- where few functions are undecided, slopes are trained for the box (alpha-CROWN) before it is cut further;
 - what is left is halved along the input that is behind most of what the bounds lost (`Forms.share`).
 
 The halves cover the box, so once none is left no failure exists. Every bound holds in float64 with its roundings paid for.
@@ -17,11 +18,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from holdfast import batch
+from holdfast import batch, clock
+from holdfast.bounding.alpha_beta_crown import Rows, arguments, together
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.branching.frontier import NUMBERS, Asked, BranchAndBound, Branching, Frontier, Points, Question, Seen, all_open
 from holdfast.bounding.crown import linear_bound
-from holdfast.bounding.crown_within import propagate
+from holdfast.bounding.crown_within import propagate, taken
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.zonotope import Forms
 from holdfast.property import Avoid
@@ -29,6 +31,9 @@ from holdfast.region import Box, Region
 from holdfast.rounding import TINY, gamma
 
 ROUNDS = 3  # of cutting a box down; later ones find next to nothing
+UNDECIDED = 16  # functions of a box, up to which slopes are trained for it
+TRIAL, MOST = 8, 128  # boxes for which they are: at first, and together
+STEPS, PACE = 20, 0.2
 Q = TypeVar("Q", bound=Asked)
 P = TypeVar("P", bound="BoxParts")
 
@@ -77,8 +82,7 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     def at_once(self, question: Question) -> int:
         """Forms hold a number for each node and each noise."""
         graph = question.graph
-        noises = graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
-        return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises)))
+        return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph))))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // graph.entry.size)
@@ -89,16 +93,49 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
         known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=self.walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
-        cut = _cut(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
+        cut = reduced(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
         share = (cut.upper - cut.lower) / (parts.upper - parts.lower).flatten(1)
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
-        smaller, left = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper), cut.open.any(1)
-        return Seen(smaller, gain, _points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+        smaller = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper)
+        smaller = replace(smaller, open=_trained(question, known, smaller)) if self.walks else smaller
+        left = smaller.open.any(1)
+        return Seen(smaller, gain, tried(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+
+
+@torch.no_grad()
+def _trained(question: Question, known: Boxes, parts: BoxParts) -> Tensor:
+    """-> (boxes, polytopes) bool: what is left open by slopes that are trained (alpha-CROWN), as bounds of activations are.
+
+    Where few functions are undecided, a box is halved many times before the planes that these choose by themselves settle it; training
+    takes as long as a few halves. The boxes nearest to being settled are tried first, and others while that goes well.
+    """
+    graph, rules, open_ = question.graph, question.rules, parts.open
+    if not arguments(graph):
+        return open_
+    undecided = ((together(graph, known.lower) < 0) & (together(graph, known.upper) > 0)).sum(1)
+    pairs = (open_ & (undecided <= UNDECIDED)[:, None]).nonzero()
+    pairs, open_ = pairs[parts.bound[pairs[:, 0]].argsort(descending=True, stable=True)], open_.clone()
+    count = TRIAL
+    while len(pairs) and not clock.passed():
+        (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
+        task, none = parts.task[part], rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
+        asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], none)
+        settled = asked.trained(none * torch.nan, none, STEPS, PACE).least > 0
+        open_[part, polytope] = ~settled
+        if 3 * int(settled.sum()) < len(part):
+            break
+        count = min(4 * count, MOST)
+    return open_
+
+
+def noises(graph: Graph) -> int:
+    """Of the forms of a graph."""
+    return graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
 
 
 @dataclass(frozen=True)
-class _Planes:
+class Planes:
     """slope . x + constant <= row . output + offset over the box, for each row of each polytope."""
 
     slope: Tensor  # (boxes, polytopes, rows, inputs)
@@ -111,7 +148,7 @@ class _Planes:
         return terms.sum(-1) + self.constant - 2 * gamma(terms.shape[-1] + 1) * size - TINY
 
 
-def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> _Planes:
+def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> Planes:
     """For every row the plane of a walk back to the input, and that of its form: either may be the better one."""
     rows = matrix.flatten(1, 2)
     found = linear_bound(graph, known, rows)
@@ -121,11 +158,11 @@ def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Te
         slope = torch.cat([slope, other_slope.reshape(slope.shape)], dim=2)
         constant = torch.cat([constant, other_constant.reshape(constant.shape)], dim=2)
         offset = torch.cat([offset, offset], dim=2)
-    return _Planes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
+    return Planes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """What is left of the boxes."""
 
     lower: Tensor  # (boxes, inputs)
@@ -135,14 +172,18 @@ class _Cut:
     bound: Tensor  # (boxes,)
 
 
-def _cut(planes: _Planes, lower: Tensor, upper: Tensor, unsettled: Tensor) -> _Cut:
+def reduced(planes: Planes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None) -> Cut:
     """Every polytope cuts the box by itself, by all its planes at once; the smallest box around what they leave stays.
+
+    known (boxes, polytopes, rows): what else is below the rows over the whole box, if anything is.
 
     A plane is at least its smallest value plus slope_i times the way of x_i from the end where it is smallest. A failure needs it to
     be at most zero, so that way is at most -least / |slope_i|.
     """
     low, high = (end[:, None].expand(*unsettled.shape, -1) for end in (lower, upper))
     least = planes.minimum(low, high)
+    if known is not None:
+        unsettled = unsettled & ~(known > 0).any(-1)
     for _ in range(ROUNDS):
         way = -least.unsqueeze(-1).clamp_max(0) / planes.slope.abs() * (1 + 4 * gamma(1)) + TINY
         way = torch.nan_to_num(way, torch.inf, torch.inf)
@@ -153,10 +194,11 @@ def _cut(planes: _Planes, lower: Tensor, upper: Tensor, unsettled: Tensor) -> _C
         low, high = torch.minimum(low, high), torch.maximum(low, high)  # of what is ruled out nothing is used
         least = planes.minimum(low, high)
         unsettled = unsettled & ~(least.isfinite() & (least > 0)).any(-1)
+    least = least if known is None else torch.fmax(least, known)
     bound = torch.where(unsettled, torch.nan_to_num(least, -torch.inf).amax(-1), torch.inf).amin(-1)
     lower = torch.where(unsettled[..., None], low, torch.inf).amin(1)
     upper = torch.where(unsettled[..., None], high, -torch.inf).amax(1)
-    return _Cut(lower, upper, unsettled, least, bound)
+    return Cut(lower, upper, unsettled, least, bound)
 
 
 def _up(value: Tensor) -> Tensor:
@@ -164,7 +206,7 @@ def _up(value: Tensor) -> Tensor:
     return torch.nextafter(value, torch.full_like(value, torch.inf))
 
 
-def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: _Cut) -> Tensor:
+def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
     """-> (boxes, inputs): what halving each input may win back of what the bounds lost, in shares of what is missing, over all rows."""
     if graph.output not in forms.of:
         return torch.ones_like(cut.lower)
@@ -175,7 +217,7 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: _Cut) -> Tensor:
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
 
 
-def _points(boxes: BoxParts, slope: Tensor) -> Points:
+def tried(boxes: BoxParts, slope: Tensor) -> Points:
     """The middle of every box, and where each plane is lowest."""
     lower, upper = boxes.lower.flatten(1)[:, None], boxes.upper.flatten(1)[:, None]
     corners = torch.where(slope.flatten(1, 2) > 0, lower, upper)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Node
+from holdfast.rounding import length, spectral_norm
 
 Transform = Callable[..., Tensor]
 AT_ONCE = 256  # vectors that go forward through a function together
@@ -100,6 +101,17 @@ class Affine(Node, ABC):
     @abstractmethod
     def terms(self) -> int:
         """How many numbers an element of it is at most the sum of, b not counted."""
+
+    @cached_property
+    def norms(self) -> list[tuple[Tensor, float]]:
+        """For each input, from above: the Euclidean lengths of the rows of J_k, (size,), and the largest factor by which J_k can make a
+        vector longer (its spectral norm). Of small maps only."""
+        found = []
+        for k, source in enumerate(self.inputs):
+            device = self.shift.device if self.shift is not None else None
+            matrix = self.part(k, torch.eye(source.size, dtype=torch.float64, device=device))  # transposed; nothing is rounded
+            found.append((length(matrix, 0), spectral_norm(matrix)))
+        return found
 
     # ---- two maps as one
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast.bounding.relax.base import UNIT, Curve, Deviation, Interval, Relaxation, clamp
 
+ROUGH = 0.4  # half of an interval
 CELLS = 24  # of the grid: the excess of the bound falls with its square, and is about two parts in a hundred here
 
 
@@ -122,3 +123,26 @@ def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: T
     size = value + (steep + slope.abs() + 2 * bend.abs() * away) * (furthest + at.abs() + away) + bend.abs() * away * away
     slack = 64 * UNIT * size
     return least - slack, most + slack
+
+
+def interpolated(curve: Smooth, at: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """-> value, slope, bend, stray: the parabola through the three Chebyshev points of at -+ radius, which is no further than `stray` from
+    f(at + D) for |D| <= radius.
+
+    Between its points an interpolating parabola misses a sixth of the third derivative times the product of the distances from them, and
+    for these points that product is at most radius^3 / 4. What rounding adds to values and places counts at most 5/3 times.
+    """
+    wide = radius.clamp_min(1e-5)
+    step = wide * (math.sqrt(3) / 2)
+    left, value, right = (curve.function(x) for x in (at - step, at, at + step))
+    slope, bend = (right - left) / (2 * step), (right / 2 + left / 2 - value) / (step * step)
+    most, steep = curve.sizes(at - wide, at + wide)
+    size = most + (steep + slope.abs() + bend.abs() * wide) * (at.abs() + wide)
+    around = wide * (1 + 1e-9) + 4 * UNIT * at.abs()
+    lower, upper = at - around, at + around
+    stray = curve.third(lower, upper) * (wide * wide * wide) * ((1 + 1e-9) / 24) + 256 * UNIT * size
+    # The third derivative says little of wide intervals. They are few, and looked at on the grid.
+    rough = (wide > ROUGH).nonzero(as_tuple=True)
+    least, most = deviation(curve, *(t[rough] for t in (slope, bend, lower, upper, at)))
+    stray[rough] = torch.minimum(stray[rough], torch.maximum(most - value[rough], value[rough] - least) * (1 + 4 * UNIT))
+    return value, slope, bend, stray

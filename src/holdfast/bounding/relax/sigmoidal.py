@@ -35,7 +35,7 @@ class Tanh(Relaxation):
         return [hull(*(torch.cosh(v).square().reciprocal() for v in near_and_far(lower[0], upper[0])))]
 
     def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, _tanh_second, lambda lower, upper: 2.0, steepest=1.0),)
+        return (Smooth(self, _tanh_second, _tanh_third, steepest=1.0),)
 
 
 class Sigmoid(Relaxation):
@@ -63,7 +63,7 @@ class Sigmoid(Relaxation):
         return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
 
     def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, _sigmoid_second, lambda lower, upper: 0.125, steepest=0.25),)
+        return (Smooth(self, _sigmoid_second, lambda lower, upper: _tanh_third(lower / 2, upper / 2) / 16, steepest=0.25),)
 
 
 class Erf(Relaxation):
@@ -133,6 +133,13 @@ def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tu
 def _tanh_second(v: Tensor) -> Tensor:
     t = torch.tanh(v)
     return -2 * t * (1 - t * t)
+
+
+def _tanh_third(lower: Tensor, upper: Tensor) -> Tensor:
+    """2 (1 - u) |1 - 3 u| for u = tanh(v)^2: largest at an end of the interval, or between them where u = 2/3."""
+    near, far = (torch.tanh(v).square() for v in near_and_far(lower, upper))
+    ends = torch.maximum(((1 - near) * (1 - 3 * near)).abs(), ((1 - far) * (1 - 3 * far)).abs())
+    return 2 * torch.maximum(ends, ((near < 2 / 3) & (far > 2 / 3)) / 3.0) + 1e-13
 
 
 def _sigmoid_second(v: Tensor) -> Tensor:
