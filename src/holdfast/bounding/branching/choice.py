@@ -1,7 +1,8 @@
-"""Which cut branch and bound takes: halves of inputs while few of them move, else signs of activations (ReLU splitting).
+"""Which cut branch and bound takes: halves of inputs while few of them move, else signs of activations (ReLU splitting), and ranges of
+what other functions read.
 
-Halves of inputs are boxes, so they need a region that is one. Signs need functions that are lines on both sides of zero, and no particular
-region: planes are minimised over the region itself.
+Halves of inputs are boxes, so they need a region that is one. Signs need functions that are lines on both sides of zero. Neither signs nor
+ranges need a particular region: planes are minimised over the region itself.
 """
 
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from holdfast.bounding.alpha_beta_crown import arguments
 from holdfast.bounding.branching.frontier import Branching
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.region import Region
@@ -16,12 +18,13 @@ from holdfast.region import Region
 FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
 
 
-def cut_for(graph: Graph, region: Region) -> Branching[Any] | None:
-    """None: the region is no box, and some function does not bend at zero and cannot be decided."""
+def cut_for(graph: Graph, region: Region, *, models: bool = False) -> Branching[Any]:
+    """models: second-order models will bound the parts. Without them boxes are cut down by planes and affine forms before they are halved,
+    which wins more than ranges do."""
     lower, upper = region.enclosing_box()
     few = int((lower < upper).flatten(1).sum(1).max()) <= FEW_INPUTS
     read = set(arguments(graph))
     decidable = all(set(node.inputs) <= read for node in graph.nodes if isinstance(node, Relaxed))
-    if region.boxed and (few or not decidable):
+    if region.boxed and (few or (not decidable and not models)):
         return InputSplit()
-    return ActivationSplit() if decidable else None
+    return ActivationSplit() if decidable else NonlinearSplit()
