@@ -15,9 +15,10 @@ import holdfast as hf
 from holdfast import clock
 from holdfast.bounding.branching.choice import cut_for
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import build
-from holdfast.region import Ball, Box, Frames
+from holdfast.region import Ball, Box, Frames, Sparse
 from holdfast.result import Key
 
 INPUTS = 17  # more than are halved
@@ -176,18 +177,80 @@ def test_one_rule_chooses_the_cut() -> None:
     assert isinstance(cut_for(relu, few), InputSplit)
     assert isinstance(cut_for(relu, Ball(centre, one)), ActivationSplit)
     assert isinstance(cut_for(relu, Ball(centre, one, 2)), ActivationSplit)
+    assert isinstance(cut_for(tanh, few), InputSplit)
     assert isinstance(cut_for(tanh, Ball(centre, one)), InputSplit)
-    assert cut_for(tanh, Ball(centre, one, 2)) is None
+    assert isinstance(cut_for(tanh, Ball(centre, one), models=True), NonlinearSplit)
+    assert isinstance(cut_for(tanh, Ball(centre, one, 2)), NonlinearSplit)
 
 
-def test_where_nothing_can_be_cut_the_record_says_so() -> None:
+class Gated(nn.Module):
+    def __init__(self, cell: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.cell, self.head = cell(6, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.cell(x)[0][:, -1])
+        return scores
+
+
+def smooth(kind: str) -> tuple[hf.Network, Tensor, Tensor]:
+    """18 inputs, more than are halved by themselves."""
+    torch.manual_seed(6)
+    tanh = nn.Sequential(nn.Flatten(), nn.Linear(18, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    module = tanh if kind == "tanh" else Gated({"lstm": nn.LSTM, "gru": nn.GRU}[kind])
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(2)
+    net, x = hf.Network.from_torch(module.eval()), torch.randn(2, 3, 6)
+    return net, x, net(x).argmax(1)
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+@pytest.mark.parametrize("kind", ["tanh", "lstm", "gru"])
+def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str, p: float) -> None:
+    """Witnesses would contradict a radius, and points of the region a score, that is too large; and neither is worse than tight."""
+    net, x, y = smooth(kind)
+    tight = hf.radius(net, x, y, norm=p, methods=[*ATTACKS, hf.certify.Tighten(steps=4)])
+    split = hf.radius(net, x, y, norm=p, methods=[*ATTACKS, hf.certify.Split(boxes=16, steps=4, finest=0.02)])
+    for first, bracket in zip(tight, split, strict=True):
+        assert first.lower.value * (1 - 1e-9) <= bracket.lower.value <= bracket.upper.value
+    if p == math.inf:
+        assert sum(b.lower.value for b in split) > 1.01 * sum(b.lower.value for b in tight)
+    region = Ball(x, torch.tensor([1.1 * b.lower.value for b in tight], dtype=torch.float64), p)
+    before = hf.worst(net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Tighten(steps=4)])
+    after = hf.worst(net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Split(boxes=16, steps=4, finest=0.1)])
+    points = torch.cat([region.sample(2000, torch.Generator().manual_seed(1)), region.vertex(torch.randn(500, *x.shape))])
+    scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
+    for first, bracket, met in zip(before, after, scores.tolist(), strict=True):
+        assert first.lower.value - 1e-9 <= bracket.lower.value <= met + 1e-6
+
+
+def test_counts_of_changes_are_not_cut_and_the_record_says_so() -> None:
     torch.manual_seed(0)
-    net = hf.Network.from_torch(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).eval())
-    x = torch.randn(1, 6)
-    problem = hf.Problem(net, Ball(x, torch.zeros(1, dtype=torch.float64), 2), hf.Robustness(net(x).argmax(1)), "radius", (Key(0),))
-    [record] = hf.solve([problem], [hf.certify.Split(steps=2)])
-    assert record.bracket.lower.value > 0
+    net = hf.Network.from_torch(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).eval(), domain=(-3, 3))
+    x = torch.randn(1, 6).clamp(-3, 3)
+    region = Sparse(x, torch.zeros(1, dtype=torch.float64), net.domain)
+    [record] = hf.solve([hf.Problem(net, region, hf.Robustness(net(x).argmax(1)), "radius", (Key(0),))], [hf.certify.Split(steps=2)])
     assert [reason for reason in record.skipped if reason.startswith("Split: nothing is cut")]
+
+
+@pytest.mark.parametrize("p", [2, math.inf])
+def test_time_for_nothing_and_time_for_everything_end_alike_where_ranges_are_cut(p: float) -> None:
+    net, x, y = smooth("tanh")
+    problem = hf.Problem(net, Ball(x, torch.zeros(2, dtype=torch.float64), p), hf.Robustness(y), "radius", (Key(0), Key(1)))
+    method, upper = hf.certify.Split(boxes=16, steps=4, finest=0.02), torch.full((2,), math.inf, dtype=torch.float64)
+    ends = []
+    for often in (1, 2):  # every step has time, or every other
+        state, turn, low = method.start(problem, 0), 0, torch.zeros(2, dtype=torch.float64)
+        while state is not None:
+            assert turn < 400
+            with clock.within(math.inf if turn % often == 0 else 0.0):
+                state, claims = method.step(problem, method.told(problem, state, low, upper))
+            assert claims.proved is not None
+            assert bool((claims.proved >= low).all())
+            low, turn = claims.proved, turn + 1
+        ends.append(low)
+    torch.testing.assert_close(*ends, rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize("goal", ["radius", "worst"])

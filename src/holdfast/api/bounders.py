@@ -11,6 +11,7 @@ from torch import Tensor
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.branching.choice import FEW_INPUTS, cut_for
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.certify.split import Split
@@ -46,7 +47,7 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         return []
     models = _models(ball)
     found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", _tight(ball, models))]
-    halved = isinstance(cut_for(graph, ball.family.at(1.0)), InputSplit)
+    halved = not isinstance(cut_for(graph, ball.family.at(1.0), models=models is not None), ActivationSplit)
     found.append(
         Choice(
             "tier split",

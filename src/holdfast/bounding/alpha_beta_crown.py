@@ -12,7 +12,7 @@ Where float32 cannot tell whether it is above zero, training goes on in float64.
 Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -42,16 +42,16 @@ def arguments(graph: Graph) -> list[Node]:
     return list(dict.fromkeys(node.inputs[0] for node in bent(graph)))
 
 
-def apart(graph: Graph, values: Tensor) -> dict[Node, Tensor]:
-    """(n, all arguments) -> for each argument (n, *shape)."""
-    nodes = arguments(graph)
+def apart(graph: Graph, values: Tensor, nodes: Sequence[Node] | None = None) -> dict[Node, Tensor]:
+    """(n, all arguments) -> for each argument, or for each of these nodes, (n, *shape)."""
+    nodes = arguments(graph) if nodes is None else nodes
     parts = values.split([node.size for node in nodes], dim=1)
     return {node: part.reshape(-1, *node.shape) for node, part in zip(nodes, parts, strict=True)}
 
 
-def together(graph: Graph, values: Mapping[Node, Tensor]) -> Tensor:
-    """For each argument (n, *shape) -> (n, all arguments)."""
-    return torch.cat([values[node].flatten(1) for node in arguments(graph)], dim=1)
+def together(graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] | None = None) -> Tensor:
+    """For each argument, or for each of these nodes, (n, *shape) -> (n, all arguments)."""
+    return torch.cat([values[node].flatten(1) for node in (arguments(graph) if nodes is None else nodes)], dim=1)
 
 
 @dataclass(frozen=True)

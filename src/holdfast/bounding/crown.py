@@ -208,7 +208,7 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
 
 def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Tensor:
     """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region."""
-    found = torch.cat([part.minimum(_walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1)
+    found = torch.cat([part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1)
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
 
 
@@ -223,7 +223,7 @@ def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> Linear:
     return Linear(coefficients, constant)
 
 
-def _walked_region(boxes: Boxes) -> Region:
+def walked_region(boxes: Boxes) -> Region:
     """The region over which what arrives at the input is minimised."""
     return boxes.region if boxes.condensed is None else boxes.condensed[0]
 
@@ -273,7 +273,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
         rows.scatter_(2, chosen.unsqueeze(-1), sign[:, None].expand(*chosen.shape, 1))
         walk.arrive(node, rows.reshape(*chosen.shape, *node.shape), moving)
         place = node.place
-    least = walk.back_from(place).minimum(_walked_region(boxes))[moving]
+    least = walk.back_from(place).minimum(walked_region(boxes))[moving]
     return least[:, :count], -least[:, count:]
 
 
@@ -302,7 +302,7 @@ def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
         rows = walk.constant.new_zeros((*shape, *source.shape))
         rows[owner, number] = walk.dense(source).flatten(0, 1)
         rest.arrive(source, rows, moving)
-    least = rest.back_from(way.until - 1).minimum(_walked_region(boxes))
+    least = rest.back_from(way.until - 1).minimum(walked_region(boxes))
     return least[moving][owner, number].reshape(walk.constant.shape)
 
 
@@ -324,7 +324,7 @@ class Walk(Backward[Tensor]):
             reached = self._nothing_reached()
         # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
         charge = 2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY
-        return Linear(reached.reshape(*self.constant.shape, *_walked_region(self.boxes).shape), self.constant - charge)
+        return Linear(reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape), self.constant - charge)
 
     def _nothing_reached(self) -> Tensor:
         width = self.graph.entry.size if self.boxes.condensed is None else self.boxes.condensed[1].shape[1]

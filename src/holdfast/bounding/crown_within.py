@@ -30,18 +30,26 @@ def propagate(
     walks   False: no backward passes, for forms that know as much without them.
     """
     boxes = Boxes(region)
-    empty = torch.zeros(len(region), dtype=torch.bool, device=graph.device)
+    held = Held(boxes, within or {})
     carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
     if forms is not None:
         carriers.append(_Carried(forms, boxes).visit)
 
-    def held(node: Node) -> None:
-        if within is not None and node in within:
-            empty.logical_or_(_apart(boxes, node, within[node]))
-            boxes.keep(node, *within[node])
-
     forward(graph.nodes, *carriers, held, *([crown.Refinement(graph, boxes)] if walks else []))
-    return boxes, empty
+    return boxes, held.empty
+
+
+class Held:
+    """Ends to which the values of some nodes are held on the way forward; empty, (batch,) bool: the rows without a point that does so."""
+
+    def __init__(self, boxes: Boxes, within: Mapping[Node, Ends]) -> None:
+        self.boxes, self.within = boxes, within
+        self.empty = torch.zeros(len(boxes.region), dtype=torch.bool, device=boxes.region.centre.device)
+
+    def __call__(self, node: Node) -> None:
+        if node in self.within:
+            self.empty |= _apart(self.boxes, node, self.within[node])
+            self.boxes.keep(node, *self.within[node])
 
 
 class _Carried(Forward):

@@ -12,6 +12,7 @@ round after round, every variable in which it is monotone at its worse end. Roun
 """
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
@@ -19,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.boxes import Boxes, Ends
 from holdfast.bounding.crown import Intervals, Refinement, lower_bound
+from holdfast.bounding.crown_within import Held
 from holdfast.bounding.curvature import Change, Curvature, Pair, matvec
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve
@@ -294,21 +296,33 @@ class Quadratic:
 
         boxes  ends that are known of the nodes, to which the ranges of models are held.
         """
-        found = _Models(self.steps, region, bends, boxes)
+        found = Models(self.steps, region, bends, boxes)
         forward((step.node for step in self.steps), found.visit)
-        return found.least(self.graph.output, rows, offset)
+        return found.least({self.graph.output: rows}, offset)
 
     def with_planes(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends) -> Tensor:
         """The same, hand in hand with CROWN: planes over the ranges of models, models over the ends of planes, and the better of both."""
-        assert next(iter(bends.values())).dtype == torch.float64, "planes must not stand on ranges that prove nothing"
-        boxes = self.boxes(region, bends, found := _Models(self.steps, region, bends, Boxes(region)))
-        return torch.fmax(found.least(self.graph.output, rows, offset), lower_bound(self.graph, boxes, rows, offset))
+        models, boxes, _ = self.within(region, bends, {})
+        return torch.fmax(models.least({self.graph.output: rows}, offset), lower_bound(self.graph, boxes, rows, offset))
 
-    def boxes(self, region: Region, bends: Bends, models: "_Models | None" = None) -> Boxes:
+    def within(
+        self, region: Region, bends: Bends, within: Mapping[Node, Ends], kept: Collection[Node] = ()
+    ) -> tuple["Models", Boxes, Tensor]:
+        """Models and boxes that hold at those points of the region at which the values of some nodes lie between given ends, and (batch,)
+        bool: where there are no such points. The models of the output and of what is to be kept can be asked."""
+        assert next(iter(bends.values())).dtype == torch.float64, "planes must not stand on ranges that prove nothing"
+        models = Models(self.steps, region, bends, boxes := Boxes(region), kept)
+        self._carried(models, boxes, held := Held(boxes, within))
+        return models, boxes, held.empty
+
+    def boxes(self, region: Region, bends: Bends) -> Boxes:
         """Ends of all nodes by planes and models together."""
-        models = _Models(self.steps, region, bends, Boxes(region)) if models is None else models
-        boxes = models.boxes
-        assert boxes is not None
+        boxes = Boxes(region)
+        self._carried(Models(self.steps, region, bends, boxes), boxes, Held(boxes, {}))
+        return boxes
+
+    def _carried(self, models: "Models", boxes: Boxes, held: Held) -> None:
+        """Both go forward, each from what the other knows."""
         intervals, refine = Intervals(self.graph, boxes), Refinement(self.graph, boxes)
 
         def narrow(node: Node) -> None:
@@ -320,15 +334,14 @@ class Quadratic:
             if node in models.steps:
                 models.visit(node)
 
-        forward(self.graph.nodes, narrow, intervals.visit, refine, carry)
-        return boxes
+        forward(self.graph.nodes, narrow, intervals.visit, held, refine, carry)
 
 
-class _Models(Forward):
+class Models(Forward):
     """Carries models forward; those that nobody reads any more are let go."""
 
-    def __init__(self, steps: list[Step], region: Region, bends: Bends, boxes: Boxes | None) -> None:
-        self.region, self.bends, self.boxes = region, bends, boxes
+    def __init__(self, steps: list[Step], region: Region, bends: Bends, boxes: Boxes | None, kept: Collection[Node] = ()) -> None:
+        self.region, self.bends, self.boxes, self.kept = region, bends, boxes, kept
         self.steps = {step.node: step for step in steps}
         self.last = {node: step.node for step in steps for node in step.inputs}
         self.models: dict[Node, Model] = {}
@@ -354,9 +367,14 @@ class _Models(Forward):
                 self.ranges[source] = _range(self.models[source], source, self.boxes)
         return [self.ranges[s] for s in self.steps[node].inputs]
 
-    def least(self, output: Node, rows: Tensor, offset: Tensor) -> Tensor:
+    def least(self, rows: Mapping[Node, Tensor], offset: Tensor) -> Tensor:
+        """rows (batch, rows, size) of some nodes -> (batch, rows): the sum of row . node, plus the offset, is nowhere below."""
         dtype = next(iter(self.bends.values())).dtype
-        return _asked(self.models[output], rows.to(dtype), offset.to(dtype)).least(rounds=8)
+        asked = [_asked(self.models[node].stored(), part.to(dtype)) for node, part in rows.items()]
+        inputs, remainders = reduce(_union, (a.inputs for a in asked)), max(a.R.shape[-1] for a in asked)
+        total = reduce(_plus, (a.spread(inputs, remainders) for a in asked))
+        size = sum(a.size for a in asked) + offset.abs().to(dtype)
+        return _rounded(replace(total, c=total.c + offset.to(dtype), size=size), len(asked)).least(rounds=8)
 
     def _keep(self, step: Step, found: Model) -> None:
         if step.stores:
@@ -366,7 +384,7 @@ class _Models(Forward):
             self.count += step.node.size
         self.models[step.node] = found
         for source in step.inputs:
-            if self.last[source] is step.node:
+            if self.last[source] is step.node and source not in self.kept:
                 self.models.pop(source, None)
 
 
@@ -483,11 +501,11 @@ def _moved(node: Affine, source: Model) -> Model:
     return found
 
 
-def _asked(source: Model, rows: Tensor, offset: Tensor) -> Model:
-    """rows (batch, rows, n) of a node, plus the offset (batch, rows)."""
+def _asked(source: Model, rows: Tensor) -> Model:
+    """rows (batch, rows, n) of a node."""
     part = source.each(lambda t: rows @ t if t.dim() > 2 else matvec(rows, t))
     rest, size = (matvec(rows.abs(), t) for t in (source.rest, source.size))
-    return _rounded(replace(part, c=part.c + offset, rest=rest, size=size + offset.abs()), source.c.shape[1])
+    return _rounded(replace(part, rest=rest, size=size), source.c.shape[1])
 
 
 def _rounded(model: Model, terms: int) -> Model:

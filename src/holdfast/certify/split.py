@@ -1,10 +1,13 @@
 """Branch and bound: where one proof does not cover the region, parts of it are proved on their own.
 
-The parts are halves of inputs or signs of activations, as `cut_for` says. Both cover the region, so a radius, or a score, holds once every
-part that its region was cut into is proved. Attempts are made at a little more than what is proved: those that succeed make the next step
-larger, those that would take too many parts are given up and make it smaller.
+The parts are halves of inputs, signs of activations or ranges of what other functions read, as `cut_for` says. All of them cover the
+region, so a radius, or a score, holds once every part that its region was cut into is proved. Attempts are made at a little more than what
+is proved: those that succeed make the next step larger, those that would take too many parts, or more time than there is, are given up and
+make it smaller. Where time is short, training before the first attempt gets a share of it, and goes on once no attempt is worth making.
 """
 
+import math
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -17,8 +20,9 @@ from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.branching.choice import cut_for
 from holdfast.bounding.branching.frontier import NUMBERS, Branching, Points, Question, Seen, all_open
 from holdfast.bounding.branching.input_split import BoxParts, Halving, InputSplit
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges
 from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
-from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.second_order import Bends
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
@@ -36,6 +40,7 @@ ENDS = 256  # arguments whose ends are trained before signs are decided
 LARGER, SMALLER = 2.0, 0.5  # what an attempt that succeeds, or fails, makes of the next step
 FIRST = {"radius": 0.04, "worst": 0.5}  # the first step: a share of what is proved; a share of the way to what was met
 MOST = 0.5
+TRAINING = 0.5  # of the time there is, for training before the first attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +56,16 @@ class Splitting:
 
     training: Training
     low: Tensor
-    frontier: Halves | Decisions | None = None  # None: as long as the training is not done
+    frontier: Halves | Decisions | Ranges | None = None  # None: as long as the training goes on
     aim: Tensor = field(kw_only=True)
     push: Tensor = field(kw_only=True)  # how much further than what is proved
     looked: Tensor = field(kw_only=True)  # parts that were bounded, in this attempt
     upper: Tensor = field(kw_only=True)  # what was met by anyone
     gap: Tensor = field(kw_only=True)  # between the two, before the first attempt
+    began: float = field(kw_only=True)  # by the monotonic clock
+    attempted: bool = False  # what training has reached by its share of the time
+    pace: float = 0.0  # seconds for a part, in the last step
+    gain: Tensor | None = None  # (batch, inputs + arguments) of `Ranges`: what cutting the whole region promised, at another radius
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Split(Method[Splitting]):
     """
 
     finds: ClassVar[str] = "still larger proved lower ends"
-    help: ClassVar[str] = "branch and bound over halves of inputs or signs of ReLUs"
+    help: ClassVar[str] = "branch and bound over halves of inputs, signs of ReLUs or ranges of what other functions read"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     boxes: int = 1024
@@ -86,7 +95,7 @@ class Split(Method[Splitting]):
         training = self._tighten.start(problem, seed)
         none = torch.zeros_like(training.low)
         push, upper = torch.full_like(none, FIRST[problem.goal]), torch.full_like(none, torch.inf)
-        return Splitting(training, training.low, aim=none, push=push, looked=none, upper=upper, gap=none)
+        return Splitting(training, training.low, aim=none, push=push, looked=none, upper=upper, gap=none, began=time.monotonic())
 
     def told(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
         """An attempt at what is proved already, or cannot be, gives way to another."""
@@ -99,23 +108,45 @@ class Split(Method[Splitting]):
 
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
-            training, claims = self._tighten.advance(problem, state.training)
-            claims = replace(claims, obstacle="")  # what is cut below has more to say
-            state = replace(state, training=training, low=training.low)
-            if not self._tighten.done(problem, training):
-                return state, claims
-            cut = _cut(problem, training.best)
-            if isinstance(cut, str):
-                return None, replace(claims, obstacle=cut)
-            state = replace(state, gap=state.upper - state.low)
-            state = self._attempting(problem, state, torch.ones_like(state.low, dtype=torch.bool))
-            return state if state.frontier else None, claims
+            return self._trained(problem, state)
         cut, question = _cut(problem, state.training.best), self._question(problem, state.aim)
         assert not isinstance(cut, str)
         before = state.frontier.task.bincount(minlength=len(problem))
+        began = time.monotonic()
         frontier, _ = cut.advance(question, state.frontier)
-        state = self._judged(problem, replace(state, frontier=frontier), before)
-        return state if state.frontier else None, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+        state = replace(state, frontier=frontier, pace=(time.monotonic() - began) / max(1, sum(frontier.turn)))
+        if isinstance(frontier, Ranges):
+            gain = torch.full((len(problem), frontier.whole.shape[1]), torch.nan).to(frontier.whole) if state.gain is None else state.gain
+            state = replace(state, gain=gain.index_copy(0, frontier.task, frontier.whole))
+        state = self._judged(problem, state, before)
+        claims = Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+        if state.frontier:
+            return state, claims
+        if self._tighten.done(problem, state.training):
+            return None, claims
+        none = torch.zeros_like(state.low)  # training goes on from what is proved, and attempts begin anew
+        training = self._tighten.told(problem, state.training, state.low, state.upper)
+        return replace(state, training=training, frontier=None, push=none + FIRST[problem.goal], looked=none), claims
+
+    def _trained(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
+        """What Tighten does, for its share of the time; and the first attempt."""
+        shared = not state.attempted and isinstance(_cut(problem, state.training.best), NonlinearSplit)
+        share = state.began + TRAINING * (clock.deadline() - state.began) if shared else math.inf
+        with clock.within(share):
+            training, claims = self._tighten.advance(problem, state.training)
+        claims = replace(claims, obstacle="")  # what is cut below has more to say
+        state = replace(state, training=training, low=training.low)
+        late = time.monotonic() >= share and not clock.passed() and bool(training.bends) and training.trial is None
+        if not self._tighten.done(problem, training) and not late:
+            return state, claims
+        cut = _cut(problem, training.best)
+        if isinstance(cut, str):
+            return None, replace(claims, obstacle=cut)
+        state = replace(state, gap=state.upper - state.low, attempted=True)
+        state = self._attempting(problem, state, torch.ones_like(state.low, dtype=torch.bool))
+        if not state.frontier and not self._tighten.done(problem, training):
+            return replace(state, frontier=None), claims
+        return state if state.frontier else None, claims
 
     def _judged(self, problem: Problem, state: Splitting, before: Tensor) -> Splitting:
         """What the parts that are left say of the attempts. before (batch,): how many waited."""
@@ -128,15 +159,22 @@ class Split(Method[Splitting]):
         stuck = torch.zeros_like(before, dtype=torch.bool)
         stuck[list(frontier.given_up)] = True
         proved = (before > 0) & (waiting == 0) & ~stuck
-        lost = stuck | (waiting > 0) & (looked + torch.maximum(ahead, waiting) > self.boxes)
+        left = torch.maximum(ahead, waiting)
+        lost = stuck | (waiting > 0) & ((looked + left > self.boxes) | (left > self._affordable(state)))
         push = torch.where(proved, (LARGER * state.push).clamp_max(MOST), torch.where(lost, SMALLER * state.push, state.push))
         low = torch.where(proved, state.aim, state.low)
-        if problem.goal == "worst" and isinstance(frontier, Decisions):  # whose bounds are proofs
+        if problem.goal == "worst" and not isinstance(frontier, Halves):  # whose bounds are no proofs
             least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
             least = least.clamp_max(0)  # what is settled is above the aim, and no more is known of it
             met = state.aim + least - 4 * gamma(1) * (state.aim.abs() + least.abs())
             low = torch.where((waiting > 0) & ~stuck & met.isfinite(), torch.maximum(low, met), low)
         return self._attempting(problem, replace(state, low=low, push=push, looked=looked), proved | lost)
+
+    def _affordable(self, state: Splitting) -> float:
+        """How many parts of each attempt there is time for, where they take long; all, when there is none left to make another."""
+        if not isinstance(state.frontier, Ranges) or clock.passed():
+            return math.inf
+        return (clock.deadline() - time.monotonic()) / max(state.pace, 1e-9) / max(1, len(state.frontier.task.unique()))
 
     def _attempting(self, problem: Problem, state: Splitting, again: Tensor) -> Splitting:
         """These rows, (batch,) bool, with nothing but the next aim that is worth an attempt, if any is."""
@@ -147,8 +185,10 @@ class Split(Method[Splitting]):
         parts = [] if state.frontier is None else [batch.take(state.frontier, ~again[state.frontier.task])]
         if len(new):
             question = self._question(problem, aim)
-            begun = cut.start(question.graph, batch.take(question.region, new), batch.take(question.rules, new))
-            parts.append(replace(begun, task=new))
+            begun = replace(cut.start(question.graph, batch.take(question.region, new), batch.take(question.rules, new)), task=new)
+            if state.gain is not None:
+                begun = replace(begun, gain=state.gain[new], whole=state.gain[new])
+            parts.append(begun)
         elif not parts:
             return state
         frontier = replace(batch.concatenate(parts), given_up=frozenset())
@@ -182,14 +222,13 @@ def _cut(problem: Problem, bends: Bends) -> Branching[Any] | str:
         if not isinstance(region, NormFamily | Patch):
             return f"nothing is cut, since the radius of {type(region).__name__} counts changes"
         region = region.at(1.0)  # where searches begin nothing moves
-    found = cut_for(graph, region)
+    found = cut_for(graph, region, models=bool(bends))
     if isinstance(found, InputSplit):
         return _SecondOrder(problem, bends)
-    if isinstance(found, ActivationSplit):
-        return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS)
-    read = set(arguments(graph))
-    bent = next(node.name for node in graph.nodes if isinstance(node, Relaxed) and not set(node.inputs) <= read)
-    return f"nothing is cut: inputs are halved in boxes only, which this region is none of, and {bent} has no sign that could be decided"
+    if isinstance(found, NonlinearSplit):
+        return replace(found, view=quadratic_of(problem), bends=bends)
+    assert isinstance(found, ActivationSplit)
+    return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,7 +177,6 @@ class BranchAndBound(Method[Tree]):
         if rules is None:
             raise UnsupportedLayer(NO_CHARGE)
         cut = self.cut or cut_for(graph, region)
-        assert cut is not None  # a box can always be halved
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
             cut = replace(cut, walks=False, elements=CACHED)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))

@@ -1,0 +1,217 @@
+"""Branch and bound over ranges: of the inputs of a box, and of the arguments of any function that is no line (GenBaB).
+
+For networks whose functions bend everywhere (tanh, sigmoid, the gates of recurrent cells), in every norm. A part of the region holds the
+points at which every argument lies in a range of its own; it is cut at a point of one of these ranges, and both sides cover it. Over a
+part all ranges are found anew, by planes and, where a network has them, by second-order models hand in hand. Where the region is a box,
+inputs are halved in the same way, if that promises more.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from holdfast import batch, clock
+from holdfast.bounding.alpha_beta_crown import apart, together
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.branching.frontier import NUMBERS, Branching, Frontier, Points, Question, Seen, all_open
+from holdfast.bounding.branching.multipliers import Least, raised
+from holdfast.bounding.branching.range_score import arguments_of, by_models, by_planes, cut_points
+from holdfast.bounding.crown import walked_region
+from holdfast.bounding.crown_within import combined, propagate
+from holdfast.bounding.graph.graph import Graph, Node
+from holdfast.bounding.second_order import Bends, Quadratic
+from holdfast.memory import free_bytes
+from holdfast.property import Avoid
+from holdfast.region import Box, Region
+from holdfast.rounding import gamma
+
+TURNS = 8  # portions of parts in one step
+SOON = {"cpu": 2**23, "cuda": 2**30}  # numbers in the models, or in the walks, of one portion, after which the clock is looked at
+ANEW = 8  # cuts after which gains are found anew, which costs as much as bounding three parts
+FEWER = 0.5  # of its gain, what is left to gain of an input or an argument that has been halved
+KEPT = 0.6  # of what the first cut promises, about what it keeps
+DEEPEST = 5  # cuts that are made at once where so many are foreseen
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges(Frontier):
+    """What is known of every input and of every argument."""
+
+    lower: Tensor = field(kw_only=True)  # (n, *shape) float64: of the inputs
+    upper: Tensor = field(kw_only=True)
+    low: Tensor = field(kw_only=True)  # (n, arguments) float64
+    high: Tensor = field(kw_only=True)
+    cut: Tensor = field(kw_only=True)  # (n, arguments) bool: whose ranges were cut
+    gain: Tensor = field(kw_only=True)  # (n, inputs + arguments): what cutting each promises; NaN: not known
+    whole: Tensor = field(kw_only=True)  # the same of the whole region
+    depth: Tensor = field(kw_only=True)  # (n,): how often it was cut
+    first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
+    ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if cuts go on to help as they did
+
+
+@dataclass(frozen=True)
+class NonlinearSplit(Branching[Ranges]):
+    """Both sides of a point of the range that promises most.
+
+    view, bends  the second-order view of the graph and the coefficients of its models, of each row of the batch; none: planes alone.
+    """
+
+    waiting: int = 2**14
+    view: Quadratic | None = None
+    bends: Bends | None = None
+
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> Ranges:
+        lower, upper = region.enclosing_box()
+        task, nothing = torch.arange(len(region), device=lower.device), torch.full_like(rules.offset[:, 0, 0], -torch.inf)
+        count = sum(node.size for node in arguments_of(graph))
+        high = nothing.abs()[:, None].expand(-1, count)
+        gain = (nothing * torch.nan)[:, None].expand(-1, graph.entry.size + count)
+        return Ranges(
+            task, all_open(rules), nothing, lower=lower, upper=upper, low=-high, high=high, cut=high < 0, gain=gain, whole=gain,
+            depth=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
+        )  # fmt: skip
+
+    def at_once(self, question: Question) -> int:
+        return TURNS * self._together(question)
+
+    def most(self, graph: Graph) -> int:
+        return min(self.waiting, NUMBERS // (3 * (graph.entry.size + sum(node.size for node in arguments_of(graph)))))
+
+    def bound(self, question: Question, parts: Ranges) -> Seen[Ranges]:
+        found, order = [], []
+        for some in self._portions(question, parts):
+            portion = batch.take(parts, some)
+            found.append(portion if clock.passed() else self._bounded(question, portion))
+            order.append(some)
+        after = batch.take(batch.concatenate(found), torch.cat(order).argsort())
+        left = batch.take(after, after.open.any(1))
+        middle = left.lower / 2 + left.upper / 2 if question.region.boxed else question.region.centre.double()[left.task]
+        points = Points(middle, left.lower, left.upper, left.task)
+        return Seen(after, after.gain, points)
+
+    def cut(self, question: Question, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
+        """As often as is foreseen: what lies between need not be bounded."""
+        times = torch.where(_by_inputs(question, parts) | (parts.depth > 0), _levels(parts), 1).clamp(1, DEEPEST)
+        done, stuck = _cut_once(question, parts)
+        times = torch.cat([times[~stuck], times[~stuck]])
+        for turn in range(1, DEEPEST):
+            again = times >= turn + 1
+            if not bool(again.any()):
+                break
+            twice, whole = _cut_once(question, batch.take(done, again))
+            kept = batch.take(done, again)
+            done = batch.concatenate([batch.take(done, ~again), twice, batch.take(kept, whole)])
+            times = torch.cat([times[~again], times[again][~whole], times[again][~whole], torch.zeros_like(times[again][whole])])
+        return replace(done, gain=torch.where((done.depth % ANEW == 0)[:, None], torch.nan, done.gain)), stuck
+
+    def _together(self, question: Question) -> int:
+        """How many parts may be bounded before the clock is looked at."""
+        graph, device = question.graph, question.graph.device
+        nodes = max(node.size for node in graph.nodes)
+        numbers = self.view.numbers if self.bends and self.view else sum(node.size for node in arguments_of(graph)) * nodes
+        room = free_bytes(device) // self.view.bytes(training=True) if self.bends and self.view else NUMBERS
+        return max(1, min(room, SOON[device.type] // max(1, numbers)))
+
+    def _portions(self, question: Question, parts: Ranges) -> Iterator[Tensor]:
+        """Alike in what moves: models hold only that."""
+        kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
+        for kind in kinds.unique():
+            yield from (kinds == kind).nonzero().flatten().split(self._together(question))
+
+    def _bounded(self, question: Question, parts: Ranges) -> Ranges:
+        graph, region, nodes = question.graph, _region(question, parts), arguments_of(question.graph)
+        matrix, offset = (part[parts.task].flatten(1, 2) for part in (question.rules.matrix, question.rules.offset))
+        ends = [apart(graph, side, nodes) for side in (parts.low, parts.high)]
+        within = {node: (ends[0][node], ends[1][node]) for node in nodes}
+        free = {node: where for node, where in apart(graph, parts.cut, nodes).items() if bool(where.any())}
+        ways: list[Least] = []
+        if self.bends and self.view:
+            mine = {key: value[:, parts.task].double() for key, value in self.bends.items()}
+            models, known, empty = self.view.within(region, mine, within, kept=free)
+            ways.append(models.least)
+        else:
+            known, empty = propagate(graph, region, within=within)
+        ways.append(partial(_by_planes, graph, known))
+        found = torch.stack([_raised(way, matrix, offset, graph.output, known, free) for way in ways]).amax(0)
+        value = found.reshape(len(parts), *question.rules.offset.shape[1:]).amax(2)
+        unsettled = parts.open & ~(value > 0) & ~empty[:, None]  # no point of what is empty meets all its ranges
+        bound = torch.fmax(torch.where(unsettled, value, torch.inf).amin(1), parts.bound)
+        first = torch.where(parts.depth == 0, bound, parts.first)
+        low, high = (together(graph, side, nodes) for side in (known.lower, known.upper))
+        after = replace(parts, open=unsettled, bound=bound, first=first, low=low, high=high)
+        after = self._scored(question, after, known, matrix, offset, found)
+        return replace(after, ahead=2 ** _levels(after))
+
+    def _scored(self, question: Question, parts: Ranges, known: Boxes, matrix: Tensor, offset: Tensor, found: Tensor) -> Ranges:
+        """With their gains, where these are not known and something is left to cut."""
+        anew = parts.gain.isnan().any(1) & parts.open.any(1)
+        if not bool(anew.any()) or clock.passed():
+            return parts
+        # Of the rows of a polytope the best counts.
+        rows = found.reshape(len(parts), *question.rules.offset.shape[1:])
+        counted = ((rows == rows.amax(2, keepdim=True)) & parts.open[..., None]).flatten(1)
+        if self.bends and self.view:
+            mine = {key: value[:, parts.task].float() for key, value in self.bends.items()}
+            inputs, arguments = by_models(self.view, known, matrix, offset, counted, mine)
+            # Trained parabolas cancel one another's curvature, and another range asks for another parabola.
+            gains = inputs, torch.zeros_like(arguments) if known.region.boxed else arguments
+        else:
+            gains = by_planes(question.graph, known, matrix, offset, counted)
+        gain = torch.where(anew[:, None], torch.cat(gains, dim=1), parts.gain)
+        return replace(parts, gain=gain, whole=torch.where((parts.depth == 0)[:, None], gain, parts.whole))
+
+
+def _region(question: Question, parts: Ranges) -> Region:
+    return Box.between(parts.lower, parts.upper) if question.region.boxed else batch.take(question.region, parts.task)
+
+
+def _by_planes(graph: Graph, known: Boxes, rows: Mapping[Node, Tensor], offset: Tensor) -> Tensor:
+    planes = combined(graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()})
+    found = planes.minimum(walked_region(known))
+    return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
+
+
+def _raised(least: Least, matrix: Tensor, offset: Tensor, output: Node, known: Boxes, free: Mapping[Node, Tensor]) -> Tensor:
+    """-> (n, rows): the bounds of the rows, with multipliers where ranges were cut; what overflows proves nothing."""
+    rows = {output: matrix}
+    if not free:
+        return torch.nan_to_num(least(rows, offset), -torch.inf, -torch.inf, -torch.inf)
+    low, high, which = (torch.cat([side[node].flatten(1) for node in free], dim=1) for side in (known.lower, known.upper, free))
+    return raised(least, rows, offset, list(free), low, high, which)
+
+
+def _cut_once(question: Question, parts: Ranges) -> tuple[Ranges, Tensor]:
+    """Both sides of the point that promises most, all the first ones before the second; and (n,) bool: with nothing left to cut."""
+    low, high = (torch.cat([ends.flatten(1), held], dim=1) for ends, held in ((parts.lower, parts.low), (parts.upper, parts.high)))
+    inputs = question.graph.entry.size
+    point = torch.cat([(low / 2 + high / 2)[:, :inputs], cut_points(low, high)[:, inputs:]], dim=1)
+    divisible = (low < point) & (point < high) & point.isfinite()
+    if not question.region.boxed:
+        divisible[:, :inputs] = False
+    place = torch.where(divisible, torch.nan_to_num(parts.gain, 0.0), -torch.inf).argmax(1, keepdim=True)
+    here = point.gather(1, place)
+    held = torch.zeros_like(divisible).scatter(1, place, True)[:, inputs:]
+    left = parts.gain.scatter(1, place, FEWER * parts.gain.gather(1, place))
+    parts = replace(parts, gain=left, cut=parts.cut | held, depth=parts.depth + 1, ahead=parts.ahead / 2)
+    cut, halves = divisible.any(1), []
+    for ends in ((low, high.scatter(1, place, here)), (low.scatter(1, place, here), high)):
+        (lower, below), (upper, above) = (end.split([inputs, end.shape[1] - inputs], dim=1) for end in ends)
+        box = {"lower": lower.reshape(parts.lower.shape), "upper": upper.reshape(parts.upper.shape)}
+        halves.append(batch.take(replace(parts, **box, low=below, high=above), cut))
+    return batch.concatenate(halves), ~cut
+
+
+def _by_inputs(question: Question, parts: Ranges) -> Tensor:
+    """-> (n,) bool: where the most is promised by an input, whose halves keep their promises better than ranges of arguments do."""
+    return torch.nan_to_num(parts.gain, 0.0).argmax(1) < question.graph.entry.size
+
+
+def _levels(parts: Ranges) -> Tensor:
+    """-> (n,): how often each must be cut, if cuts go on to raise the bound as they did from the whole region on; at first, as promised."""
+    promised = KEPT * parts.gain.nan_to_num(0.0).amax(1)
+    gain = torch.where(parts.depth > 0, (parts.bound - parts.first) / parts.depth.clamp_min(1), promised)
+    levels = torch.where(parts.bound < 0, -parts.bound / gain.clamp_min(1e-9), 0)
+    return torch.nan_to_num(levels, 60.0).clamp(0, 60)
