@@ -198,3 +198,20 @@ def test_networks_without_models_are_cut_as_before() -> None:
     assert type(cut_for(graph, Box.between(torch.zeros(1, 2).double(), torch.ones(1, 2).double()))) is InputSplit
     (found,) = reach(net, (torch.zeros(2), torch.ones(2)), methods=[SmoothSplit()])
     assert found.closed
+
+
+def test_inputs_that_stay_still_cost_nothing() -> None:
+    """Two of many inputs move: the boxes of a batch are as many as for a network with two inputs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(200, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
+    net = Network.from_torch(model, shape=(200,))
+    lower, upper = torch.zeros(200), torch.zeros(200)
+    upper[[3, 77]] = 2.0
+    graph = fused(build(net, torch.zeros(1, 200)))
+    region = Box.between(lower[None].double(), upper[None].double())
+    cut = cut_for(graph, region)
+    assert isinstance(cut, SmoothSplit)
+    rules = Avoid(torch.ones(1, 1, 1, 1).double(), torch.zeros(1, 1, 1).double())
+    assert cut.at_once(Question(graph, region, rules)) > 100
+    (found,) = reach(net, (lower, upper), tolerance=1e-3)
+    assert found.closed

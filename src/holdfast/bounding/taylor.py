@@ -95,7 +95,7 @@ def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
     Q[..., first, second] = Q[..., second, first] = flat[..., 1 + d :]
     c, J, none = flat[..., 0], flat[..., 1 : 1 + d], flat.new_zeros((*flat.shape[:2], 0))
     bent = Curvature(((None, Stored(Q, Q[..., :0])),))
-    model = Model(c, J, none, bent, rest, size, inputs, Ball(1.0, torch.zeros_like(inputs)))
+    model = Model(c, J, none, bent, rest, size, torch.arange(d, device=flat.device), Ball(1.0, torch.zeros_like(inputs)))
     slope, constant = _plane(model, models.centre, models.radius)
     slope, share = (_spread(values, inputs, graph.entry.size) for values in (slope, walk.share))
     return Below(model.least(ROUNDS), slope, constant, J.abs().sum(-1), rest, share)
@@ -143,7 +143,7 @@ class _Models(Forward):
         units = gamma(node.terms + len(sources))
         own = 4 * units * node.forward_absolute([_mass(source) for source in sources]) + TINY
         near = node.forward_absolute([source.near for source in sources], shift=False)
-        lengths = [(rows * s.far, norm * s.far) for (rows, norm), s in zip(node.norms, sources, strict=True)]
+        lengths = [(rows * s.far, norm * s.far) for (rows, norm), s in zip(node.norms(found.device), sources, strict=True)]
         by_row, whole = (torch.stack(parts).sum(0) * (1 + 8 * gamma(len(sources))) for parts in zip(*lengths, strict=True))
         near = (torch.minimum(near * (1 + 4 * units), by_row) + own) * (1 + 2 * gamma(1))
         far = (whole + length(own)[:, None]) * (1 + 2 * gamma(1))
@@ -220,7 +220,7 @@ class _Answers(Backward[Row]):
     def through_map(self, node: Affine, carried: Row) -> None:
         self._charge(node, carried)
         vector, away = carried
-        for source, part, (rows, norm) in zip(node.inputs, node.back(vector), node.norms, strict=True):
+        for source, part, (rows, norm) in zip(node.inputs, node.back(vector), node.norms(vector.device), strict=True):
             # |vector| |J| is no longer than the vector times the Frobenius norm of J.
             missed = 0.0 if node.exact_back else 4 * gamma(node.size) * float(length(rows)) * length(vector)[..., None]
             self._arrive(source, part, (norm * away + missed) * (1 + 8 * gamma(1)) + TINY)

@@ -28,7 +28,9 @@ class SmoothSplit(InputSplit):
         graph = question.graph
         if taylor.obstacle(graph) is not None:
             return super().at_once(question)
-        return max(1, min(self.batch, NUMBERS // (max(node.size for node in graph.nodes) * taylor.columns(graph.entry.size))))
+        lower, upper = question.region.enclosing_box()
+        moving = int((lower < upper).flatten(1).sum(1).max())
+        return max(1, min(self.batch, NUMBERS // (max(node.size for node in graph.nodes) * taylor.columns(moving))))
 
     def bound(self, question: Question, parts: BoxParts) -> Seen[BoxParts]:
         if taylor.obstacle(question.graph) is not None:
@@ -67,7 +69,7 @@ class SmoothSplit(InputSplit):
 def _dear(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
     """(boxes,): where models of all the boxes that halving every input makes cost more than a form, with half of its noises on average."""
     moving = (lower < upper).sum(1)
-    return 2.0**moving > noises(graph) / (2 * taylor.columns(graph.entry.size))
+    return 2.0**moving * 2 * taylor.columns(int(moving.max())) > noises(graph)
 
 
 def _sum(value: Tensor, offset: Tensor) -> Tensor:

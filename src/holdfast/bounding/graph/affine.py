@@ -102,16 +102,18 @@ class Affine(Node, ABC):
     def terms(self) -> int:
         """How many numbers an element of it is at most the sum of, b not counted."""
 
-    @cached_property
-    def norms(self) -> list[tuple[Tensor, float]]:
+    def norms(self, device: torch.device) -> list[tuple[Tensor, float]]:
         """For each input, from above: the Euclidean lengths of the rows of J_k, (size,), and the largest factor by which J_k can make a
         vector longer (its spectral norm). Of small maps only."""
-        found = []
-        for k, source in enumerate(self.inputs):
-            device = self.shift.device if self.shift is not None else None
-            matrix = self.part(k, torch.eye(source.size, dtype=torch.float64, device=device))  # transposed; nothing is rounded
-            found.append((length(matrix, 0), spectral_norm(matrix)))
-        return found
+        if device not in self._norms:
+            units = (torch.eye(source.size, dtype=torch.float64, device=device) for source in self.inputs)
+            columns = [self.part(k, unit) for k, unit in enumerate(units)]  # nothing is rounded
+            self._norms[device] = [(length(column, 0), spectral_norm(column)) for column in columns]
+        return self._norms[device]
+
+    @cached_property
+    def _norms(self) -> dict[torch.device, list[tuple[Tensor, float]]]:
+        return {}
 
     # ---- two maps as one
 
