@@ -76,7 +76,7 @@ def main(chosen: argparse.Namespace) -> None:
         kept.append(row)
         table.add(number, *row, memory(net.device))
     table.add("median", *torch.tensor(kept).median(0).values.tolist(), memory(net.device))
-    table.say(f"Accuracy {right:.1%} on {len(y_train)} training and 1,000 test images; {chosen.threads} thread(s) on {net.device}.")
+    table.say(f"Accuracy {right:.1%} on the test images; {chosen.threads} thread(s) on {net.device}.")
 
 
 def asked(net: hf.Network, x: Tensor, y: Tensor, tier: str, seconds: float | None) -> tuple[float, float]:
