@@ -32,7 +32,7 @@ TURNS = 8  # portions of parts in one step
 SOON = {"cpu": 2**23, "cuda": 2**30}  # numbers in the models, or in the walks, of one portion, after which the clock is looked at
 ANEW = 8  # cuts after which gains are found anew, which costs as much as bounding three parts
 FEWER = 0.5  # of its gain, what is left to gain of an input or an argument that has been halved
-KEPT = 0.6  # of what the first cut promises, about what it keeps
+KEPT = 0.75  # of what the first cut promises, about what it keeps
 DEEPEST = 5  # cuts that are made at once where so many are foreseen
 
 
