@@ -198,6 +198,17 @@ def test_trained_planes_win_where_there_are_no_models(norm: float, monkeypatch: 
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 4) == y).all()
 
 
+def test_trained_planes_that_win_nothing_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every sign is decided planes are exact, and training has nothing to choose."""
+    without_models(monkeypatch)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.ReLU(), nn.Linear(3, 3))
+    torch.nn.init.constant_(model[1].bias, 100.0)  # type: ignore[arg-type]
+    net, x, y = asked(model, (4, 3), count=2)
+    problem = hf.Problem(net, Ball(x, 0.1, 2), hf.Robustness(y), "worst")
+    records = hf.solve([problem], [hf.certify.Tighten()])
+    assert {record.skipped for record in records} == {("Tighten: trained planes prove no more than tier fast",)}
+
+
 def test_trained_planes_never_prove_more_than_the_exact_radius(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one dimension every bend is known: f(x) = 1 - relu(x) - relu(x - 1) vanishes at 1 in one direction only."""
     without_models(monkeypatch)

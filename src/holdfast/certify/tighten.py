@@ -146,8 +146,11 @@ class Tighten(Method[Training]):
             state = self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved)))
             return state, replace(claims, obstacle=self._cannot(problem) if search is None else "")
         if state.planes is not None:
-            state = self._planed(problem, state)
-            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+            after = self._planed(problem, state)
+            gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(state.planes.low_score.isnan().all())
+            more = gained or after.trial is not None or (after.planes is not None and not clock.passed())
+            obstacle = "" if more else f"trained planes prove no more than tier fast{' in the time there was' if clock.passed() else ''}"
+            return after, Claims(proved=after.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
         if state.trial is None:
             state = self._trained(problem, state)
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
