@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.api.bounders import PLANES, SLOPES, bounders
+from holdfast.api.bounders import FORMS, PLANES, RANGES, SLOPES, TAYLOR, bounders
 from holdfast.datasets import digits_networks
 
 
@@ -23,14 +23,17 @@ def test_a_convolution_and_a_recurrent_network() -> None:
     lstm = rule(hf.Network.from_torch(digits_networks.digits_lstm(), domain=(0, 1)), torch.rand(1, 8, 8))
     assert re.fullmatch(r"second-order models with trained coefficients \(\d+ MiB an input\)", lstm["tier tight"][0])
     assert lstm["norm 0 (changed units)"][0] == PLANES
-    assert lstm["verify, reach; more move"][1] == lstm["tier split"][1] == "inputs in halves"
+    assert lstm["verify, reach; more move"] == (FORMS, "inputs in halves")
+    assert lstm["tier split"][1] == RANGES
 
 
 def test_few_inputs_are_halved_and_counts_need_ends() -> None:
     found = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
     assert "norm 0 (changed units)" not in found
     assert found["tier tight"][0] == f"{SLOPES}, then second-order models with trained coefficients (1 MiB an input)"
-    assert found["verify, reach; any move"][1] == "inputs in halves"
+    assert found["verify, reach; any move"] == (FORMS, "inputs in halves")
+    smooth = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
+    assert smooth["verify, reach; any move"] == (TAYLOR, "inputs in halves")
 
 
 def test_nothing_is_promised_of_a_black_box() -> None:

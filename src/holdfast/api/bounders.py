@@ -10,8 +10,9 @@ from torch import Tensor
 
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.branching.choice import FEW_INPUTS, cut_for
-from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.smooth_split import SmoothSplit
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.certify.split import Split
@@ -27,7 +28,8 @@ from holdfast.result import Goal
 PLANES = "planes in closed form (CROWN)"
 SLOPES = "trained planes (alpha-CROWN)"
 TRAINED = "trained planes (alpha-, beta-CROWN)"
-HALVES, SIGNS = "inputs in halves", "signs of ReLUs"
+FORMS, TAYLOR = "planes and affine forms (zonotopes)", "Taylor models, planes and affine forms (zonotopes)"
+HALVES, SIGNS, RANGES = "inputs in halves", "signs of ReLUs", "inputs in halves; in other norms ranges of what functions read"
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,10 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         return []
     models = _models(ball)
     found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", _tight(ball, models))]
-    halved = not isinstance(cut_for(graph, ball.family.at(1.0), models=models is not None), ActivationSplit)
-    found.append(
-        Choice(
-            "tier split",
-            (PLANES if models is None else models) if halved else TRAINED,
-            Split().obstacle(ball) or (HALVES if halved else SIGNS),
-        )
-    )
+    cut = cut_for(graph, ball.family.at(1.0), models=models is not None)
+    signs = isinstance(cut, ActivationSplit)
+    bounds, parts = (TRAINED, SIGNS) if signs else (models or PLANES, RANGES if isinstance(cut, NonlinearSplit) else HALVES)
+    found.append(Choice("tier split", bounds, Split().obstacle(ball) or parts))
     if net.domain.bounded:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
@@ -63,10 +61,9 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
     for told, width in widths.items() if x[0].numel() > FEW_INPUTS else (("any move", x[0].numel()),):
         moves = torch.zeros_like(x[:1].flatten(1))
         moves[:, :width] = 1
-        halves = isinstance(cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape))), InputSplit)
-        found.append(
-            Choice(f"verify, reach; {told}", "planes and affine forms (zonotopes)" if halves else TRAINED, HALVES if halves else SIGNS)
-        )
+        cut = cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))
+        bounds = TRAINED if isinstance(cut, ActivationSplit) else TAYLOR if isinstance(cut, SmoothSplit) else FORMS
+        found.append(Choice(f"verify, reach; {told}", bounds, SIGNS if isinstance(cut, ActivationSplit) else HALVES))
     return [*found, Choice("risk: steepness", "intervals of gradients", "shells")]
 
 
