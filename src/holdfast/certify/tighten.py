@@ -231,7 +231,9 @@ class Tighten(Method[Training]):
 
     def _trained(self, problem: Problem, state: Training) -> Training:
         state = self._climbed(problem, state)
-        return replace(state, low=torch.fmax(state.low, self._prove(problem, state)))
+        low = torch.fmax(state.low, self._prove(problem, state))
+        further = torch.where(low > state.low, FURTHER * low, 0) if problem.goal == "radius" else state.trying
+        return replace(state, low=low, trying=torch.maximum(state.trying, further))
 
     def _climbed(self, problem: Problem, state: Training) -> Training:
         """`block` steps of Adam, every row at its own radius; fewer where the clock says so."""
@@ -254,9 +256,11 @@ class Tighten(Method[Training]):
                 better = score > 0 if problem.goal == "radius" else score > reached[rows]
                 reached[rows] = torch.where(better, trying[rows] if problem.goal == "radius" else score, reached[rows])
                 trying[rows] = torch.where(better, trying[rows] * (1 + self.push), trying[rows])
+                # Where models alone pass no radius yet, planes beside them may: the latest are tried.
+                kept = better | ~_passed(problem, reached[rows], state.low[rows])
                 for slope, gradient, (key, value) in zip(slopes, gradients, mine.items(), strict=True):
                     slope[:, rows] = gradient
-                    best[key][:, rows] = torch.where(better[:, None], value.detach(), best[key][:, rows])
+                    best[key][:, rows] = torch.where(kept[:, None], value.detach(), best[key][:, rows])
             else:
                 ascent.step(slopes, self.rate * 0.1 ** (step / self.steps))
                 step += 1
@@ -267,14 +271,20 @@ class Tighten(Method[Training]):
         """-> (batch,): the largest of a few radii around the one reached that holds in float64, or the score."""
         if problem.goal != "radius":
             return self._score(problem, problem.region, state.best)
-        proved = torch.full_like(state.low, -torch.inf)
+        proved, passed = torch.full_like(state.low, -torch.inf), _passed(problem, state.reached, state.low)
         for share in (0.0, 0.5, 0.95, 1.0):
             if share and clock.passed():
                 break
-            region = problem.family.at(state.reached * (1 + self.push * (share - 0.05)))
+            further = state.low + (state.trying - state.low) * (1 + 3 * share) / 4  # nothing was passed: between what is proved and tried
+            region = problem.family.at(torch.where(passed, state.reached * (1 + self.push * (share - 0.05)), further))
             score = self._score(problem, region, state.best)
             proved = torch.where(score > 0, torch.maximum(proved, region.radius.double()), proved)
         return proved
+
+
+def _passed(problem: Problem, reached: Tensor, low: Tensor) -> Tensor:
+    """Whether training has passed more than what is proved, (rows,) bool; scores need no radius."""
+    return reached > low if problem.goal == "radius" else torch.ones_like(low, dtype=torch.bool)
 
 
 class _Part:
