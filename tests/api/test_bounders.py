@@ -34,6 +34,9 @@ def test_few_inputs_are_halved_and_counts_need_ends() -> None:
     assert found["verify, reach; any move"] == (FORMS, "inputs in halves")
     smooth = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
     assert smooth["verify, reach; any move"] == (TAYLOR, "inputs in halves")
+    wide = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 9))
+    assert wide["verify, reach; up to 6 inputs move"] == (TAYLOR, "inputs in halves")
+    assert wide["verify, reach; more move"] == (FORMS, "inputs in halves")
 
 
 def test_nothing_is_promised_of_a_black_box() -> None:

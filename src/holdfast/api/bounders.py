@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.bounding import taylor
 from holdfast.bounding.alpha_beta_crown import bent
-from holdfast.bounding.branching.choice import FEW_INPUTS, cut_for
+from holdfast.bounding.branching.choice import FEW_INPUTS, FEWER, cut_for
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
@@ -57,8 +58,9 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
         found.append(Choice("norm 0 (changed units)", chain, "budgets of changes"))
-    widths = {f"up to {FEW_INPUTS} inputs move": FEW_INPUTS, "more move": x[0].numel()}
-    for told, width in widths.items() if x[0].numel() > FEW_INPUTS else (("any move", x[0].numel()),):
+    widths = [width for width in (FEWER, FEW_INPUTS) if width < x[0].numel() and (width != FEWER or taylor.obstacle(graph) is None)]
+    named = {f"up to {width} inputs move": width for width in widths}
+    for told, width in {**named, "more move" if named else "any move": x[0].numel()}.items():
         moves = torch.zeros_like(x[:1].flatten(1))
         moves[:, :width] = 1
         cut = cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))
