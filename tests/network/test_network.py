@@ -633,3 +633,26 @@ def test_an_exported_program_that_compares_the_rows_of_its_fixed_batch_is_refuse
     torch.export.save(torch.export.export(Compared(), (torch.zeros(5, 3),)), file)
     with pytest.raises(BadInput, match="exactly 5 inputs"):
         Network.from_export(file, trust=True)
+
+
+class ByBatch(nn.Module):
+    """Another answer for more inputs at once than a kernel of torch's own takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.norm(x)
+        return found if x.shape[0] <= 65535 else -found
+
+
+def test_a_choice_by_the_size_of_the_batch_is_refused_at_the_limit_of_a_kernel_too() -> None:
+    with pytest.raises(UnsupportedLayer, match="size of the batch <= 65535"):
+        Network.from_torch(ByBatch().eval()).program(torch.rand(1, 3))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
+def test_batch_norm_on_a_graphics_card_is_no_choice_of_the_models() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).eval()
+    assert Network.from_torch(model, device="cuda").program(torch.rand(1, 1, 4, 4)).graph.nodes

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import io
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -121,9 +120,8 @@ def _composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
-# cuDNN has no batch norm for more inputs at once than this; up to there it is what every other kernel computes.
-LARGEST_BATCH = 65535
-BY_SIZE = re.compile(r"(?:\d+\*)?L\['x'\]\.size\(\)\[0\](?:\*\d+)? <=? (\d+)")
+# cuDNN has no batch norm for more inputs at once than these (evaluation, training); up to there it is what every other kernel computes.
+LIMITS_OF_KERNELS = {f"L['x'].size()[0] <= {limit}" for limit in (65535, 880801)}
 
 
 def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
@@ -132,8 +130,7 @@ def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
     on_card = any(weight.is_cuda for weight in program.state_dict.values())
     kernels = on_card and any("batch_norm" in str(node.target) for node in program.graph.nodes)
     for guard in getattr(program, "_guards_code", None) or ():
-        largest = BY_SIZE.fullmatch(guard) if kernels else None
-        if ".size()[0]" in guard and not (largest and int(largest[1]) >= LARGEST_BATCH):
+        if ".size()[0]" in guard and not (kernels and guard in LIMITS_OF_KERNELS):
             told = guard.replace("L['x'].size()[0]", "the size of the batch")
             raise UnsupportedLayer(
                 f"the model chooses what to do by the size of the batch (seen: {told}), so a graph shows one of its sides only and nothing "
