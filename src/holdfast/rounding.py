@@ -37,7 +37,7 @@ def spectral_norm(matrix: Tensor, squarings: int = 6) -> float:
     count, size = max(matrix.shape), float(length(matrix.flatten()))
     if not size < math.inf:
         return math.inf
-    scale = 2.0 ** math.ceil(math.log2(size))
+    scale = 2.0 ** min(1023, math.ceil(math.log2(size)))  # the largest power there is
     power, missed = matrix / scale, []  # exact but for underflow, which TINY pays for
     for k in range(squarings + 1):
         missed.append(4 * gamma(count) * float(length(power.flatten())) ** 2 + TINY)
