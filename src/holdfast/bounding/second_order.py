@@ -364,7 +364,7 @@ class Models(Forward):
         """Of what a function reads."""
         for source in self.steps[node].inputs:
             if source not in self.ranges:
-                self.ranges[source] = _range(self.models[source], source, self.boxes)
+                self.ranges[source] = range_of(self.models[source], source, self.boxes)
         return [self.ranges[s] for s in self.steps[node].inputs]
 
     def least(self, rows: Mapping[Node, Tensor], offset: Tensor) -> Tensor:
@@ -527,7 +527,7 @@ def _union(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([a, b[~torch.isin(b, a)]])
 
 
-def _range(model: Model, node: Node, boxes: Boxes | None) -> tuple[Tensor, Tensor]:
+def range_of(model: Model, node: Node, boxes: Boxes | None) -> tuple[Tensor, Tensor]:
     lower, upper = model.range()
     if boxes is not None:
         lower = torch.maximum(lower, boxes.lower[node].flatten(1).to(lower))

@@ -18,7 +18,7 @@ from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.crown import linear_bound
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.relax import Planes, planes
-from holdfast.bounding.second_order import Bends, Models, Quadratic, _range
+from holdfast.bounding.second_order import Bends, Models, Quadratic, range_of
 from holdfast.bounding.traversal import forward
 from holdfast.region import Box, Region
 
@@ -65,7 +65,7 @@ class _Lifted(Models):
     def ranges_of(self, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
         for source in self.steps[node].inputs:
             if source not in self.ranges:
-                sides = zip(_range(self.models[source], source, None), (self.known.lower, self.known.upper), self.lifts, strict=True)
+                sides = zip(range_of(self.models[source], source, None), (self.known.lower, self.known.upper), self.lifts, strict=True)
                 low, high = (
                     end + (side[source].flatten(1).to(end) - end).detach() + lift[source].flatten(1) if source in lift else end
                     for end, side, lift in sides
