@@ -11,7 +11,7 @@ ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor
 FLOORS = [
     ("errors", "files", "memory", "clock", "result", "batch", "rounding"),
     ("network", "region", "property"),
-    ("question", "problem", "method", "solver", "store", "execute"),
+    ("question", "problem", "method", "replay", "execution", "work", "solver", "store"),
     ("bounding", "attacks", "datasets"),
     ROOMS,
     ("api", "report"),
@@ -73,4 +73,4 @@ def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_packag
 def test_the_test_can_see() -> None:
     """The parser finds what it should: plain, from, relative and nested imports."""
     assert {"region", "errors"} <= imported(SOURCE / "network" / "network.py")
-    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(SOURCE / "solver.py")
+    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(SOURCE / "work.py")

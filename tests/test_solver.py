@@ -31,11 +31,8 @@ class Memory:
     kept: dict[Key, Record] = field(default_factory=dict)
     written: list[Record] = field(default_factory=list)
 
-    def finished(self) -> dict[Key, Record]:
-        return {k: r for k, r in self.kept.items() if r.status != "interrupted"}
-
-    def unfinished(self) -> dict[Key, Record]:
-        return {k: r for k, r in self.kept.items() if r.status == "interrupted"}
+    def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
+        return {k: self.kept[k] for k in keys if k in self.kept}
 
     def write(self, records: Sequence[Record]) -> None:
         self.written.extend(records)

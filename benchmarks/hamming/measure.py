@@ -25,8 +25,9 @@ from holdfast.hamming.branch import Branch, Tree
 from holdfast.hamming.greedy import Greedy
 from holdfast.problem import Problem
 from holdfast.region.units import Unit
+from holdfast.replay import replay
 from holdfast.result import Key, Record
-from holdfast.solver import Progress, replay
+from holdfast.solver import Progress
 
 SMALLEST = (0.0, 1e-6, 1e-4)  # pixels that a peer moved by less are put back, whichever of these serves it best
 

@@ -231,7 +231,8 @@ class Key:
         return self.part, self.index, -1 if self.frame is None else self.frame
 
 
-Status = Literal["closed", "finished", "stopped", "interrupted", "refuted"]
+Status = Literal["closed", "finished", "stopped", "interrupted", "failed", "refuted"]
+DONE: tuple[Status, ...] = ("closed", "finished")  # a resumed run need not ask again
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ class Record:
     closed: both ends are equal. finished: every method has done all it can, or the gap asked for is
     reached. stopped: the budget ran out.
     interrupted: Ctrl-C; a resumed run takes it up again.
+    failed: the model raised, crashed, hung, answered NaN or had no memory for this input; the note says which. A resumed run tries again.
     refuted: a proof and a witness excluded each other, or the model changed while it was asked; nothing of it is kept.
 
     question  the hash of what was asked: the network's program, the input, the region, the property, the goal. An answer to one

@@ -168,6 +168,17 @@ class Store:
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?)", rows)
 
+    def unpredicted(self) -> set[int]:
+        """The inputs of which it is not known what the network says, but for those that it could not answer."""
+        rows = self._connection.execute(
+            "SELECT position FROM input WHERE prediction IS NULL AND position NOT IN (SELECT position FROM record WHERE status = 'failed')"
+        )
+        return {position for (position,) in rows}
+
+    def put_predictions(self, said: Mapping[int, int]) -> None:
+        with self._transaction() as connection:
+            connection.executemany("UPDATE input SET prediction = ? WHERE position = ?", [(one, at) for at, one in said.items()])
+
     def inputs(self) -> list[StoredInput]:
         rows = self._connection.execute("SELECT position, x, label, prediction, name, tokens FROM input ORDER BY position")
         maps = self._saliency()
@@ -244,6 +255,10 @@ class Store:
             "SELECT position, frame, part, body, lower_witness, upper_witness FROM record ORDER BY position, frame, part"
         )
         return [_record(*row) for row in rows]
+
+    def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
+        wanted = set(keys)
+        return {r.key: r for r in self.with_aside() if r.key in wanted}
 
     def finished(self) -> dict[Key, Record]:
         """The records that a resumed run need not ask for again, with what is kept beside them."""

@@ -14,6 +14,7 @@ from cli_workshop import SOURCE, Ask
 
 from holdfast.certify.certify import KEPT
 from holdfast.cli.command import command_of
+from holdfast.execution import Here
 from holdfast.result import Key, Record
 from holdfast.store import Store
 
@@ -111,7 +112,7 @@ def test_smoothing_on_the_line(ask: Ask, images: None) -> None:
         question = store.question
         command = command_of(question.command, {**question.options, "seconds": None})
         built = command.build()
-        command.solve(store, built, lambda _: None)
+        command.solve(store, built, lambda _: None, Here())
     with Store.open("whole") as whole, Store.open("out") as out:
         assert [r.bracket.estimates[0].value for r in out.records()] == [r.bracket.estimates[0].value for r in whole.records()]
         [guess] = whole.records()[0].bracket.estimates

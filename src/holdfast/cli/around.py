@@ -35,7 +35,7 @@ class Around:
     limit: options.Limit = None
     tier: options.Tier = "fast"
     seed: options.Seed = 0
-    batch: options.Batch = 128
+    batch: options.Batch = None
     seconds: options.Seconds = None
 
     def asked(self) -> "Asked":

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.cli.run import Built
-    from holdfast.result import Record
-    from holdfast.solver import Progress
+    from holdfast.execution import Executor, Worker
+    from holdfast.solver import Ended, Progress
     from holdfast.store import Store
 
+BESIDE = "shard", "seconds_each"  # kept with the options of a run, and no options of its command
 COMMANDS: dict[str, "type[Command]"] = {}
 
 
@@ -25,6 +26,7 @@ class Command(ABC):
     """Fields are the options as they stand on the command line. A run keeps them, so that `resume` asks the very same thing."""
 
     name: ClassVar[str]
+    parts: ClassVar[bool] = True  # its questions are independent of each other: they can be answered in portions, and elsewhere
 
     def __init_subclass__(cls) -> None:
         ours = cls.name in COMMANDS and all(k.__module__.startswith("holdfast.") for k in (cls, COMMANDS[cls.name]))
@@ -46,11 +48,28 @@ class Command(ABC):
         if built.data is not None:
             keep_inputs(store, built)
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
-        """Answer into the store. Commands differ in what they ask, seldom in this."""
-        from holdfast.solver import solve
+    def keep_predictions(self, store: "Store", built: "Built") -> None:
+        """What the network says of the inputs, once it is known which of them it can take."""
+        from holdfast.cli.run import keep_predictions
 
-        return solve(built.problems, built.methods, built.stop, seed=built.seed, batch=built.batch, store=store, progress=progress)
+        if built.data is not None:
+            keep_predictions(store, built)
+
+    def worker(self, built: "Built") -> "Worker":
+        """Who answers, in a process of its own that has built the same."""
+        from holdfast.work import Batches
+
+        return Batches(built.problems, built.methods, built.stop, built.seed)
+
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+        """Answer into the store. Commands differ in what they ask, seldom in this."""
+        from holdfast.solver import ask
+
+        many = sum(len(problem) for problem in built.problems)
+        batch = built.batch if executor.slots == 1 else min(built.batch or 128, max(1, -(-many // executor.slots)))
+        return ask(
+            built.problems, built.methods, built.stop, seed=built.seed, batch=batch, store=store, progress=progress, executor=executor
+        )
 
     def finish(self, store: "Store", built: "Built") -> None:
         """What is kept beside the answers, once they are known and the run was not interrupted: the classes that the network says at the
@@ -73,7 +92,7 @@ class Command(ABC):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        network = stored.get("network")
+        network, stored = stored.get("network"), {name: value for name, value in stored.items() if name not in BESIDE}
         return cls(**{**stored, "network": ModelOptions(**network)} if isinstance(network, Mapping) else stored)
 
 
@@ -85,7 +104,7 @@ def command_of(name: str, options: Mapping[str, Any]) -> Command:
         return COMMANDS[name].from_json(options)
     except (KeyError, TypeError, ValueError) as error:
         known = {f.name for f in fields(COMMANDS[name])} if name in COMMANDS else set()
-        unknown = sorted(set(options) - known)
+        unknown = sorted(set(options) - known - set(BESIDE))
         why = f"option {unknown[0]} is unknown" if unknown else "its options are not all there"
         raise StoreError(
             f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be asked again. 'holdfast report' and "

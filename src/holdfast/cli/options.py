@@ -70,7 +70,10 @@ Softmax = Annotated[
     bool, typer.Option("--softmax/--no-softmax", metavar="", help="Speak of the outputs' softmax, or of the outputs themselves.")
 ]
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")]
-Batch = Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(metavar="COUNT", min=1, help="Inputs worked on at once; fewer need less memory. Default: 128, with --device cuda 1024."),
+]
 Pictures = Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")]
 Seconds = Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")]
 Queries = Annotated[int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")]
@@ -119,11 +122,35 @@ class ModelOptions:
         object.__setattr__(self, "constants", list(self.constants))  # TypeError where a stored run holds something else
 
 
+def _of_running(*names: str, **how: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="Where it runs", **how)
+
+
+EXECUTOR = _of_running(
+    metavar="WHERE",
+    help="local: processes on this machine, each watched. ray, or ray://HOST:PORT: a Ray cluster. here: in this very process.",
+)
+WORKERS = _of_running(metavar="COUNT", min=1, help="Processes at a time. Default: 1 with all threads; with ray one for each core or card.")
+EACH = typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds an input; a batch has that times its inputs.")
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where and in which portions a run is answered: no part of what is asked."""
+
+    executor: Annotated[str, EXECUTOR] = "local"
+    workers: Annotated[int | None, WORKERS] = None
+    shard: Annotated[
+        str | None, _of_running(metavar="K/N", help="Only the K-th of N parts of the inputs; 'holdfast merge' joins them.")
+    ] = None
+    seconds_each: Annotated[float | None, EACH] = None
+
+
 def declared(
-    kind: type[Any], run: Callable[[Any, Path | None], None], *without: str, model: Any = Model, out: Any = Out
+    kind: type[Any], run: Callable[..., None], *without: str, model: Any = Model, out: Any = Out, beside: type[Any] | None = None
 ) -> Callable[..., None]:
     """A function for the command line. The fields of `kind` are its options, as they are annotated, and the docstring of `kind` is its
-    help; `run` is given the `kind` that was asked for, and the folder `out`.
+    help; `run` is given the `kind` that was asked for, the folder `out`, and `beside`, whose fields are options too, where there is one.
 
     without  those of ModelOptions that a command with a `network` does not take.
     model    how that network's model is given; without one, where the field has a default, the network is None.
@@ -138,7 +165,8 @@ def declared(
         if network is not None:
             path, said = given.pop("model"), {part.name: given.pop(part.name) for part in chosen}
             given["network"] = None if path is None else ModelOptions(path, **said)
-        run(kind(**given), folder)
+        more = () if beside is None else (beside(**{part.name: given.pop(part.name) for part in fields(beside)}),)
+        run(kind(**given), folder, *more)
 
     parts = [] if network is None else [_parameter(network, "model", model)]
     parts += map(_parameter, own.values())
@@ -146,6 +174,7 @@ def declared(
         parts.append(Parameter("out", Parameter.KEYWORD_ONLY, default=None if out is OutOrNothing else Parameter.empty, annotation=out))
     parts.sort(key=lambda part: part.default is not Parameter.empty)
     parts += map(_parameter, chosen)
+    parts += map(_parameter, () if beside is None else fields(beside))
     command.__signature__ = Signature(parts)  # type: ignore[attr-defined]
     command.__annotations__ = {part.name: part.annotation for part in parts}
     command.__doc__ = kind.__doc__
@@ -162,12 +191,12 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
     """A `Command` for the command line: it begins a run in the folder `out`; where one can do without and none is given, nothing is
     kept. See `declared`."""
 
-    def run(command: Any, out: Path | None) -> None:
+    def run(command: Any, out: Path | None, running: Running) -> None:
         from holdfast.cli.run import begin, once
 
         if out is None:
-            once(command, Console())
+            once(command, Console(), running)
         else:
-            begin(command, out, Console())
+            begin(command, out, Console(), running)
 
-    return declared(kind, run, *without, **how)
+    return declared(kind, run, *without, beside=Running, **how)

@@ -1,11 +1,13 @@
 """The line that every measuring command walks: options, question, problems, solve into a store, show what is known."""
 
 import os
+import re
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,21 +15,26 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from holdfast.cli.command import Command, command_of
+from holdfast.cli.command import BESIDE, Command, command_of
+from holdfast.cli.options import ModelOptions, Running
 from holdfast.cli.reading.data import Data
 from holdfast.cli.views.live import Live
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
+from holdfast.execution import Executor, Here, Local, Worker
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.question import Asked, Means, Question, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
-from holdfast.result import Record
-from holdfast.solver import Choice, Stop
+from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
 
+USUAL = Running()
+AT_ONCE = 1024  # inputs whose class is asked together
+FEW = 5  # of what is told one by one
+SOME_FAILED = 3  # exit code: some inputs could not be answered
 OUTSIDE = ("model", "trust", "device", "vocabulary")  # of the model's options: the rest says how its inputs are prepared
 
 
@@ -45,6 +52,11 @@ class Built:
     batch: int | None = None
     total: int | None = None  # of the progress bar; the number of rows where nothing is said
     extra: Any = None  # whatever else a command read and needs again
+    shard: tuple[int, int] = (0, 1)  # the place of the part that is asked, and of how many
+
+    def mine(self, index: int) -> bool:
+        """Does the question belong to this part?"""
+        return index % self.shard[1] == self.shard[0]
 
 
 def question_of(command: Command, net: Network, data: Data | None, asked: Asked, **means: Any) -> Question:
@@ -63,33 +75,38 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
     return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 
 
-def begin(command: Command, folder: Path, console: Console) -> None:
+def begin(command: Command, folder: Path, console: Console, running: Running = USUAL) -> None:
     """A new run. Everything that can be wrong is found before the folder is made."""
-    built = command.build()
+    executor = executor_of(command, running)
+    built = _built(command, running)
     with Store.create(folder, built.question) as store:
         command.keep_inputs(store, built)
-        _answer(command, store, built, console)
+        _answer(command, store, built, console, executor)
 
 
-def once(command: Command, console: Console) -> None:
+def once(command: Command, console: Console, running: Running = USUAL) -> None:
     """An answer of which nothing is kept."""
-    built = command.build()
+    executor = executor_of(command, running)
+    built = _built(command, running)
     with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, built.question) as store:
         command.keep_inputs(store, built)
-        records = _solved(command, store, built, console)
+        ended = _solved(command, store, built, console, executor)
         command.show(store, built, console)
-        code = 130 if _interrupted(records) else command.exit_code(store)
+        code = 130 if ended is None or ended.interrupted else _code(command, store, ended)
     if code:
         sys.exit(code)
 
 
-def resume(folder: Path, console: Console) -> None:
+def resume(folder: Path, console: Console, running: Running = USUAL) -> None:
     """A run that exists, with the very question it was begun with."""
     with Store.open(folder) as store:
         begun = store.question
         command = command_of(begun.command, begun.options)
+        kept = {name: begun.options[name] for name in BESIDE if getattr(running, name) is None and name in begun.options}
+        running = replace(running, **kept)
+        executor = executor_of(command, running)
         try:
-            built = command.build()
+            built = _built(command, running)
         except StoreError:
             raise
         except HoldfastError as error:
@@ -101,7 +118,66 @@ def resume(folder: Path, console: Console) -> None:
         if built.problems:
             done, asked = len(store.finished()), sum(len(p) for p in built.problems)
             console.print(f"{done} of {asked} finished before; {asked - done} to go.", highlight=False)
-        _answer(command, store, built, console)
+        _answer(command, store, built, console, executor)
+
+
+def _built(command: Command, running: Running) -> Built:
+    """What the command asks, or a part of it."""
+    shard = part_of(running.shard)
+    if shard[1] > 1 and not command.parts:
+        raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: leave --shard out.")
+    built = command.build()
+    told = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
+    built = replace(
+        built, shard=shard, stop=replace(built.stop, each=running.seconds_each),
+        question=replace(built.question, options={**built.question.options, **told}),
+    )  # fmt: skip
+    if shard[1] == 1:
+        return built
+    rows = [torch.tensor([row for row, key in enumerate(p.keys) if built.mine(key.index)], dtype=torch.int64) for p in built.problems]
+    asked = [p.take(some.to(p.region.centre.device)) for p, some in zip(built.problems, rows, strict=True) if len(some)]
+    if built.problems and not asked:
+        raise BadInput(f"--shard {running.shard}: there are fewer inputs than parts, so this one is empty.")
+    return replace(built, problems=asked)
+
+
+def part_of(text: str | None) -> tuple[int, int]:
+    """'3/16' -> (2, 16)."""
+    if text is None:
+        return 0, 1
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    place, many = (int(number) for number in found.groups()) if found else (0, 0)
+    if not 1 <= place <= many:
+        raise BadInput(f"--shard {text!r}: write which part of how many, as in 3/16; parts are counted from 1.")
+    return place - 1, many
+
+
+def executor_of(command: Command, running: Running) -> Executor:
+    """Where the questions are answered. The threads of this process become those of its workers."""
+    where, make = running.executor, partial(worker_of, command.name, command.as_json(), replace(running, executor="here"), os.getcwd())
+    if where == "here":
+        return Here()
+    if where == "local":
+        threads, workers = torch.get_num_threads(), running.workers or 1
+        torch.set_num_threads(1)  # no pool of threads is begun here, so that copies of this process can have their own
+        return Local(workers, max(1, threads // workers), make if command.parts else None)
+    if where == "ray" or where.startswith("ray://"):
+        if not command.parts:
+            raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: use --executor local.")
+        from holdfast.execution.ray import Ray
+
+        network: ModelOptions | None = getattr(command, "network", None)
+        on_card = network is not None and network.device.startswith("cuda")
+        return Ray(make, None if where == "ray" else where, running.workers, on_card)
+    raise BadInput(f"--executor {where!r} is unknown; there are local, ray, ray://HOST:PORT and here.")
+
+
+def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: str) -> Worker:
+    """In another process: everything is read again, once."""
+    if os.path.isdir(folder):
+        os.chdir(folder)
+    command = command_of(name, options)
+    return command.worker(_built(command, running))
 
 
 def same(now: Question, begun: Question) -> None:
@@ -138,55 +214,66 @@ def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
 
 
 def keep_inputs(store: Store, built: Built) -> None:
-    """The inputs of the data and what the network says of them, by their place."""
+    """The inputs of the data, by their place."""
     net, data = built.net, built.data
     assert data is not None
-    said: dict[int, int] = {}
-    for problem in built.problems:
-        first = {key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index not in said}
-        if first:
-            rows = torch.tensor(list(first.values()), device=problem.region.centre.device)
-            classes = net(problem.region.centre[rows]).argmax(-1).tolist()
-            said.update(zip(first, classes, strict=True))
     is_text = net.vectors is not None
-    store.put_inputs(
-        data.rows,
-        data.y.tolist(),
-        [said.get(i) for i in range(len(data.x))],
-        data.names,
-        [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows],
-    )
+    tokens = [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows]
+    store.put_inputs(data.rows, data.y.tolist(), [None] * len(data.rows), data.names, tokens)
 
 
-def _solved(command: Command, store: Store, built: Built, console: Console) -> list[Record] | None:
+def keep_predictions(store: Store, built: Built) -> None:
+    """What the network says of the inputs. It is asked when the answers are known: by then an input that it cannot take is known, too."""
+    missing = store.unpredicted()
+    for problem in built.problems:
+        first = {key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index in missing}
+        for at in range(0, len(first), AT_ONCE):
+            some = dict(list(first.items())[at : at + AT_ONCE])
+            rows = torch.tensor(list(some.values()), device=problem.region.centre.device)
+            classes = built.net(problem.region.centre[rows]).argmax(-1).tolist()
+            store.put_predictions(dict(zip(some, classes, strict=True)))
+        missing -= first.keys()
+
+
+def _solved(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:
     """None: interrupted where `solve` could not end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
     try:
         with warnings.catch_warnings(), Live(console, command.name, total) as live:
             warnings.filterwarnings("ignore", message="interrupted")
-            return command.solve(store, built, live)
+            return command.solve(store, built, live, executor)
     except KeyboardInterrupt:
         return None
 
 
-def _interrupted(records: list[Record] | None) -> bool:
-    return records is None or any(r.status == "interrupted" for r in records)
+def _code(command: Command, store: Store, ended: Ended) -> int:
+    return command.exit_code(store) or (SOME_FAILED if ended.failed else 0)
 
 
-def _answer(command: Command, store: Store, built: Built, console: Console) -> None:
+def _answer(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> None:
     """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
     for note in command.notes(built):
         line(console, "note", note, warns=True)
-    records = _solved(command, store, built, console)
-    interrupted = _interrupted(records)
+    ended = _solved(command, store, built, console, executor)
+    interrupted = ended is None or ended.interrupted
     try:
+        command.keep_predictions(store, built)
         if not interrupted:
             command.finish(store, built)
     except KeyboardInterrupt:
         interrupted = True
     command.show(store, built, console)
-    for reason in sorted({reason for r in records or store.records() for reason in r.skipped}):
+    reasons, failed = set[str](), dict[int, str]()
+    for record in store.records():
+        reasons.update(record.skipped)
+        if record.status == "failed":
+            failed.setdefault(record.key.index, record.bracket.note)
+    for reason in sorted(reasons):
         line(console, "limit", reason, warns=True)
+    for index, why in list(failed.items())[:FEW]:
+        line(console, "failed", f"input {index} {why}", warns=True)
+    if len(failed) > FEW:
+        line(console, "failed", f"and {len(failed) - FEW} more inputs; their records say why", warns=True)
     if interrupted:
         line(
             console,
@@ -197,5 +284,5 @@ def _answer(command: Command, store: Store, built: Built, console: Console) -> N
         sys.exit(130)
     line(console, "run", str(store.folder))
     line(console, "next", f"holdfast report {shlex.quote(str(store.folder))}")
-    if code := command.exit_code(store):
+    if ended is not None and (code := _code(command, store, ended)):
         sys.exit(code)

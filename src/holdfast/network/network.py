@@ -29,6 +29,10 @@ Source = Literal["torch", "export", "onnx", "black box"]
 ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
 
 
+class _Refused(BadInput):
+    """An exception of the model's own."""
+
+
 @dataclass(eq=False)
 class Network:
     """A model as every method sees it: (n, *shape) -> (n, outputs), in the user's units.
@@ -364,7 +368,14 @@ class Network:
         return outputs
 
     def outputs_for(self, x: Tensor) -> int:
-        """How many outputs the network has, by asking it about the first rows; BadInput if it refuses or mixes rows."""
+        """How many outputs the network has, by asking it about the first rows, or where it refuses these about the last; BadInput if it
+        refuses both or mixes rows."""
+        try:
+            return self._outputs_for(x)
+        except _Refused:
+            return self._outputs_for(x.flip(0))
+
+    def _outputs_for(self, x: Tensor) -> int:
         x = x.to(self.device, self.dtype)
         if self.shape is not None and not _fits(tuple(x.shape[1:]), self.shape):
             want = "x".join("any" if d is None else str(d) for d in self.shape)
@@ -389,7 +400,7 @@ class Network:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
         if drawn is not None:
             raise BadInput(
                 f"{self.name} draws random numbers ({drawn} generator), so it may answer otherwise when it is asked the same again and no "
@@ -440,7 +451,7 @@ class Network:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
         return outputs
 
     @contextlib.contextmanager

@@ -18,7 +18,7 @@ from holdfast.store import StoredInput
 DIGITS = 4
 LONG = 120  # signs of a name, a class or a word
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-WORST_FIRST: tuple[Status, ...] = ("refuted", "interrupted", "stopped", "finished", "closed")
+WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
 
 
 @dataclass(frozen=True)

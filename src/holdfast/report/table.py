@@ -65,7 +65,7 @@ def _label(row: Row, question: Question) -> Text:
 
 
 def _status(row: Row, question: Question) -> Text:
-    return Text(row.status, style="red" if row.status in ("interrupted", "refuted") else "")
+    return Text(row.status, style="red" if row.status in ("interrupted", "failed", "refuted") else "")
 
 
 def _estimates(row: Row, question: Question) -> Text:

@@ -33,9 +33,9 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.region import Box
+from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import gamma
-from holdfast.solver import SMALLEST
 from holdfast.verification.search import LONGEST, avoid, lowered, lowest, near, obstacle, problem_box, scattered, task
 from holdfast.verification.specification import Forbidden
 

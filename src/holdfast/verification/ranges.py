@@ -13,7 +13,7 @@ from holdfast.region import Box
 from holdfast.result import Bound, Bracket, Record
 from holdfast.verification.verify import parts, reasons
 
-WHY = {"interrupted": "interrupted", "stopped": "the time ran out"}  # by the status of a record
+WHY = {"interrupted": "interrupted", "stopped": "the time ran out", "failed": "the model failed"}  # by the status of a record
 WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the network itself was seen to give in {dtype}"
 
 

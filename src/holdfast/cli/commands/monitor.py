@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.cli.run import Built
+    from holdfast.execution import Executor
     from holdfast.monitor import Monitor
-    from holdfast.result import Record
-    from holdfast.solver import Progress
+    from holdfast.solver import Ended, InTurn, Progress
     from holdfast.store import Store
 
 monitor = typer.Typer(
@@ -135,12 +135,18 @@ class Evaluate(Command):
         nothing = [None for _ in read]
         store.put_inputs(read, nothing, nothing, names, [None if one.is_floating_point() else one.tolist() for one in read])
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+    def worker(self, built: "Built") -> "InTurn":
         from holdfast.monitor.evaluate import scored
-        from holdfast.solver import answer_in_turn
+        from holdfast.solver import InTurn
 
         made, _, read, asks = built.extra
-        return answer_in_turn(asks, lambda i: scored(made, read[i], i, self.seed), built.stop, store=store, progress=progress)
+        return InTurn(asks, lambda i: scored(made, read[i], i, self.seed), "probability")
+
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+        from holdfast.solver import answer_in_turn
+
+        mine = [place for place in range(len(built.extra[2])) if built.mine(place)]
+        return answer_in_turn(self.worker(built), mine, built.stop, store=store, progress=progress, executor=executor)
 
     def show(self, store: "Store", built: "Built", console: Console) -> None:
         from holdfast.cli.monitor.scores import show_evaluation

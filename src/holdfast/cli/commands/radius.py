@@ -78,7 +78,7 @@ class Radius(Command):
     arithmetic: Arithmetic = "real"
     methods: Methods = None
     seed: Seed = 0
-    batch: Batch = 128
+    batch: Batch = None
     saliency: Annotated[bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")] = (
         False
     )

@@ -94,6 +94,9 @@ class Reach(Command):
         x, unknown = [problem.region.centre[row] for row in rows.values()], [None] * len(rows)
         store.put_inputs(x, unknown, unknown, [""] * len(x) if data is None else data.names, unknown)
 
+    def keep_predictions(self, store: "Store", built: "Built") -> None:
+        """There are no classes."""
+
     def finish(self, store: "Store", built: "Built") -> None:
         """There are no classes to name."""
 

@@ -1,17 +1,24 @@
 """`holdfast resume`: a run that exists goes on."""
 
+from typing import Annotated
+
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import RUNS, Run
+from holdfast.cli.options import EACH, EXECUTOR, RUNS, WORKERS, Run, Running
 
 
 def register(app: typer.Typer) -> None:
     app.command("resume", rich_help_panel=RUNS)(resume)
 
 
-def resume(run: Run) -> None:
+def resume(
+    run: Run,
+    executor: Annotated[str, EXECUTOR] = "local",
+    workers: Annotated[int | None, WORKERS] = None,
+    seconds_each: Annotated[float | None, EACH] = None,
+) -> None:
     """Take up a run that was stopped by its budget, interrupted or killed; what is finished is not asked again."""
     from holdfast.cli.run import resume as go_on
 
-    go_on(run, Console())
+    go_on(run, Console(), Running(executor, workers, None, seconds_each))

@@ -37,7 +37,7 @@ class Saliency(Command):
     scale: Scale = None
     limit: Limit = None
     pictures: Pictures = 20
-    batch: Batch = 128
+    batch: Batch = None
     seconds: Seconds = None
 
     def build(self) -> "Built":

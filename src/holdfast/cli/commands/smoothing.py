@@ -34,7 +34,7 @@ class Smooth(Command):
     scale: options.Scale = None
     limit: options.Limit = None
     seed: options.Seed = 0
-    batch: options.Batch = 128
+    batch: options.Batch = None
     seconds: options.Seconds = None
 
     def build(self) -> "Built":

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from holdfast.cli.run import Built
     from holdfast.coverage.testgen import Coverage, Tests
-    from holdfast.result import Record
-    from holdfast.solver import Progress
+    from holdfast.execution import Executor
+    from holdfast.solver import Ended, Progress
     from holdfast.store import Store
 
 FILE = "tests.npz"
@@ -33,6 +33,7 @@ class Testgen(Command):
     """New inputs near yours that make neurons do what none of yours did."""
 
     name: ClassVar[str] = "testgen"
+    parts: ClassVar[bool] = False  # one suite: what a test covers no other need cover
     __test__: ClassVar[bool] = False  # pytest takes Test... for its own
 
     network: ModelOptions
@@ -100,13 +101,16 @@ class Testgen(Command):
                 x, y = [built.data.x[at] for at in place], [int(built.data.y[at]) for at in place]
                 store.put_inputs(x, y, [said[at] for at in place], built.extra.names(), [None for _ in place])
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
         """A limit on tests counts those that were found before."""
         witnesses = (record.bracket.upper.evidence.witness for record in store.records())
         known = len({x.numpy().tobytes() for x in witnesses if x is not None})
         assert not callable(built.methods)
         again = [replace(method, known=known) for method in built.methods]  # type: ignore[call-arg]
-        return super().solve(store, replace(built, methods=again), progress)
+        return super().solve(store, replace(built, methods=again), progress, executor)
+
+    def keep_predictions(self, store: "Store", built: "Built") -> None:
+        """They were needed to look for the nearest inputs, and are there."""
 
     def finish(self, store: "Store", built: "Built") -> None:
         """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""

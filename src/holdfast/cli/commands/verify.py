@@ -1,6 +1,7 @@
 """`holdfast verify`: VNN-LIB questions, one in the format of the competition or a list of them as a table."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.cli.run import Built
+    from holdfast.execution import Answer, Executor, Task
+    from holdfast.execution.task import Tell
     from holdfast.network import Network
     from holdfast.report.verdicts import Line
-    from holdfast.result import Record
-    from holdfast.solver import Progress
+    from holdfast.result import Key, Record
+    from holdfast.solver import Ended, Progress
     from holdfast.store import Store
     from holdfast.verification import Instance
     from holdfast.verification.vnnlib import Spec
@@ -35,10 +38,11 @@ def register(app: typer.Typer) -> None:
 
 @dataclass
 class Instances:
-    """The instances, what is wrong with the files of some, and the last network that was read."""
+    """The instances, what is wrong with the files of some, and the last network that was read. Whoever has them can answer them."""
 
     network: ModelOptions
     every: "list[Instance]"
+    seed: int = 0
     errors: dict[int, str] = field(default_factory=dict)
     nobody: set[int] = field(default_factory=set)  # instances that no input meets
     last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
@@ -52,6 +56,45 @@ class Instances:
         if self.last is None or self.last[0] != instance.model:
             self.last = instance.model, *load_judged(replace(self.network, model=str(instance.model)), spec.inputs)
         return self.last[1], self.last[2], spec
+
+    def keys(self, place: int) -> "tuple[Key, ...]":
+        """Of its cases; none where no input meets what the file asks of inputs, or where it cannot be read, which is noted."""
+        from holdfast.result import Key
+        from holdfast.verification.vnnlib import read_vnnlib
+
+        try:
+            cases = len(read_vnnlib(self.every[place].spec).cases)
+        except HoldfastError as error:
+            self.errors[place] = str(error)
+            return ()
+        if not cases:
+            self.nobody.add(place)
+        return tuple(Key(place, case) for case in range(cases))
+
+    def answer(self, task: "Task", tell: "Tell") -> "Answer":
+        from holdfast.execution import Answer
+        from holdfast.execution.dealing import Memory
+        from holdfast.solver import Stop
+        from holdfast.verification.verify import answered
+
+        tell((), "")
+        place = task.keys[0].index
+        net, judges, spec = self.read(place)
+        known = Memory(records={key: record for key, record in task.known.items() if record.question})
+        records = answered(
+            net, spec, Stop(seconds=task.seconds if task.seconds < math.inf else None), judges=judges, index=place, seed=self.seed,
+            store=known, progress=lambda now: tell(now.records, now.method),
+        )  # fmt: skip
+        return Answer(tuple(records), interrupted=any(record.status == "interrupted" for record in records))
+
+    def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
+        from holdfast.result import Bracket, Record, by_definition
+
+        nothing = Bracket(by_definition(-math.inf), by_definition(math.inf))
+        return [Record(key, nothing, "stopped", 0.0, 0, goal="worst") for key in keys]
+
+    def question(self, key: "Key") -> str:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +119,7 @@ class Verify(Command):
         from holdfast.solver import Stop
         from holdfast.verification.instances import read_key
 
-        asked, stop = Instances(self.network, self._instances()), Stop(seconds=self.seconds)
+        asked, stop = Instances(self.network, self._instances(), self.seed), Stop(seconds=self.seconds)
         if self.key is not None:
             read_key(self.key)
         wrong: HoldfastError | None = None
@@ -114,38 +157,29 @@ class Verify(Command):
         unknown = [None] * len(names)
         store.put_inputs([torch.zeros(0)] * len(names), unknown, unknown, names, unknown)
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
-        known, records = _by_instance(store), list["Record"]()
-        for place in range(len(built.extra.every)):
-            found = known.get(place, [])
-            if not found or any(r.status not in ("closed", "finished") for r in found):
-                found = self._answered(store, built, place, progress)
-            records += found
-            if any(r.status == "interrupted" for r in found):
-                break
-        return records
+    def worker(self, built: "Built") -> Instances:
+        asked: Instances = built.extra
+        return asked
 
-    def _answered(self, store: "Store", built: "Built", place: int, progress: "Callable[[Progress], None]") -> "list[Record]":
-        """One instance with its own seconds; what is wrong with one of a list is no reason not to ask the next."""
-        from holdfast.solver import Stop
-        from holdfast.verification.verify import answered
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+        """Instance by instance, each with its own seconds; what is wrong with one of a list is no reason not to ask the next."""
+        from holdfast.execution.dealing import Dealer, Unit
+        from holdfast.result import DONE
 
-        asked, total = built.extra, len(built.extra.every)
-
-        def told(now: "Progress") -> None:
-            progress(replace(now, done=place, total=total))
-
-        try:
-            net, judges, spec = asked.read(place)
-            if not spec.cases:
-                asked.nobody.add(place)
-            stop = Stop(seconds=asked.every[place].seconds if self.seconds is None else self.seconds)
-            return answered(net, spec, stop, judges=judges, index=place, seed=self.seed, store=store, progress=told)
-        except HoldfastError as error:
-            if self.spec is not None:
-                raise
-            asked.errors[place] = str(error)
-            return []
+        asked, known = self.worker(built), _by_instance(store)
+        units, total = list[Unit](), 0
+        for place in filter(built.mine, range(len(asked.every))):
+            keys, found = asked.keys(place), known.get(place, [])
+            total += len(keys)
+            own = asked.every[place].seconds if self.seconds is None else self.seconds
+            limits = [seconds for seconds in (own, built.stop.each) if seconds is not None]
+            if keys and not (found and all(r.status in DONE for r in found)):
+                units.append(Unit(keys, min(limits, default=math.inf), whole=True))
+        done = total - sum(len(unit.keys) for unit in units)
+        if self.spec is not None and asked.errors:
+            raise BadInput(asked.errors[0])
+        dealer = Dealer(asked, units, store, total=total, done=done, progress=progress, blanks=False, lenient=self.spec is None)
+        return dealer.run(executor)
 
     def finish(self, store: "Store", built: "Built") -> None:
         """There are no classes to name."""
@@ -178,8 +212,9 @@ class Verify(Command):
         lines = []
         for place, instance in enumerate(asked.every):
             found, expected = known.get(place, []), key.get(instance.name, "")
-            if place in asked.errors:
-                lines.append(Line(instance, asked.errors[place], expected))
+            failed = [r.bracket.note for r in found if r.status == "failed"]
+            if place in asked.errors or failed:
+                lines.append(Line(instance, [*failed, asked.errors.get(place, "")][0], expected))
             elif (found or place in asked.nobody) and not any(r.status in ("interrupted", "refuted") for r in found):
                 lines.append(Line(instance, verdict(found), expected))
         return lines

@@ -16,7 +16,7 @@ from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
 from holdfast.monitor.score import Scores, Steps
-from holdfast.result import Evidence
+from holdfast.result import DONE, Evidence
 from holdfast.store import Store
 
 FILES = (".txt", ".tsv", ".npz")
@@ -145,7 +145,7 @@ def evidence_words(evidence: Evidence) -> str:
 
 def show_evaluation(store: Store, asked: int, console: Console) -> None:
     """asked: how many sequences there are in all."""
-    records = store.records()
+    records = [record for record in store.records() if record.status in DONE]
     if not records:
         line(console, "sequences", f"none of {asked} yet", warns=True)
         return

@@ -18,7 +18,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property.probability import are_probabilities
 from holdfast.result import Answers, Key, Likely, Record
-from holdfast.solver import solve
+from holdfast.solver import ask
 from holdfast.store import SALIENCY, Store
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MOST = 3  # classes that are kept
 def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
     """Ask about every record whose answers are not stored yet, or were stored for an earlier witness."""
     known = store.answers()
-    witnesses = {r.key: r.witness for r in store.records() if r.key not in known}
+    witnesses = {r.key: r.witness for r in store.records() if r.key not in known and r.status != "failed"}
     for problem in problems:
         rows = torch.tensor([row for row, key in enumerate(problem.keys) if key in witnesses], dtype=torch.int64)
         for some in rows.split(batch):
@@ -75,8 +75,7 @@ def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     missing = torch.tensor([stored.index for stored in store.inputs() if stored.saliency is None], dtype=torch.int64)
     if len(missing):
         problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
-        found = solve([problem.take(missing.to(net.device))], [Saliency()], batch=q.batch, store=_Maps(store))
-        if any(record.status == "interrupted" for record in found):
+        if ask([problem.take(missing.to(net.device))], [Saliency()], batch=q.batch, store=_Maps(store)).interrupted:
             raise KeyboardInterrupt
 
 
@@ -86,10 +85,7 @@ class _Maps:
 
     store: Store
 
-    def finished(self) -> dict[Key, Record]:
-        return {}
-
-    def unfinished(self) -> dict[Key, Record]:
+    def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         return {}
 
     def write(self, records: Sequence[Record]) -> None:

@@ -1,0 +1,439 @@
+"""One batch of questions: what is known of it, and its methods stepped in turn until they are done or the budget is."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast import clock
+from holdfast.errors import BadInput, Contradiction, HoldfastError
+from holdfast.execution.dealing import Unit
+from holdfast.execution.task import Answer, Task, Tell
+from holdfast.method import Claims, Method
+from holdfast.network import Network
+from holdfast.network.fingerprint import of_value
+from holdfast.network.network import alike, same_by_rounding
+from holdfast.problem import TURNED, Problem, merge
+from holdfast.region import Words
+from holdfast.replay import Replayed, firm, replay
+from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
+
+NOTHING_MOVES = "nothing may change here: the region holds the input alone"
+ASKED_AGAIN = "after the proof the model still answers as it did before"  # else the proof is withdrawn
+NO_NUMBER = "the model answers NaN at the input itself"
+SINGLE = 16  # witnesses of a batch that are asked once more alone
+UNBROKEN = "no change that is allowed breaks it, however large"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When to stop, whichever comes first; without any, when the methods have done all they can.
+
+    seconds   for the whole call, shared fairly among the batches.
+    each      seconds for each input: a batch has so many times its inputs, so those that need less leave more to the others.
+    queries   network evaluations for each input.
+    gap       upper - lower is at most this, for every input of a batch.
+    sign      a row is settled once it is known whether its number is above zero; where one case of an input is not, so are all others.
+    """
+
+    seconds: float | None = None
+    queries: int | None = None
+    gap: float = 0.0
+    sign: bool = False
+    each: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("seconds", self.seconds), ("each", self.each), ("queries", self.queries), ("gap", self.gap)):
+            if value is not None and not value >= 0:
+                raise BadInput(f"stop: {name} must not be negative, got {value}.")
+
+
+@dataclass
+class Work:
+    """What is known of a batch."""
+
+    problem: Problem  # as methods are asked: the smallest value, where the largest is meant
+    goals: tuple[Goal, ...]  # of each row, as it was put
+    brackets: list[Bracket]
+    skipped: tuple[str, ...] = ()
+    twin: Network | None = None
+    digests: tuple[str, ...] = ()  # of the question of each row
+    means: str = ""
+    aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
+    answers: Tensor | None = None  # what the model said of the inputs at first
+    faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
+    failed: dict[int, str] = field(default_factory=dict)  # rows that cannot be answered, and why
+    able: frozenset[str] = frozenset()  # the methods that apply
+    done: dict[str, Tensor] = field(default_factory=dict)  # methods, and (batch,) bool: the rows that they will not come back to
+    began: float = field(default_factory=time.monotonic)
+    queries: int = 0
+    met: dict[int, Bound] = field(default_factory=dict)  # the lowest witness of a row that some judge does not believe
+    told: list[Bracket | None] = field(init=False)  # the brackets that were told last
+    ends: Tensor = field(init=False)  # (2, batch) float64: the values of all brackets, which `put` keeps in step
+
+    def __post_init__(self) -> None:
+        self.told = [None] * len(self.brackets)
+        self.ends = torch.tensor([(b.lower.value, b.upper.value) for b in self.brackets], dtype=torch.float64).reshape(-1, 2).T
+
+    def put(self, row: int, bracket: Bracket) -> None:
+        self.brackets[row] = bracket
+        self.ends.numpy()[:, row] = bracket.lower.value, bracket.upper.value
+
+    def better(self) -> list[Record]:
+        """Of the rows of which more is known than was told last."""
+        rows = [row for row, (bracket, told) in enumerate(zip(self.brackets, self.told, strict=True)) if bracket is not told]
+        self.told = list(self.brackets)
+        return self.records("interrupted", rows) if rows else []
+
+    def records(self, status: Status, rows: Sequence[int] | None = None) -> list[Record]:
+        """Of these rows; None: of all."""
+        share = len(self.problem)
+        seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
+        digests, left = self.digests or ("",) * share, self._left().tolist()
+        aside = {  # what is not NaN
+            name: [value if told else None for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)]
+            for name, v in self.aside.items()
+        }
+        return [
+            Record(
+                self.problem.keys[row], self.brackets[row].turned() if self.goals[row] in TURNED else self.brackets[row],
+                self._status(row, status, left[row]), seconds, queries, self.skipped, digests[row], self.means, self.goals[row],
+                {name: value for name, values in aside.items() if (value := values[row]) is not None},
+            )
+            for row in (range(share) if rows is None else rows)
+        ]  # fmt: skip
+
+    def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
+        if name not in self.aside:
+            self.aside[name] = values.new_full((len(self.problem), *values.shape[1:]), torch.nan)
+        self.aside[name][rows] = values.to(self.aside[name])
+
+    def unsettled(self, stop: Stop) -> Tensor:
+        """The rows of which something is left to ask."""
+        lower, upper = self.ends.unbind()
+        open_rows: Tensor = (lower != upper) & (upper - lower > stop.gap) & ~self._left()
+        open_rows[[*self.faults, *self.failed]] = False
+        if stop.sign:
+            index = torch.tensor([key.index for key in self.problem.keys])
+            open_rows &= ~(lower > 0) & ~torch.isin(index, index[upper <= 0])
+        return open_rows.nonzero().flatten()
+
+    def _status(self, row: int, status: Status, left: bool) -> Status:
+        if row in self.failed:
+            return "failed"
+        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else "finished" if left else status
+
+    def _left(self) -> Tensor:
+        """(batch,) bool: has every method done all it can about the row?"""
+        none = torch.zeros(len(self.problem), dtype=torch.bool)
+        return torch.stack([self.done.get(name, none) for name in self.able] or [none]).all(0)
+
+    def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
+        """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
+        if row in self.faults or row in self.failed:
+            return
+        try:
+            better = self.brackets[row].tightened(lower=lower, upper=upper)
+            better.tightened(upper=self.met.get(row))  # no proof may pass what the network itself gives, whatever its judges say
+            if better is not self.brackets[row] or note is not None:
+                self.put(row, better if note is None else replace(better, note=note))
+        except Contradiction as error:
+            self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
+
+    def refute(self, row: int, why: str) -> None:
+        """The model is not what was proved."""
+        told = (
+            f"input {self.problem.keys[row]}: {self.problem.network.name} {why}, so it remembers what it was asked, draws random numbers "
+            f"or chooses by its arithmetic, and nothing about it can be proved. Take that out, or fix its state."
+        )
+        self._disbelieve(row, BadInput(told))
+
+    def _disbelieve(self, row: int, error: HoldfastError) -> None:
+        self.faults[row] = error
+        self.put(row, replace(_by_definition(self.problem)[row], note=str(error)))
+
+
+Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
+
+
+class Batches:
+    """Answers tasks about the rows of problems. hashed: records say which question they answer, as a store needs it."""
+
+    def __init__(self, problems: Sequence[Problem], methods: Choice, stop: Stop, seed: int, *, hashed: bool = True) -> None:
+        self.problems, self._stop, self._seed, self._hashed = problems, stop, seed, hashed
+        self._ways = [methods(problem) if callable(methods) else methods for problem in problems]
+        self._means = [of_value([(m.name, m.settings()) for m in way] + [seed, stop.gap, stop.sign]) for way in self._ways]
+        self._place = {key: (at, row) for at, problem in enumerate(problems) for row, key in enumerate(problem.keys)}
+        self._digests: dict[int, list[str]] = {}  # of a problem, once they are needed
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def units(self, done: set[Key], size: int | None) -> list[Unit]:
+        """What is not done, grouped by what can share a batch as methods are asked, and cut to size."""
+        groups: dict[tuple[object, ...], list[Key]] = {}
+        for at, problem in enumerate(self.problems):
+            group = groups.setdefault((self._means[at], *problem.lowest().mergeable()), [])
+            group += [key for key in problem.keys if key not in done]
+        each = math.inf if self._stop.each is None else self._stop.each
+        found = []
+        for group in groups.values():
+            on_card = bool(group) and self.problems[self._place[group[0]][0]].region.centre.is_cuda
+            many = size or (1024 if on_card else 128)
+            found += [Unit(tuple(group[at : at + many]), each * len(group[at : at + many])) for at in range(0, len(group), many)]
+        return found
+
+    def told(self, key: Key) -> tuple[str, str]:
+        """The hashes of its question, and of the means by which it is answered."""
+        at, row = self._place[key]
+        if self._hashed and at not in self._digests:
+            self._digests[at] = self.problems[at].digests()
+        return self._digests[at][row] if self._hashed else "", self._means[at]
+
+    def question(self, key: Key) -> str:
+        return self.told(key)[0]
+
+    def unknown(self, keys: Sequence[Key]) -> list[Record]:
+        return self._work(self._batch(keys)).records("stopped") if keys else []
+
+    def answer(self, task: Task, tell: Tell) -> Answer:
+        problem, until = self._batch(task.keys), time.monotonic() + task.seconds
+        work, methods, status = self._work(problem), self._ways[self._place[task.keys[0]][0]], "interrupted"
+        try:
+            with clock.within(until):
+                _begin(work, methods, tell)
+                for row, key in enumerate(problem.keys):
+                    _resume(work, row, task.known.get(key))
+                hear_others(work, task.others)
+                status = _step_in_turn(work, methods, self._stop, until, self._seed, tell)
+            before = problem.network.queries
+            _ask_again(work)
+            work.queries += problem.network.queries - before
+        except KeyboardInterrupt:
+            return Answer(tuple(work.records("interrupted")), tuple(work.faults.values()), interrupted=True)
+        return Answer(tuple(work.records(status)), tuple(work.faults.values()))
+
+    def _batch(self, keys: Sequence[Key]) -> Problem:
+        """Rows that belong together as one problem, as methods are asked."""
+        rows: dict[int, list[int]] = {}
+        for key in keys:
+            at, row = self._place[key]
+            rows.setdefault(at, []).append(row)
+        device = self.problems[self._place[keys[0]][0]].region.centre.device
+        return merge([self.problems[at].lowest().take(torch.tensor(some, device=device)) for at, some in rows.items()])
+
+    def _work(self, problem: Problem) -> Work:
+        told = [self.told(key) for key in problem.keys]
+        goals = tuple(self.problems[self._place[key][0]].goal for key in problem.keys)
+        return Work(problem, goals, _by_definition(problem), digests=tuple(one for one, _ in told), means=told[0][1])
+
+
+def _by_definition(problem: Problem) -> list[Bracket]:
+    """What is known before anything is asked."""
+    least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(problem.goal, (-math.inf, math.inf))
+    return [Bracket(by_definition(least), by_definition(most))] * len(problem)
+
+
+def _resume(work: Work, row: int, earlier: Record | None) -> None:
+    """An interrupted search goes on from its better ends."""
+    if earlier is not None and earlier.status != "refuted":
+        known = earlier.bracket.turned() if earlier.goal in TURNED else earlier.bracket
+        work.tighten(row, lower=known.lower, upper=known.upper)
+        work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
+        for name, value in earlier.aside.items() if earlier.means == work.means else ():
+            work.keep(name, torch.tensor([row]), value[None])
+
+
+def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
+    """The same inputs answer the other parts of a question too: what they witness there is replayed here, and may contradict what is
+    proved. Only a property that fails is a witness of a radius, and only a point of the region one of a worst score; `replay` knows."""
+    problem, before = work.problem, set(work.faults)
+    if not problem.keys[0].part or isinstance(problem.region, Words):
+        return []
+    by_place: dict[tuple[int, int | None], list[tuple[str, Evidence]]] = {}
+    for record in others:
+        key, ends = record.key, (record.bracket.lower.evidence, record.bracket.upper.evidence)
+        by_place.setdefault((key.index, key.frame), []).extend((key.part, e) for e in ends if e.witness is not None)
+    every = [[e for part, e in by_place.get((key.index, key.frame), ()) if part != key.part] for key in problem.keys]
+    for turn in range(max(map(len, every), default=0)):
+        points, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
+        for row, shown in enumerate(every):
+            witness = shown[turn].witness if turn < len(shown) else None
+            if witness is not None and tuple(witness.shape) == problem.region.shape:
+                points[row], found[row] = witness.to(points), True
+        said = replay(problem, points, work.twin)
+        for row in found.nonzero().flatten().tolist():
+            if float(said.value[row]) < work.brackets[row].upper.value:
+                work.tighten(row, upper=said.bound(row, every[row][turn], problem))
+    return [fault for row, fault in work.faults.items() if row not in before]
+
+
+def _ask_again(work: Work) -> None:
+    """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
+    witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed."""
+    problem, proved = work.problem, {row for row, bracket in enumerate(work.brackets) if _by_proof(bracket)}
+    if work.answers is None:
+        return
+    if proved:
+        again = problem.answers(problem.region.centre)
+        alone = problem.take(torch.tensor([0])).answers(problem.region.centre[:1])
+        if not (alike(work.answers, again) and same_by_rounding(alone, again[:1])):
+            for row in range(len(problem)):
+                work.refute(row, "answers differently now than before the proofs")
+    shown = [row for row, b in enumerate(work.brackets) if row not in work.faults and b.upper.evidence.witness is not None]
+    shown = shown if proved else shown[:SINGLE]
+    if isinstance(problem.region, Words) or not shown:
+        return
+    witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
+    points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
+    size = work.answers.abs().amax().double()  # at a witness outputs may be near zero
+    said, precise = problem.network(points), work.twin(points) if work.twin is not None and proved else None
+    for place, row in enumerate(shown):
+        if precise is not None and row in proved and not same_by_rounding(said[place], precise[place], size):
+            work.refute(row, "answers differently in float64 at the witness")
+        elif place < SINGLE and not same_by_rounding(said[place : place + 1], problem.network(points[place : place + 1]), size):
+            work.refute(row, "answers differently at the witness when it is asked alone")
+
+
+def _by_proof(bracket: Bracket) -> bool:
+    return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in ("definition", "the input itself")
+
+
+def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
+    """What is known before any method runs: which methods apply, and the score at the centre."""
+    problem, centre = work.problem, work.problem.region.centre
+    before = problem.network.queries
+    work.answers = outputs = problem.answers(centre)
+    asked = problem.network.queries - before
+    tell((), "")
+    work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)
+    for row, why in work.failed.items():
+        work.put(row, replace(work.brackets[row], note=why))
+    work.twin = problem.network.double(centre)  # what making it asks is no part of the search
+    before = problem.network.queries - asked
+    reasons = ((m.name, m.unfit(problem)) for m in methods)
+    work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
+    scores = problem.property.score(outputs)
+    if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
+        scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
+    limits = problem.family.limit().tolist() if problem.goal == "radius" else []
+    for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
+        if row in work.failed:
+            continue
+        if not holds:
+            itself = problem.region.tokens if isinstance(problem.region, Words) else centre
+            witness = Evidence(
+                "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
+            )
+            note = f"the property fails at the input itself (the network says {int(outputs[row].argmax())})"
+            work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
+        elif limit == 0:
+            proof = Evidence(
+                "proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,), traits=DEFINITION
+            )
+            work.put(row, Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES))
+    if problem.goal == "worst":
+        plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
+        aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
+        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
+    work.queries = problem.network.queries - before
+
+
+def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell) -> Status:
+    """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
+
+    Methods whose steps are long begin when the others have done what they can.
+    """
+    problem = work.problem
+    rows = work.unsettled(stop)
+    if not len(rows):
+        return "finished"
+    part = problem.take(rows.to(problem.region.centre.device))
+    able = [method for method in methods if method.unfit(problem) is None]
+    work.able = frozenset(method.name for method in able)
+    for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
+        live: list[tuple[Method[Any], Any]] = [(method, None) for method in turn]
+        while live:
+            ongoing = []
+            for method, state in live:
+                if not len(work.unsettled(stop)):
+                    return "finished"
+                if _spent(work, stop, deadline):
+                    return "stopped"
+                if state is None:
+                    state = method.recalled(part, method.start(part, seed), {name: values[rows] for name, values in work.aside.items()})
+                state = _stepped(work, part, rows, method, state, seed)
+                tell(work.better(), method.name)
+                if state is not None:
+                    ongoing.append((method, state))
+            live = ongoing
+    return "finished"
+
+
+def _stepped(work: Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
+    """One step of one method on the rows of the problem that were open, and what it found heard."""
+    before = part.network.queries
+    lower, upper = work.ends[:, rows].to(part.region.centre.device)
+    state, claims = method.step(part, method.told(part, state, lower, upper))
+    _hear(work, claims, method, seed, rows)
+    work.queries += part.network.queries - before
+    return state
+
+
+def _spent(work: Work, stop: Stop, deadline: float) -> bool:
+    asked_enough = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
+    return asked_enough or time.monotonic() >= deadline
+
+
+def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None) -> None:
+    """Turn claims into better brackets. `rows` says which rows of the batch they speak of; None: all."""
+    index = torch.arange(len(work.problem)) if rows is None else rows
+    name = method.name if method else "the input itself"
+    settings = {**method.settings(), **claims.settings} if method else {}
+    if claims.obstacle:
+        work.skipped = (*work.skipped, f"{name}: {claims.obstacle}")
+    checks = (*claims.checks, ASKED_AGAIN) if claims.checks else ()
+    traits = method.traits if method else DEFINITION
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
+    for name, values in claims.aside.items():
+        work.keep(name, index, values)
+    if claims.done is not None and method is not None:
+        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[index[claims.done.to(index.device)]] = True
+    if claims.proved is not None:
+        limit = work.problem.family.limit() if work.problem.goal == "radius" else torch.full((len(work.problem),), math.inf)
+        proved, limit = claims.proved.to(index.device, torch.float64), limit.to(index.device, torch.float64)[index]
+        unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
+        for place in ((proved > work.ends[0, index]) | (proved >= limit)).nonzero().flatten().tolist():
+            if bool(proved[place] >= limit[place]):  # the region grows no more, so what holds here holds at every radius
+                work.tighten(int(index[place]), lower=Bound(math.inf, unbroken), note=UNBROKEN)
+            else:
+                work.tighten(int(index[place]), lower=Bound(float(proved[place]), base))
+    if claims.estimate is not None:
+        guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))
+        for i, value in zip(index.tolist(), claims.estimate.tolist(), strict=True):
+            if not math.isnan(value) and i not in work.faults and i not in work.failed:
+                work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
+    if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
+        which = claims.found.to(index.device).nonzero().flatten()
+        part = work.problem.take(index[which].to(work.problem.region.centre.device))
+        points, said = firm(part, claims.witness[which.to(claims.witness.device)], work.twin)
+        # People look at words, not at their vectors.
+        seen = (part.region.decode(points) if isinstance(part.region, Words) else points).detach().cpu()
+        best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
+        shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
+        said = Replayed(*(values.cpu() for values in said))
+        lower, own = said.value < work.ends[1, index[which]], said.own < said.value
+        every = zip(index[which].tolist(), lower.tolist(), own.tolist(), said.own.tolist(), strict=True)
+        for place, (i, better, doubted, met) in enumerate(every):
+            if not (better or doubted):
+                continue
+            bound = said.bound(place, replace(shown, assumptions=part.region.granted(place), witness=seen[place].clone()), part)
+            if doubted and (i not in work.met or met < work.met[i].value):
+                work.met[i] = replace(bound, value=met)
+                work.tighten(i)
+            if better:
+                work.tighten(i, upper=bound)
