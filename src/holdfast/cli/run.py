@@ -1,5 +1,7 @@
 """The line that every measuring command walks: options, question, problems, solve into a store, show what is known."""
 
+import contextlib
+import importlib
 import os
 import re
 import shlex
@@ -238,6 +240,9 @@ def keep_predictions(store: Store, built: Built) -> None:
 def _solved(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:
     """None: interrupted where `solve` could not end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
+    if isinstance(executor, Local) and built.net.differentiable:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch.export._trace")  # more than a second, which every copy of this process would take again
     try:
         with warnings.catch_warnings(), Live(console, command.name, total) as live:
             warnings.filterwarnings("ignore", message="interrupted")
