@@ -55,7 +55,7 @@ def _at_radii(run: Run, count: int) -> str:
 def _methods(store: Store) -> str:
     rows = [
         [text(part) for part in (s.role, s.kind, s.method, s.settings, s.seed, s.assumptions, str(s.tags))] + [str(count)]
-        for s, count in sources(store.records())
+        for s, count in sources(store.stream(light=True))
     ]
     return table(["end", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2 attributes", "numbers"], rows)
 

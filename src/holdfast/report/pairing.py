@@ -13,7 +13,8 @@ from holdfast.errors import BadInput
 from holdfast.question import Question
 from holdfast.report.agreement import agree
 from holdfast.report.sense import RADIUS, Sense
-from holdfast.report.summary import Part, Row, parts_of, rows_of, short, word_name
+from holdfast.report.streaming import by_input, without_numbers
+from holdfast.report.summary import Part, Row, parts_of, short, word_name
 from holdfast.report.verdict import labelled
 from holdfast.store import Store, StoredInput
 
@@ -26,7 +27,8 @@ class Run:
     question: Question
     provenance: Mapping[str, Any]
     part: Part
-    inputs: tuple[StoredInput, ...]
+    inputs: frozenset[int]  # those that were kept
+    identities: Mapping[int, str]  # what they hold, as a hash
     others: tuple[Part, ...] = ()
 
     @property
@@ -50,18 +52,24 @@ class Run:
     @property
     def silent(self) -> int:
         """Inputs that have no answer yet."""
-        return len({stored.index for stored in self.inputs} - self.part.answered)
+        return len(self.inputs - self.part.answered)
 
 
 def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
     """The named part, or that of the radius, else of the worst score, else the first there is. BadInput where it is not there."""
-    inputs, called = store.inputs(), name or store.folder.name or str(store.folder)
-    parts = parts_of(rows_of(store.records(), inputs))
+    called, question = name or store.folder.name or str(store.folder), store.question
+    vocabulary, rows = question.model.vocabulary or (), list[Row]()
+    identities: dict[int, str] = {}
+    for stored, found in by_input(store, light=True, whole_inputs=True):
+        if stored is not None:
+            identities[stored.index] = identity(stored, vocabulary)
+        rows += (row if row.source is None else replace(row, source=without_numbers(row.source)) for row in found)
+    parts = parts_of(rows)
     chosen = [found for found in parts if part in (None, found.name, found.sense.quantity, *(row.goal for row in found.rows[:1]))]
     if not chosen:
         raise BadInput(f"{called}: no part {part}; there is {', '.join(found.name or found.sense.quantity for found in parts)}.")
     others = tuple(found for found in parts if found is not chosen[0])
-    return Run(called, store.question, store.provenance, chosen[0], tuple(inputs), others)
+    return Run(called, question, store.provenance, chosen[0], frozenset(identities), identities, others)
 
 
 def paired(runs: Sequence[Run]) -> list[tuple[Row, ...]]:
@@ -106,12 +114,10 @@ def _by_identity(run: Run) -> dict[str, Row] | None:
     """Rows by what their inputs hold; None where a row's input was not kept."""
     if any(row.source is None for row in run.rows):
         return None
-    vocabulary = run.question.model.vocabulary or ()
     seen: Counter[str] = Counter()
     found: dict[str, Row] = {}
     for row in run.rows:
-        assert row.source is not None
-        digest = f"{identity(row.source, vocabulary)}/{row.output}"
+        digest = f"{run.identities[row.index]}/{row.output}"
         found[f"{digest}/{seen[digest]}"] = row  # an input that stands twice in the data meets its twins in their order
         seen[digest] += 1
     return found

@@ -24,6 +24,6 @@ def report(
     from holdfast.report import write_report
     from holdfast.store import Store
 
-    with Store.open(run) as store:
+    with Store.read(run) as store:
         path = write_report(store, out or run / "report.html")
     Console().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)
