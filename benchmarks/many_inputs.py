@@ -127,6 +127,7 @@ def step(name: str, real: Path, folder: Path, count: int) -> tuple[float, float]
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-3000:]}")
     seconds, peak = json.loads(done.stdout)
+    print(f"{count:,} inputs, {name}: {seconds:.1f} CPU s, peak {peak:,.0f} MB", file=sys.stderr, flush=True)
     return seconds, peak
 
 

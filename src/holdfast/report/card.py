@@ -46,7 +46,7 @@ def _ends(run: Run, count: int) -> str:
 
 
 def _at_radii(run: Run, count: int) -> str:
-    found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, [(row,) for row in run.rows])]
+    found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, run.rows)]
     rows = [[about(t.at), *(f"{n} of {count}" for n in (t.certified, t.broken, t.unknown))] for t in found]
     words = [*(spoken(said, run.question.command) for said in VERDICTS)]
     return table([run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words], rows)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from markupsafe import Markup
 
@@ -19,8 +20,8 @@ from holdfast.report.question import shown as shown_of
 from holdfast.report.sense import is_apart
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
-from holdfast.report.streaming import by_input, summary_rows
-from holdfast.report.summary import Part, Row, Totals, frame_name, parts_of, totals_of
+from holdfast.report.streaming import by_input, summary_parts
+from holdfast.report.summary import Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
 from holdfast.report.template import template
 from holdfast.report.verdict import VERDICTS, Tally, spoken, tally
 from holdfast.result import Record
@@ -104,18 +105,19 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
     together = max(1, int(MOST_ROWS / _rows_each(store, len(answered))))
     places = [answered[k : k + together] for k in range(0, len(answered), together)] or [[]]
     names = [name(number) for number in range(1, len(places) + 1)]
-    rows, asked = summary_rows(store, together)
-    whole = [row for row in rows if places[0] and row.index <= places[0][-1]]
+    parts, asked = summary_parts(store, together)
+    shown = {part.name: list(part.rows[: _until(part, places[0])]) for part in parts}
+    whole = [row for rows in shown.values() for row in rows]
     heat = heat_of(whole, question)
     skipped: Counter[str] = Counter()
     known = sources(_counted(store, skipped))
     every = -(-store.moments() // MOST_MOMENTS) or 1
-    history, parts = store.history(every), parts_of(rows)
-    shown = {part.name: part.rows for part in parts_of(whole)}
+    history = store.history(every)
+    statuses: Counter[str] = Counter(row.status for part in parts for row in part.rows)
     sections = [
         _section(
             part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name], len(asked - part.answered),
-            _lines(shown.get(part.name, ()), question, heat, len(parts)),
+            _lines(shown[part.name], question, heat, len(parts)),
         )
         for k, part in enumerate(parts)
     ]  # fmt: skip
@@ -127,7 +129,7 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
         "folder": str(store.folder),
         "evidence": EVIDENCE,
         "sources": known,
-        "statuses": [(status, meaning, sum(row.status == status for row in rows)) for status, meaning in STATUSES],
+        "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
         "answered": len(answered),
         "several": len(parts) > 1,
     }
@@ -141,17 +143,18 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         vocabulary=len(question.model.vocabulary or ()),
         settings=shown_of(question),
-        interrupted=len({row.index for row in rows if row.status == "interrupted"}),
+        interrupted=len({row.index for part in parts for row in part.rows if row.status == "interrupted"}),
         asked=len(asked),
         skipped=skipped.most_common(),
         open_above=sum(section.totals.open_above for section in sections),
         provenance=store.provenance,
     )
-    at = {part.name: (f"-{k}" if k else "", section.at) for k, (part, section) in enumerate(zip(parts, sections, strict=True))}
-    del rows, asked, whole, sections, history
+    at = {section.part.name: (section.place, section.at) for section in sections}
+    several = len(parts)
+    del parts, asked, shown, whole, sections, history  # further pages need none of it
     for number, place in enumerate(places[1:], 2):
         found = parts_of(row for _, some in by_input(store, place[0], place[-1]) for row in some)
-        further = [_table(part, *at[part.name], question, _lines(part.rows, question, heat, len(parts))) for part in found]
+        further = [_table(part, *at[part.name], question, _lines(part.rows, question, heat, several)) for part in found]
         yield template("inputs_page.html.j2").render(**common, sections=further, pages=_pages(number, names, places, len(answered)))
 
 
@@ -161,6 +164,11 @@ def _rows_each(store: Store, inputs: int) -> float:
     if first is not None and is_apart(first.goal, first.key.part):
         return sum(store.counts().values()) / inputs
     return max(1, len(store.parts()))
+
+
+def _until(part: Part, inputs: Sequence[int]) -> int:
+    """How many of a part's rows are of these inputs, the first ones."""
+    return sum(1 for _ in takewhile(lambda row: bool(inputs) and row.index <= inputs[-1], part.rows))
 
 
 def _pages(number: int, names: Sequence[str], places: Sequence[Sequence[int]], inputs: int) -> Pages:
@@ -188,8 +196,8 @@ def _section(
     part: Part, place: str, question: Question, history: Sequence[Event], silent: int, lines: tuple[list[Line], dict[int, str]]
 ) -> Section:
     rows, sense = part.rows, part.sense
-    brackets = [row.bracket for row in rows]
-    radii = usual_radii(question, [(row,) for row in rows])
+    brackets = Brackets(rows)
+    radii = usual_radii(question, rows)
     at = radii[len(radii) // 2] if radii else 0.0
     each = any(row.frames for row in rows)
     times_of = {name: [row.seconds for row in rows if row.status == name] for name, _ in STATUSES}

@@ -1,12 +1,11 @@
 """The rows of a run input by input, so that a run of any length can be looked at."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
-from holdfast.report.summary import Row, rows_of
+from holdfast.report.packed import Packed
+from holdfast.report.summary import Part, Row, in_order, rows_of
 from holdfast.store import Store, StoredInput
-from holdfast.store.rows import NO_NUMBERS
 from holdfast.store.run import LAST
 
 
@@ -34,20 +33,15 @@ def by_input(
         stored = next(inputs, None)
 
 
-def without_numbers(stored: StoredInput) -> StoredInput:
-    return replace(stored, x=NO_NUMBERS, tokens=None, saliency=None)
-
-
-def summary_rows(store: Store, whole: int = 0) -> tuple[list[Row], set[int]]:
-    """All rows, and the inputs that were asked about. The first `whole` inputs come with everything, the others without frames, witnesses
-    and numbers: a few hundred bytes each."""
+def summary_parts(store: Store, whole: int = 0) -> tuple[list[Part], set[int]]:
+    """All rows part by part, and the inputs that were asked about. The rows of the first `whole` inputs come with everything."""
     firsts = store.answered()[:whole]
-    rows: list[Row] = []
+    parts: dict[str, Packed] = {}
     asked: set[int] = set()
-    for stored, found in by_input(store, 0, firsts[-1]) if firsts else ():
+    split = firsts[-1] + 1 if firsts else 0
+    for stored, rows in chain(by_input(store, 0, split - 1), by_input(store, split, light=True)):
         asked |= {stored.index} if stored is not None else set()
-        rows += found
-    for stored, found in by_input(store, firsts[-1] + 1 if firsts else 0, light=True):
-        asked |= {stored.index} if stored is not None else set()
-        rows += (replace(row, frames=()) for row in found)
-    return rows, asked | {row.index for row in rows}
+        for row in rows:
+            asked.add(row.index)
+            parts.setdefault(row.part, Packed()).append(row, whole=row.index < split)
+    return in_order(parts), asked

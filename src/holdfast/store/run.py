@@ -271,7 +271,11 @@ class Store:
 
     def with_aside(self) -> list[Record]:
         """All records, each with what is kept beside it."""
-        return [record for some in in_parts(self.stream(), KEYS) for record in self.beside(some)]
+        return list(self.stream_with_aside())
+
+    def stream_with_aside(self) -> Iterator[Record]:
+        """The same, a few in memory at a time."""
+        return (record for some in in_parts(self.stream(), KEYS) for record in self.beside(some))
 
     def beside(self, records: Sequence[Record]) -> Iterator[Record]:
         """These records with what is kept beside them."""

@@ -25,7 +25,9 @@ from holdfast.store.whole import made
 MAGIC = b"SQLite format 3\0"
 PAGE = 4096
 RANGE = 1000  # rows that are read at once where nothing is damaged
-SMALLEST = 32  # bytes of a row, where nothing else says how many there may be
+SMALLEST = 32  # bytes of a row, so that no damaged number is believed that the file has no room for
+FAR = 10_000  # row numbers that are tried where nothing says how many there are; then four times as far as something was read
+UNREADABLE = (sqlite3.Error, ValueError)  # text that is none is a UnicodeDecodeError
 
 
 @dataclass(frozen=True)
@@ -168,18 +170,29 @@ def _has(damaged: sqlite3.Connection, table: str) -> bool:
 
 
 def _rows(damaged: sqlite3.Connection, table: str, columns: str) -> Iterator[Row | None]:
-    """Every row that can be read; None for each that cannot."""
+    """Every row that can be read; None for each number of a row that cannot."""
     there = {"*", *(row[1] for row in damaged.execute(f"PRAGMA table_info({table})"))}
     asked = ", ".join(name if name in there else "NULL" for name in columns.split(", "))
-    highest = _highest(damaged, table)
-    for first in range(0, highest + 1, RANGE):
-        yield from _between(damaged, f"SELECT {asked} FROM {table} NOT INDEXED WHERE rowid BETWEEN ? AND ?", first, first + RANGE - 1)
+    told, place, read, highest = f"SELECT rowid, {asked} FROM {table} NOT INDEXED WHERE rowid", 0, 0, _highest(damaged, table)
+    while place <= (max(FAR, 4 * read) if highest is None else highest):
+        try:
+            rows = damaged.execute(f"{told} >= ? ORDER BY rowid LIMIT {RANGE}", (place,)).fetchall()
+        except UNREADABLE:
+            for row in _between(damaged, f"{told} BETWEEN ? AND ?", place, place + RANGE - 1):
+                read = read if row is None else row[0]
+                yield None if row is None else row[1:]
+            place += RANGE
+            continue
+        if not rows:
+            return
+        yield from (row[1:] for row in rows)
+        read, place = rows[-1][0], rows[-1][0] + 1
 
 
 def _between(damaged: sqlite3.Connection, asked: str, first: int, last: int) -> Iterator[Row | None]:
     try:
         yield from damaged.execute(asked, (first, last)).fetchall()
-    except (sqlite3.Error, ValueError):  # UnicodeDecodeError too
+    except UNREADABLE:
         if first == last:
             yield None
             return
@@ -188,9 +201,12 @@ def _between(damaged: sqlite3.Connection, asked: str, first: int, last: int) -> 
         yield from _between(damaged, asked, middle + 1, last)
 
 
-def _highest(damaged: sqlite3.Connection, table: str) -> int:
-    for asked in (f"SELECT max(rowid) FROM {table} NOT INDEXED", f"SELECT max(rowid) FROM {table} INDEXED BY sqlite_autoindex_{table}_1"):
-        with contextlib.suppress(sqlite3.Error):
-            return int(damaged.execute(asked).fetchone()[0] or 0)
+def _highest(damaged: sqlite3.Connection, table: str) -> int | None:
+    """The largest number of a row, by the table or by its index; None where neither says one that the file has room for."""
     (pages,) = damaged.execute("PRAGMA page_count").fetchone()
-    return int(pages) * PAGE // SMALLEST
+    for asked in (f"SELECT max(rowid) FROM {table} NOT INDEXED", f"SELECT max(rowid) FROM {table} INDEXED BY sqlite_autoindex_{table}_1"):
+        with contextlib.suppress(*UNREADABLE):
+            found = int(damaged.execute(asked).fetchone()[0] or 0)
+            if found <= pages * PAGE // SMALLEST:
+                return found
+    return None

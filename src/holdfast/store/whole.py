@@ -15,7 +15,8 @@ from holdfast.store.run import Store, begin
 @contextlib.contextmanager
 def made(folder: Path, question: Question, provenance: Mapping[str, Any]) -> Iterator[Store]:
     """StoreError where the folder is taken. Whatever goes wrong, nothing is left."""
-    part = folder.with_name(folder.name + ".part")
+    place = folder.resolve()
+    part = place.with_name(place.name + ".part")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is taken. Choose another folder.")
     if part.exists():
@@ -23,7 +24,7 @@ def made(folder: Path, question: Question, provenance: Mapping[str, Any]) -> Ite
     try:
         with Store(part, *begin(part, question, provenance)) as store:
             yield store
-        os.replace(part, folder)
+        os.replace(part, place)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written ({error}).") from error
     finally:
