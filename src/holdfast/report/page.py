@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import takewhile
 
 from markupsafe import Markup
@@ -62,17 +63,17 @@ class Section:
     names: dict[int, str]
     plots: dict[str, Markup]
 
-    @property
+    @cached_property
     def without_picture(self) -> int:
         return sum(line.picture_left_out for line in self.lines)
 
-    @property
+    @cached_property
     def labelled(self) -> bool:
         """Not where the run kept its inputs, and none of them has a class."""
         sources = [row.source for row in self.part.rows]
         return not all(source is not None and source.label is None and source.prediction is None for source in sources)
 
-    @property
+    @cached_property
     def has_estimates(self) -> bool:
         return any(row.bracket.estimates for row in self.part.rows)
 

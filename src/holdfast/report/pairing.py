@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -39,7 +40,7 @@ class Run:
     def sense(self) -> Sense:
         return self.part.sense
 
-    @property
+    @cached_property
     def labelled(self) -> bool:
         """Can it be said how often the network is right?"""
         return self.sense.quantity == "radius" or any(map(labelled, self.rows))
@@ -49,7 +50,7 @@ class Run:
         """Its name without the folders or the package it lies in."""
         return self.question.model.name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
 
-    @property
+    @cached_property
     def silent(self) -> int:
         """Inputs that have no answer yet."""
         return len(self.inputs - self.part.answered)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from functools import cached_property
 from typing import Any, overload
 
 from numpy.typing import NDArray
@@ -70,13 +71,13 @@ class Part:
     sense: Sense
     rows: Sequence[Row]
 
-    @property
+    @cached_property
     def heading(self) -> str:
         outputs = {row.output for row in self.rows if row.output is not None}
         of = "" if not outputs else " of each output" if len(outputs) > 1 else f" of output {min(outputs)}"
         return f"{self.sense.heading}{of}"
 
-    @property
+    @cached_property
     def answered(self) -> set[int]:
         return {row.index for row in self.rows}
 
