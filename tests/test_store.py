@@ -368,8 +368,8 @@ def test_a_record_that_makes_no_sense_is_called_damaged(store: Store, change: st
     store.close()
     with sqlite3.connect(store.folder / FILE) as connection:
         connection.execute(change)
-    with pytest.raises(StoreError, match="not a run of holdfast, or damaged"):
-        Store.open(store.folder)
+    with pytest.raises(StoreError, match="not a run of holdfast, or damaged"), Store.open(store.folder) as found:
+        found.records()
 
 
 def test_another_sqlite_file_is_no_run(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_another_version_is_named(store: Store) -> None:
     store.close()
     with sqlite3.connect(store.folder / FILE) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE name = 'version'")
-    with pytest.raises(StoreError, match=r"another version of holdfast .format 99, this one reads 2"):
+    with pytest.raises(StoreError, match=r"another version of holdfast .format 99, this one reads 2 and 3"):
         Store.open(store.folder)
 
 

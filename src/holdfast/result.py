@@ -202,12 +202,14 @@ class Overall:
 
 def overall(brackets: Iterable[Bracket]) -> Overall:
     """How the set holds on average. Infinite where an end is, NaN without anything to average."""
-    every = list(brackets)
-    some = [b for b in every if b.lower.value < math.inf]
-    lower, upper = (
-        sum(values) / len(some) if some else math.nan for values in ([b.lower.value for b in some], [b.upper.value for b in some])
-    )
-    return Overall(lower, upper, sum(b.closed for b in every), len(every) - len(some), len(every))
+    lower = upper = 0.0
+    closed = unbreakable = count = 0
+    for b in brackets:
+        count, closed, unbreakable = count + 1, closed + b.closed, unbreakable + (b.lower.value == math.inf)
+        if b.lower.value < math.inf:
+            lower, upper = lower + b.lower.value, upper + b.upper.value
+    some = count - unbreakable
+    return Overall(lower / some if some else math.nan, upper / some if some else math.nan, closed, unbreakable, count)
 
 
 @dataclass(frozen=True)

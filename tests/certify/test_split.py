@@ -204,9 +204,7 @@ def smooth(kind: str) -> tuple[hf.Network, Tensor, Tensor]:
     return net, x, net(x).argmax(1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "p"), [("tanh", 1), ("tanh", 2), ("tanh", math.inf), ("lstm", 2), ("gru", 1), ("gru", math.inf)]
-)
+@pytest.mark.parametrize(("kind", "p"), [("tanh", 1), ("tanh", 2), ("tanh", math.inf), ("lstm", 2), ("gru", 1), ("gru", math.inf)])
 def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str, p: float) -> None:
     """Witnesses would contradict a radius, and points of the region a score, that is too large; and neither is worse than tight."""
     net, x, y = smooth(kind)

@@ -353,7 +353,7 @@ def test_for_scores_zero_is_the_usual_threshold(new_store: NewStore, ask: Ask) -
     _, out, _ = ask("gate", store.folder, "--min-certified", 0.5)
     assert "1 certified (unsat), 1 broken (sat), 1 unknown" in words(out.replace("│", " "))
     assert "input 1 (acas_1.onnx prop_1.vnnlib): broken (sat)" in words(out)
-    assert usual_radii(store.question, [(row,) for row in load(store).rows]) == (0.0,)
+    assert usual_radii(store.question, load(store).rows) == (0.0,)
     with pytest.raises(BadInput, match="is one at a steepness: say which, as in --at"):
         gate(load(made(new_store, "risk"), part="steepness"), Rules(min_certified=0.5))
 

@@ -315,14 +315,38 @@ def test_a_thousand_small_inputs_stay_under_a_megabyte(new_store: NewStore, tmp_
     assert document.tags.count("img") > 0.65 * 3 * 1000  # these pictures are noise, which no compression makes smaller
 
 
-def test_what_is_left_out_is_mentioned(new_store: NewStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_inputs_than_a_page_holds_lie_on_further_pages(new_store: NewStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.report.page.MOST_ROWS", 5)
     store = new_store()
-    small_images(store, 8)
-    document = page(store, tmp_path)
-    assert len(document.rows) == 5
-    assert "3 are left out" in document.text
-    assert f'.Store.open({json.dumps(str(store.folder))}).export("records.csv")' in document.text
+    small_images(store, 12)
+    assert write_report(store, tmp_path / "run.html") == tmp_path / "run.html"
+    assert sorted(os.listdir(tmp_path / ".")) == ["run-2.html", "run-3.html", "run.html", "run0"]
+    names = ["run.html", "run-2.html", "run-3.html"]
+    documents = [Document((tmp_path / name).read_text()) for name in names]
+    assert [len(document.rows) for document in documents] == [5, 5, 2]
+    for number, (name, document) in enumerate(zip(names, documents, strict=True), 1):
+        assert f"page {number} of 3" in document.text
+        links = set(re.findall(r'href="([^"#]+)"', (tmp_path / name).read_text()))
+        assert links == {*names} - {name}  # files of the same folder, and nothing else
+    assert "speak of all 12" in documents[0].text
+    whole = tmp_path / "whole.html"
+    monkeypatch.setattr("holdfast.report.page.MOST_ROWS", 100)
+    write_report(store, whole)
+    first = documents[0].text
+    assert all(cell in first for cell in ("12inputs answered", "How the ends closed in"))
+    assert [row for document in documents for row in document.rows] == Document(whole.read_text()).rows
+
+
+def test_a_long_history_is_drawn_from_a_share_of_the_inputs_and_says_so(
+    new_store: NewStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store()
+    small_images(store, 40)
+    assert "is drawn," not in page(store, tmp_path).text
+    monkeypatch.setattr("holdfast.report.page.MOST_MOMENTS", 10)
+    assert "of which about one of 4 is drawn," in page(store, tmp_path).text
+    assert 3 <= len(store.history(4)) <= 20
+    assert {event.key for event in store.history(4)} < {event.key for event in store.history()}
 
 
 def test_writing_replaces_the_old_page_in_one_go(new_store: NewStore, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.question import plain
 from holdfast.report import write_report
 from holdfast.store import FILE, Store
+from holdfast.store.lease import FILE as LEASE
 
 NETWORKS = "holdfast.datasets.digits_networks"
 DATA = "holdfast.datasets.digits"
@@ -44,7 +45,7 @@ def demo(folder: Path, console: Console) -> None:
         run = folder / name
         _clear(run, question)
         begin(question, run, console)
-        with Store.open(run) as store:
+        with Store.read(run) as store:
             pages.append(write_report(store, run / "report.html"))
     console.rule("[bold]An LSTM that reads words: which word does each answer hang on?")
     show_scores("helpdesk", None, "final", None, console)
@@ -58,9 +59,9 @@ def _clear(run: Path, question: Radius) -> None:
     """Remove what an earlier demo left, and nothing else."""
     if not (run / FILE).exists():
         return
-    with Store.open(run) as store:
+    with Store.read(run) as store:
         earlier = store.question.options == plain(question.as_json())
     if not earlier:
         raise StoreError(f"{run} holds a run that is not an earlier demo. Choose another folder with --out.")
-    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", "report.html"):
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", LEASE, "report.html"):
         (run / name).unlink(missing_ok=True)

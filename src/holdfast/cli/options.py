@@ -20,6 +20,7 @@ DataOption = Annotated[
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
 OutOrNothing = Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+NewRun = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The new run; it appears when it is whole.")]
 Part = Annotated[
     str | None,
     typer.Option(

@@ -30,6 +30,7 @@ from holdfast.problem import Problem
 from holdfast.question import Asked, Means, Question, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
+from holdfast.result import DONE
 from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
 
@@ -115,10 +116,10 @@ def resume(folder: Path, console: Console, running: Running = USUAL) -> None:
             hint = "" if begun.begun_in in ("", os.getcwd()) else f" The run was begun in {begun.begun_in}: resume it from there."
             raise type(error)(f"{error}{hint}") from error
         same(built.question, begun)
-        if not store.inputs():  # killed before they were written
+        if not store.has_inputs():  # killed before they were written
             command.keep_inputs(store, built)
         if built.problems:
-            done, asked = len(store.finished()), sum(len(p) for p in built.problems)
+            done, asked = sum(store.counts().get(status, 0) for status in DONE), sum(len(p) for p in built.problems)
             console.print(f"{done} of {asked} finished before; {asked - done} to go.", highlight=False)
         _answer(command, store, built, console, executor)
 
@@ -269,7 +270,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
         interrupted = True
     command.show(store, built, console)
     reasons, failed = set[str](), dict[int, str]()
-    for record in store.records():
+    for record in store.stream(light=True):
         reasons.update(record.skipped)
         if record.status == "failed":
             failed.setdefault(record.key.index, record.bracket.note)

@@ -16,7 +16,8 @@ __all__ = ["write_report"]
 
 
 def write_report(store: "Store", path: str | Path) -> Path:
-    """The run as one self-contained HTML file, as a fragment of a model card (.md) or as JSON (.json); returns the path.
+    """The run as one self-contained HTML file, as a fragment of a model card (.md) or as JSON (.json); returns the path. Where a run has
+    more inputs than a page shows, further pages lie beside it: report-2.html, report-3.html, ...
 
     BadInput for another ending, StoreError if it cannot be written.
     """
@@ -29,4 +30,14 @@ def write_report(store: "Store", path: str | Path) -> Path:
     from holdfast.report import card, page
     from holdfast.report.writing import write
 
-    return write((card if target.suffix == ".md" else page).render(store), target)
+    if target.suffix == ".md":
+        return write(card.render(store), target)
+    first, *_ = [
+        write(document, target if number == 1 else target.with_name(page_name(target, number)))
+        for number, document in enumerate(page.render_pages(store, lambda number: page_name(target, number)), 1)
+    ]
+    return first
+
+
+def page_name(target: Path, number: int) -> str:
+    return target.name if number == 1 else f"{target.stem}-{number}{target.suffix}"

@@ -46,7 +46,7 @@ def _ends(run: Run, count: int) -> str:
 
 
 def _at_radii(run: Run, count: int) -> str:
-    found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, [(row,) for row in run.rows])]
+    found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, run.rows)]
     rows = [[about(t.at), *(f"{n} of {count}" for n in (t.certified, t.broken, t.unknown))] for t in found]
     words = [*(spoken(said, run.question.command) for said in VERDICTS)]
     return table([run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words], rows)
@@ -55,7 +55,7 @@ def _at_radii(run: Run, count: int) -> str:
 def _methods(store: Store) -> str:
     rows = [
         [text(part) for part in (s.role, s.kind, s.method, s.settings, s.seed, s.assumptions, str(s.tags))] + [str(count)]
-        for s, count in sources(store.records())
+        for s, count in sources(store.stream(light=True))
     ]
     return table(["end", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2 attributes", "numbers"], rows)
 

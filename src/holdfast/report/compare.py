@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from holdfast.errors import BadInput
-from holdfast.report.pairing import Run, paired, usual_radii
+from holdfast.report.packed import ends_of
+from holdfast.report.pairing import Pairs, Run, paired, usual_radii
 from holdfast.report.question import setting
 from holdfast.report.sense import RADIUS, Sense
 from holdfast.report.summary import Row, unbreakable
@@ -86,7 +87,7 @@ class Comparison:
     """What `holdfast compare` shows. `radii` are those of the tallies; `pairs` the rows of all runs, input by input."""
 
     runs: tuple[Run, ...]
-    pairs: tuple[tuple[Row, ...], ...]
+    pairs: Pairs
     radii: tuple[float, ...]
     confidence: float
     sides: tuple[Side, ...]
@@ -110,11 +111,11 @@ def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confid
     if not 0 < confidence < 1:
         raise BadInput(f"confidence {confidence}: must lie between 0 and 1, as in 0.95.")
     pairs = paired(runs)
-    at = tuple(radii) if radii is not None else usual_radii(runs[0].question, pairs)
-    columns = list(zip(*pairs, strict=True))
+    at = tuple(radii) if radii is not None else usual_radii(runs[0].question, *pairs.columns)
+    columns = pairs.columns
     return Comparison(
         runs=tuple(runs),
-        pairs=tuple(pairs),
+        pairs=pairs,
         radii=at,
         confidence=confidence,
         sides=_sides(runs, columns, at),
@@ -146,7 +147,7 @@ def _sides(runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequenc
 
 
 def _ends(rows: Sequence[Row], end: str) -> Values:
-    return np.array([row.bracket.lower.value if end == "lower" else row.bracket.upper.value for row in rows])
+    return ends_of(rows)[:, 0 if end == "lower" else 1]
 
 
 def _common_means(columns: Sequence[Sequence[Row]], end: str) -> list[float]:

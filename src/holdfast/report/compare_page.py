@@ -17,7 +17,7 @@ MOST_ROWS = 10_000
 
 
 def render(found: Comparison) -> str:
-    columns = list(zip(*found.pairs, strict=True))
+    columns = found.pairs.columns
     names = [side.name for side in found.sides]
     quantity = found.sense.quantity
     question = found.runs[0].question

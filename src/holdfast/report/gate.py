@@ -176,7 +176,7 @@ def _baseline(share: float, slack: float) -> str:
 
 def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
     assert rules.at is not None
-    silent = [f"input {stored.index}: unknown, no answer" for stored in run.inputs if stored.index not in run.part.answered]
+    silent = [f"input {index}: unknown, no answer" for index in sorted(run.inputs - run.part.answered)]
     rows = [row for row in run.rows if verdict(row, rules.at) == wanted]
     word = spoken(wanted, run.question.command)
     return (*(f"{named(row)}: {word} {_ends(row)}" for row in rows), *(silent if wanted == "unknown" else ()))

@@ -52,9 +52,12 @@ class End:
     source: str
 
 
-def lines_of(rows: Sequence[Row], question: Question, most: int = PICTURE_BYTES) -> list[Line]:
+def heat_of(rows: Sequence[Row], question: Question) -> Heat:
+    return Heat.over((record for row in rows for record in row.frames), frame_name(question))
+
+
+def lines_of(rows: Sequence[Row], question: Question, heat: Heat, most: int = PICTURE_BYTES) -> list[Line]:
     """`most` bytes of pictures."""
-    heat = Heat.over((record for row in rows for record in row.frames), frame_name(question))
     lines: list[Line] = []
     answers = [packed(row.answers) for row in rows]
     room = most - min(most // 4, sum(len(said) + ATTRIBUTE for said in answers if said))

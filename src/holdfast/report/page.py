@@ -1,26 +1,36 @@
-"""One HTML file that shows a run: it loads nothing from anywhere, and can be mailed, archived and printed."""
+"""A run as HTML: one file that loads nothing from anywhere, and can be mailed, archived and printed. Where there are more inputs than a
+browser shows at once, further files beside it hold the others."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
+from itertools import takewhile
 
 from markupsafe import Markup
 
 from holdfast.question import Question
+from holdfast.report.heat import Heat
 from holdfast.report.likely import names_of
-from holdfast.report.lines import PICTURE_BYTES, Line, lines_of
+from holdfast.report.lines import PICTURE_BYTES, Line, heat_of, lines_of
 from holdfast.report.pairing import usual_radii
 from holdfast.report.plots import band, convergence, share, times
-from holdfast.report.question import hashes, headline, shown
+from holdfast.report.question import hashes, headline
+from holdfast.report.question import shown as shown_of
+from holdfast.report.sense import is_apart
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
-from holdfast.report.summary import Part, Totals, frame_name, parts_of, rows_of, totals_of
+from holdfast.report.streaming import by_input, summary_parts
+from holdfast.report.summary import Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
 from holdfast.report.template import template
 from holdfast.report.verdict import VERDICTS, Tally, spoken, tally
+from holdfast.result import Record
 from holdfast.store import Event, Store
 
-MOST_ROWS = 10_000
+MOST_ROWS = 1000  # of one page, about a megabyte: a browser shows that at once
+MOST_MOMENTS = 50_000  # of the history that are drawn
+NEAR = 3  # pages before and after this one that it names
 
 EVIDENCE = (
     ("proved", "holds for every point of the region, by bound propagation, enumeration or definition."),
@@ -54,66 +64,142 @@ class Section:
     names: dict[int, str]
     plots: dict[str, Markup]
 
-    @property
-    def left_out(self) -> int:
-        return len(self.part.rows) - len(self.lines)
-
-    @property
+    @cached_property
     def without_picture(self) -> int:
         return sum(line.picture_left_out for line in self.lines)
 
-    @property
+    @cached_property
     def labelled(self) -> bool:
         """Not where the run kept its inputs, and none of them has a class."""
         sources = [row.source for row in self.part.rows]
         return not all(source is not None and source.label is None and source.prediction is None for source in sources)
 
-    @property
+    @cached_property
     def has_estimates(self) -> bool:
         return any(row.bracket.estimates for row in self.part.rows)
 
 
+@dataclass(frozen=True)
+class Pages:
+    """Where this page stands among those of a run."""
+
+    number: int
+    names: Sequence[str]  # of the files, which lie side by side
+    first: int  # the inputs that it shows
+    last: int
+    inputs: int  # in all
+
+    @property
+    def near(self) -> list[tuple[int, str]]:
+        """Numbers and names: the first, the last, and those around this one."""
+        chosen = {1, len(self.names), *range(self.number - NEAR, self.number + NEAR + 1)}
+        return [(number, self.names[number - 1]) for number in sorted(chosen) if 1 <= number <= len(self.names)]
+
+
 def render(store: Store) -> str:
-    """The run as one HTML document."""
-    question, records, inputs, history = store.question, store.records(), store.inputs(), store.history()
-    rows = rows_of(records, inputs, store.answers())
-    parts = parts_of(rows)
-    asked = {stored.index for stored in inputs} | {row.index for row in rows}
-    thing = frame_name(question)
+    """The first page."""
+    return next(render_pages(store, lambda number: f"report-{number}.html" if number > 1 else "report.html"))
+
+
+def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
+    """The run as HTML documents, one after another; `name` gives the name of the file of each."""
+    question, answered = store.question, store.answered()
+    together = max(1, int(MOST_ROWS / _rows_each(store, len(answered))))
+    places = [answered[k : k + together] for k in range(0, len(answered), together)] or [[]]
+    names = [name(number) for number in range(1, len(places) + 1)]
+    parts, asked = summary_parts(store, together)
+    shown = {part.name: list(part.rows[: _until(part, places[0])]) for part in parts}
+    whole = [row for rows in shown.values() for row in rows]
+    heat = heat_of(whole, question)
+    skipped: Counter[str] = Counter()
+    known = sources(_counted(store, skipped))
+    every = -(-store.moments() // MOST_MOMENTS) or 1
+    history = store.history(every)
+    statuses: Counter[str] = Counter(row.status for part in parts for row in part.rows)
     sections = [
         _section(
-            part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name], len(asked - part.answered), len(parts)
+            part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name], len(asked - part.answered),
+            _lines(shown[part.name], question, heat, len(parts)),
         )
         for k, part in enumerate(parts)
-    ]
-    return template("report.html.j2").render(
+    ]  # fmt: skip
+    common = {
+        "thing": frame_name(question),
+        "verify": question.command == "verify",
+        "said": {said: spoken(said, question.command) for said in VERDICTS},
+        "headline": headline(question, len(asked)),
+        "folder": str(store.folder),
+        "evidence": EVIDENCE,
+        "sources": known,
+        "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
+        "answered": len(answered),
+        "several": len(parts) > 1,
+    }
+    yield template("report.html.j2").render(
+        **common,
         sections=sections,
-        thing=thing,
-        verify=question.command == "verify",
-        said={said: spoken(said, question.command) for said in VERDICTS},
+        pages=_pages(1, names, places, len(asked)),
+        every=every,
         properties=properties_of(question),
         hashes=hashes(question),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         vocabulary=len(question.model.vocabulary or ()),
-        settings=shown(question),
-        headline=headline(question, len(asked)),
-        folder=str(store.folder),
-        interrupted=len({row.index for row in rows if row.status == "interrupted"}),
-        answered=len({row.index for row in rows}),
+        settings=shown_of(question),
+        interrupted=len({row.index for part in parts for row in part.rows if row.status == "interrupted"}),
         asked=len(asked),
-        evidence=EVIDENCE,
-        sources=sources(records),
-        skipped=Counter(reason for record in records for reason in record.skipped).most_common(),
-        statuses=[(name, meaning, sum(row.status == name for row in rows)) for name, meaning in STATUSES],
+        skipped=skipped.most_common(),
         open_above=sum(section.totals.open_above for section in sections),
         provenance=store.provenance,
     )
+    at = {section.part.name: (section.place, section.at) for section in sections}
+    several = len(parts)
+    del parts, asked, shown, whole, sections, history  # further pages need none of it
+    for number, place in enumerate(places[1:], 2):
+        found = parts_of(row for _, some in by_input(store, place[0], place[-1]) for row in some)
+        further = [_table(part, *at[part.name], question, _lines(part.rows, question, heat, several)) for part in found]
+        yield template("inputs_page.html.j2").render(**common, sections=further, pages=_pages(number, names, places, len(answered)))
 
 
-def _section(part: Part, place: str, question: Question, history: Sequence[Event], silent: int, parts: int) -> Section:
+def _rows_each(store: Store, inputs: int) -> float:
+    """Of an input: one for each part of the question, or one for each record where every output is asked for."""
+    first = next(store.stream(light=True), None)
+    if first is not None and is_apart(first.goal, first.key.part):
+        return sum(store.counts().values()) / inputs
+    return max(1, len(store.parts()))
+
+
+def _until(part: Part, inputs: Sequence[int]) -> int:
+    """How many of a part's rows are of these inputs, the first ones."""
+    return sum(1 for _ in takewhile(lambda row: bool(inputs) and row.index <= inputs[-1], part.rows))
+
+
+def _pages(number: int, names: Sequence[str], places: Sequence[Sequence[int]], inputs: int) -> Pages:
+    place = places[number - 1]
+    return Pages(number, names, place[0] if place else 0, place[-1] if place else 0, inputs)
+
+
+def _counted(store: Store, skipped: Counter[str]) -> Iterator[Record]:
+    for record in store.stream(light=True):
+        skipped.update(record.skipped)
+        yield record
+
+
+def _lines(rows: Sequence[Row], question: Question, heat: Heat, parts: int) -> tuple[list[Line], dict[int, str]]:
+    return lines_of(rows, question, heat, PICTURE_BYTES // parts), names_of(rows, question)
+
+
+def _table(part: Part, place: str, at: float, question: Question, lines: tuple[list[Line], dict[int, str]]) -> Section:
+    """A part of a further page: its table alone."""
+    none = totals_of(())
+    return Section(part, place, 0, (), at, tally((), at), none, any(row.frames for row in part.rows), *lines, {})
+
+
+def _section(
+    part: Part, place: str, question: Question, history: Sequence[Event], silent: int, lines: tuple[list[Line], dict[int, str]]
+) -> Section:
     rows, sense = part.rows, part.sense
-    brackets = [row.bracket for row in rows]
-    radii = usual_radii(question, [(row,) for row in rows])
+    brackets = Brackets(rows)
+    radii = usual_radii(question, rows)
     at = radii[len(radii) // 2] if radii else 0.0
     each = any(row.frames for row in rows)
     times_of = {name: [row.seconds for row in rows if row.status == name] for name, _ in STATUSES}
@@ -123,16 +209,5 @@ def _section(part: Part, place: str, question: Question, history: Sequence[Event
         "convergence": convergence.draw(history, sense, f"{frame_name(question)}s" if each else "inputs", f"convergence{place}"),
         "times": times.draw(times_of, f"times{place}"),
     }
-    return Section(
-        part=part,
-        place=place,
-        silent=silent,
-        radii=radii,
-        at=at,
-        tally=tally(rows, at, silent=silent),
-        totals=totals_of(rows),
-        each=each,
-        lines=lines_of(rows[: MOST_ROWS // parts], question, PICTURE_BYTES // parts),
-        names=names_of(rows[: MOST_ROWS // parts], question),
-        plots={name: Markup(svg) for name, svg in plots.items()},
-    )
+    drawn = {name: Markup(svg) for name, svg in plots.items()}
+    return Section(part, place, silent, radii, at, tally(rows, at, silent=silent), totals_of(rows), each, *lines, drawn)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.report.question import setting
 from holdfast.report.standard import Tags, tags_of
-from holdfast.result import Bound, Record
+from holdfast.result import Bound, Evidence, Record
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,14 @@ class Source:
 def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
     """Every way with how many numbers it found; the most frequent first."""
     found: Counter[Source] = Counter()
+    seen: dict[tuple[str, int], tuple[Evidence, Source]] = {}  # records that were stored share their evidence
     for record in records:
         bracket = record.bracket
-        ends = [("lower", bracket.lower), ("upper", bracket.upper), *(("estimate", e) for e in bracket.estimates)]
-        found.update(_source(role, bound) for role, bound in ends)
+        for role, bound in (("lower", bracket.lower), ("upper", bracket.upper), *(("estimate", e) for e in bracket.estimates)):
+            evidence = bound.evidence
+            if (role, id(evidence)) not in seen:
+                seen[role, id(evidence)] = evidence, _source(role, bound)
+            found[seen[role, id(evidence)][1]] += 1
     order = ("lower", "upper", "estimate")
     return sorted(found.items(), key=lambda item: (order.index(item[0].role), -item[1]))
 

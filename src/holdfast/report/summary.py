@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 from numpy.typing import NDArray
 
@@ -68,17 +69,36 @@ class Part:
 
     name: str
     sense: Sense
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
 
-    @property
+    @cached_property
     def heading(self) -> str:
         outputs = {row.output for row in self.rows if row.output is not None}
         of = "" if not outputs else " of each output" if len(outputs) > 1 else f" of output {min(outputs)}"
         return f"{self.sense.heading}{of}"
 
-    @property
+    @cached_property
     def answered(self) -> set[int]:
         return {row.index for row in self.rows}
+
+
+class Brackets(Sequence[Bracket]):
+    """Those of rows, made when they are asked for where the rows are."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Bracket: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Bracket]: ...
+
+    def __getitem__(self, place: int | slice) -> Bracket | list[Bracket]:
+        return [row.bracket for row in self._rows[place]] if isinstance(place, slice) else self._rows[place].bracket
 
 
 def parts_of(rows: Iterable[Row]) -> list[Part]:
@@ -86,7 +106,12 @@ def parts_of(rows: Iterable[Row]) -> list[Part]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.part, []).append(row)
-    found = [Part(name, group[0].sense, tuple(group)) for name, group in groups.items()]
+    return in_order(groups)
+
+
+def in_order(groups: Mapping[str, Sequence[Row]]) -> list[Part]:
+    """Of rows by the names of their parts."""
+    found = [Part(name, group[0].sense, group) for name, group in groups.items()]
     order = list(SENSES.values())
     return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [Part("", RADIUS, ())]
 
@@ -183,7 +208,7 @@ class Totals:
 def totals_of(rows: Sequence[Row]) -> Totals:
     """Of rows of one part."""
     sense = rows[0].sense if rows else RADIUS
-    brackets = [row.bracket for row in rows]
+    brackets = Brackets(rows)
     lower, upper = [b.lower.value for b in brackets], [b.upper.value for b in brackets]
     means = overall(brackets)
     return Totals(

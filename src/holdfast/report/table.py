@@ -9,6 +9,7 @@ from rich.text import Text
 
 from holdfast.question import Question
 from holdfast.report.sense import Sense
+from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import (
     Part,
     Row,
@@ -35,9 +36,8 @@ STYLE = {"proved": "blue", "witnessed": "dark_orange"}
 
 def table(source: Store | Sequence[Record], *, most: int = 20) -> Table | Group:
     """One line for each input, at most `most` of them; the averages below speak of all. A question of several parts has as many tables."""
-    rows = rows_of(source.records(), source.inputs()) if isinstance(source, Store) else rows_of(source)
+    parts = summary_parts(source, most)[0] if isinstance(source, Store) else parts_of(rows_of(source))
     question = source.question if isinstance(source, Store) else Question()
-    parts = parts_of(rows)
     views = [_table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None) for part in parts]
     return views[0] if len(views) == 1 else Group(*views)
 

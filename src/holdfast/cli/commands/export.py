@@ -20,5 +20,5 @@ def export(
     """Write the records of a run as JSON, CSV or Parquet, or its witnesses as npz."""
     from holdfast.store import Store
 
-    with Store.open(run) as store:
+    with Store.read(run) as store:
         Console().print(f"written: {store.export(to)}", soft_wrap=True, markup=False, highlight=False)

@@ -20,10 +20,10 @@ def report(
         typer.Option("--out", "-o", metavar="FILE", help="A page (.html), a model card (.md) or JSON (.json); default: report.html there."),
     ] = None,
 ) -> None:
-    """Write the run as one self-contained page, as a model card, or as JSON."""
+    """Write the run as one self-contained page (more than 1,000 inputs: as pages side by side), as a model card, or as JSON."""
     from holdfast.report import write_report
     from holdfast.store import Store
 
-    with Store.open(run) as store:
+    with Store.read(run) as store:
         path = write_report(store, out or run / "report.html")
     Console().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)

@@ -29,17 +29,19 @@ MOST = 3  # classes that are kept
 
 def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
     """Ask about every record whose answers are not stored yet, or were stored for an earlier witness."""
-    known = store.answers()
-    witnesses = {r.key: r.witness for r in store.records() if r.key not in known and r.status != "failed"}
     for problem in problems:
-        rows = torch.tensor([row for row, key in enumerate(problem.keys) if key in witnesses], dtype=torch.int64)
-        for some in rows.split(batch):
-            keys = [problem.keys[row] for row in some.tolist()]
-            found = {key: point for key in keys if (point := witnesses[key]) is not None}
-            before = likeliest(problem.network(problem.region.centre[some.to(problem.region.centre.device)])) if keys else []
+        for some in torch.arange(len(problem)).split(batch):
+            asked = [problem.keys[row] for row in some.tolist()]
+            told, records = store.answers(asked), store.known(asked)
+            can = {key for key, record in records.items() if key not in told and record.status != "failed"}
+            rows = [row for row in some.tolist() if problem.keys[row] in can]
+            keys = [problem.keys[row] for row in rows]
+            found = {key: point for key in keys if (point := records[key].witness) is not None}
+            before = likeliest(problem.network(problem.region.centre[rows])) if rows else []
             after = likeliest(problem.network(_points(problem.network, list(found.values())))) if found else []
             said = dict(zip(found, after, strict=True))
-            store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, before, strict=True)})
+            if rows:
+                store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, before, strict=True)})
 
 
 def _points(net: Network, witnesses: list[Tensor]) -> Tensor:
@@ -72,7 +74,7 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     """Maps of the inputs that have none yet, kept as soon as they are whole."""
-    missing = torch.tensor([stored.index for stored in store.inputs() if stored.saliency is None], dtype=torch.int64)
+    missing = torch.tensor([stored.index for stored in store.stream_inputs() if stored.saliency is None], dtype=torch.int64)
     if len(missing):
         problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
         if ask([problem.take(missing.to(net.device))], [Saliency()], batch=q.batch, store=_Maps(store)).interrupted:

@@ -26,7 +26,7 @@ def open_runs(folders: Sequence[Path], part: str | None = None) -> list[Run]:
     """Runs with names that tell them apart."""
     names = distinct([folder.resolve().name for folder in folders], [str(folder) for folder in folders])
     with contextlib.ExitStack() as stack:
-        stores = [stack.enter_context(Store.open(folder)) for folder in folders]
+        stores = [stack.enter_context(Store.read(folder)) for folder in folders]
         return [load(store, name, part) for store, name in zip(stores, names, strict=True)]
 
 

@@ -21,6 +21,7 @@ from holdfast.report.picture import describe_change
 from holdfast.report.sentence import moved_places
 from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
+from holdfast.report.streaming import by_input
 from holdfast.report.summary import (
     Part,
     Row,
@@ -30,7 +31,6 @@ from holdfast.report.summary import (
     class_name,
     frame_name,
     parts_of,
-    rows_of,
     short,
     unbreakable,
     weakest,
@@ -46,12 +46,11 @@ LONGEST_BAR = 24
 
 
 def show(folder: Path, number: int, console: Console) -> None:
-    with Store.open(folder) as store:
-        question, rows = store.question, rows_of(store.records(), store.inputs(), store.answers())
-    parts = parts_of(row for row in rows if row.index == number)
+    with Store.read(folder) as store:
+        question, known = store.question, store.answered()
+        parts = parts_of(row for _, rows in by_input(store, number, number) for row in rows)
     shown = [row for part in parts for row in part.rows]
     if not shown:
-        known = sorted({row.index for row in rows})
         told = f"it has answers to {len(known)}, from {known[0]} to {known[-1]}" if known else "it has no answers yet"
         raise BadInput(f"{folder}: no answer to input {number}; {told}.")
     title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")

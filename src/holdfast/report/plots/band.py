@@ -23,9 +23,9 @@ def draw(brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inpu
 
 
 def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) -> None:
-    ordered = sorted(brackets, key=lambda b: (b.lower.value, b.upper.value))
+    ordered = sorted(range(len(brackets)), key=[(b.lower.value, b.upper.value) for b in brackets].__getitem__)
     chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int))
-    shown = [ordered[i] for i in chosen]
+    shown = [brackets[ordered[i]] for i in chosen]
     lower, upper = np.array([b.lower.value for b in shown]), np.array([b.upper.value for b in shown])
     guesses = np.array([(x, e.value) for x, b in zip(chosen, shown, strict=True) for e in b.estimates]).reshape(-1, 2)
     guesses = guesses[np.isfinite(guesses).all(1)]

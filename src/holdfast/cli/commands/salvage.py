@@ -1,0 +1,18 @@
+"""`holdfast salvage`: what can be read of a damaged run."""
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.options import RUNS, NewRun, Run
+
+
+def register(app: typer.Typer) -> None:
+    app.command("salvage", rich_help_panel=RUNS)(salvage)
+
+
+def salvage(run: Run, out: NewRun) -> None:
+    """Make a new run of what can be read of a damaged one; 'holdfast resume' then asks for the rest."""
+    from holdfast.store.salvage import salvage as save
+
+    found = save(run, out)
+    Console().print(f"run: {found.folder}\n{found}", soft_wrap=True, markup=False, highlight=False)

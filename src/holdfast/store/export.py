@@ -1,0 +1,118 @@
+"""The records of a run for other programs, a few at a time however many there are."""
+
+import contextlib
+import csv
+import json
+import os
+import textwrap
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.errors import MissingExtra, StoreError
+from holdfast.question import plain
+from holdfast.result import Record
+from holdfast.store.rows import body_of, in_parts
+
+if TYPE_CHECKING:
+    from holdfast.store.run import Store
+
+TOGETHER = 1000  # records
+WORDS = ("part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note")
+WHOLE_NUMBERS = ("input", "frame", "queries")
+
+
+def export(store: "Store", path: str | Path) -> Path:
+    """All records as .json, .csv or .parquet, or all witnesses as .npz, by the file's ending."""
+    target = Path(path)
+    writers = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".npz": _npz}
+    if target.suffix not in writers:
+        raise StoreError(f"{target}: unknown ending; use one of {', '.join(writers)}.")
+    part = target.with_name(target.name + ".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        writers[target.suffix](store, part)
+        os.replace(part, target)  # never half a file
+    except OSError as error:
+        raise StoreError(f"{target}: cannot be written ({error}).") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return target
+
+
+def flat(r: Record) -> dict[str, Any]:
+    """One row of a table."""
+    return {
+        "input": r.key.index,
+        "frame": r.key.frame,
+        "part": r.key.part,
+        "goal": r.goal,
+        "lower": r.bracket.lower.value,
+        "lower_kind": r.bracket.lower.evidence.kind,
+        "lower_method": r.bracket.lower.evidence.method,
+        "upper": r.bracket.upper.value,
+        "upper_kind": r.bracket.upper.evidence.kind,
+        "upper_method": r.bracket.upper.evidence.method,
+        "status": r.status,
+        "seconds": r.seconds,
+        "queries": r.queries,
+        "note": r.bracket.note,
+    }
+
+
+def _json(store: "Store", path: Path) -> None:
+    head = json.dumps(plain({"question": store.question.as_json(), "provenance": store.provenance}), indent=1, allow_nan=False)
+    with path.open("w") as stream:
+        stream.write(head.removesuffix("\n}") + ',\n "records": [')
+        comma = ""
+        for some in in_parts(store.stream(light=True), TOGETHER):
+            said = store.answers([record.key for record in some])
+            for record in some:
+                told = {"input": record.key.index, "frame": record.key.frame, "part": record.key.part, **body_of(record)}
+                told |= {"answers": asdict(said[record.key])} if record.key in said else {}
+                stream.write(f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  "))
+                comma = ","
+        stream.write("\n ]\n}" if comma else "]\n}")
+
+
+def _csv(store: "Store", path: Path) -> None:
+    rows = map(flat, store.stream(light=True))
+    first = next(rows, None)
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["input"] if first is None else list(first))
+        writer.writeheader()
+        writer.writerows([] if first is None else [first])
+        writer.writerows(rows)
+
+
+def _parquet(store: "Store", path: Path) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV and JSON work without.") from error
+    kinds = [*((name, pyarrow.string()) for name in WORDS), *((name, pyarrow.int64()) for name in WHOLE_NUMBERS)]
+    known = dict([*kinds, *((name, pyarrow.float64()) for name in ("lower", "upper", "seconds"))])
+    names = ("input", "frame", "part", "goal", "lower", "lower_kind", "lower_method", "upper", "upper_kind", "upper_method", "status")
+    schema = pyarrow.schema([(name, known[name]) for name in (*names, "seconds", "queries", "note")])
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        for some in in_parts(store.stream(light=True), 10 * TOGETHER):
+            writer.write_table(pyarrow.Table.from_pylist([flat(record) for record in some], schema=schema))
+
+
+def _npz(store: "Store", path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in _witnesses(store):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _witnesses(store: "Store") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    for record in store.stream():
+        if record.witness is not None:
+            yield str(record.key).replace("/", "_").replace(" ", "_"), record.witness.numpy()

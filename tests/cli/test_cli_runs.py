@@ -1,0 +1,73 @@
+"""Runs as folders: two at once, damaged and salvaged, cut into parts and merged, all by the command line."""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+from cli_workshop import Ask
+
+from holdfast.store import FILE, Store
+
+BEGIN = ("radius", "-m", "cli_own_code:linear", "-d", "data.npz", "--limit", "3", "--methods", "pgd", "--batch", "1", "--out", "whole")
+
+
+def told(folder: str) -> list[object]:
+    with Store.read(folder) as store:
+        return [(r.key, r.bracket, r.status) for r in store.stream()]
+
+
+def test_a_damaged_run_goes_on_from_what_was_saved(ask: Ask) -> None:
+    assert ask(*BEGIN).code == 0
+    before = told("whole")
+    with contextlib.closing(sqlite3.connect(f"whole/{FILE}")) as connection, connection:
+        connection.execute("UPDATE record SET body = replace(body, '\"value\": ', '\"value\": 1') WHERE position = 1")
+    for command in (
+        ("report", "whole"),
+        ("gate", "whole", "--at", "0.1", "--min-certified", "0"),
+        ("compare", "whole", "whole"),
+        ("export", "whole", "records.csv"),
+        ("resume", "whole"),
+    ):
+        said = ask(*command)
+        assert said.code == 2, said
+        assert "the record of input 1 was changed since it was written" in said.err
+        assert "holdfast salvage whole --out NEW" in said.err
+    said = ask("salvage", "whole", "--out", "saved")
+    assert said.code == 0, said
+    assert "2 of 3 records saved; 1 are not as they were written and are left out" in said.out
+    assert ask("resume", "saved").code == 0
+    assert told("saved") == before
+    assert "is taken" in ask("salvage", "whole", "--out", "saved").err
+
+
+def test_parts_of_a_run_are_merged_and_the_rest_is_asked(ask: Ask) -> None:
+    assert ask(*BEGIN).code == 0
+    before = told("whole")
+    for name, gone in (("one", "position = 0"), ("two", "position != 0")):
+        assert ask("merge", "whole", "-o", name).code == 0
+        with contextlib.closing(sqlite3.connect(f"{name}/{FILE}")) as connection, connection:
+            connection.execute(f"DELETE FROM record WHERE {gone}")
+    with contextlib.closing(sqlite3.connect(f"one/{FILE}")) as connection, connection:
+        connection.execute("DELETE FROM record WHERE position = 2")  # nobody has it
+    said = ask("merge", "one", "two", "--out", "joined")
+    assert (said.code, said.out) == (0, "run: joined\n"), said
+    assert [key for key, _, _ in told("joined")] == [key for key, _, _ in before[:2]]
+    assert ask("resume", "joined").code == 0
+    assert told("joined") == before
+    assert ask("radius", *BEGIN[1:-1], "other", "--seed", "1").code == 0
+    said = ask("merge", "whole", "other", "--out", "never")
+    assert said.code == 2
+    assert "seed is 0 there and 1 here" in said.err
+    assert not Path("never").exists()
+
+
+def test_two_at_once_and_readers_meanwhile(ask: Ask) -> None:
+    assert ask(*BEGIN).code == 0
+    with Store.open("whole"):
+        said = ask("resume", "whole")
+        assert said.code == 2
+        assert f"being written by process {os.getpid()} on " in said.err
+        for command in (("report", "whole"), ("show", "whole"), ("export", "whole", "records.csv"), ("compare", "whole", "whole")):
+            assert ask(*command).code == 0
+    assert ask("resume", "whole").code == 0
