@@ -158,7 +158,7 @@ def main() -> None:
     chosen = parser.parse_args()
     named = torch.cuda.get_device_name() if "cuda" in chosen.devices else "no card"
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {named}\n")
-    print("| network, mode | device | sequences | tokens | seconds | tokens a second | a step of one stream, us | apart from the first device |")
+    print("| network, mode | device | sequences | tokens | seconds | tokens a second | a step, us | apart from the first device |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     wrong = 0
     for number, case in enumerate(cases(chosen.cells)):
