@@ -291,7 +291,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     except FileNotFoundError:
         pytest.skip("no openssl here to make a certificate")
     trusted = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-    files = ("--token-file", folder / "token", "--certificate", folder / "cert.pem", "--key", folder / "key.pem")
+    files = ("--token-file", folder / "token", "--certificate", folder / "cert.pem", "--certificate-key", folder / "key.pem")
     made = Running("--workers", 2, *files, "--lingering", 0.2, scheme=trusted)
     try:
         made.wait()

@@ -181,8 +181,8 @@ class Serve:
         Path | None, typer.Option(metavar="FILE", help="Holds the token that clients must send; or set HOLDFAST_TOKEN. Default: none.")
     ] = None
     open_metrics: Annotated[bool, typer.Option("--open-metrics", metavar="", help="/metrics without the token.")] = False
-    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="For TLS, in PEM form; with --key.")] = None
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Of the certificate.")] = None
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="For TLS, in PEM form; with --certificate-key.")] = None
+    certificate_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Of the certificate.")] = None
     max_length: Annotated[int, _count("Longest sequence that is taken.")] = 512
     max_body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20
     max_depth: Annotated[int, _count("How deep lists may stand in one another.")] = 16

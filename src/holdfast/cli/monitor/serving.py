@@ -26,16 +26,16 @@ def run_service(q: Serve, console: Console) -> None:
 
     check_extra()
     token = token_of(q.token_file)
-    _check_tls(q.certificate, q.key)
+    _check_tls(q.certificate, q.certificate_key)
     limits = Limits(
         body=q.max_body, length=q.max_length, depth=q.max_depth, waiting=q.max_waiting, streams=q.max_streams,
         connections=q.max_connections, rate=q.rate, burst=q.burst, reading=q.reading, writing=q.writing, idle=q.idle,
         lingering=q.lingering, closing=q.closing,
     )  # fmt: skip
-    serving = Serving(q.host, q.port, token, q.open_metrics, q.certificate, q.key, limits)
-    listening(serving).close()
+    serving = Serving(q.host, q.port, token, q.open_metrics, q.certificate, q.certificate_key, limits)
     if token is None and not _only_here(q.host):
         line(console, "warning", f"anyone who reaches {q.host}:{q.port} may ask: set a token (--token-file, or {TOKEN})", warns=True)
+    listening(serving).close()  # before the model is loaded
     opened = open_monitor(q.folder, console, q.device) if q.workers == 1 else None
     address = f"{'https' if q.certificate else 'http'}://{f'[{q.host}]' if ':' in q.host else q.host}:{q.port}"
     line(console, "listening", f"{address} (POST /score, websocket /stream, /health, /live, /ready, /metrics); Ctrl-C stops it")
@@ -69,7 +69,7 @@ def token_of(file: Path | None) -> str | None:
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:
     if (certificate is None) != (key is None):
-        raise BadInput("TLS needs both --certificate and --key.")
+        raise BadInput("TLS needs both --certificate and --certificate-key.")
     if certificate is None or key is None:
         return
     try:
