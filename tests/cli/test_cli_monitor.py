@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_workshop import Ask
 
 from holdfast.datasets import helpdesk
@@ -197,6 +198,17 @@ def test_a_monitor_is_never_overwritten_and_damage_is_named(ask: Ask, workshop: 
     said = ask("monitor", "score", "mine", TEXT)
     assert said.code == 2
     assert "model.json: damaged" in said.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")
+def test_a_device_that_is_not_there_is_said(ask: Ask, workshop: Path) -> None:
+    assert ask("monitor", "fit", "--out", "mine", "--limit", 3).code == 0
+    for folder in ("helpdesk", "mine"):
+        said = ask("monitor", "score", folder, TEXT, "--device", "cuda")
+        assert said.code == 2
+        assert "no GPU is visible" in said.err
+    assert ask("monitor", "evaluate", "mine", "--limit", 2, "--device", "cuda", "--out", "run").code == 2
+    assert ask("monitor", "score", "mine", TEXT, "--device", "cpu").code == 0
 
 
 def test_serving_without_the_extra_names_it(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
