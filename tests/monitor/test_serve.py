@@ -1,7 +1,9 @@
 """The service: what it answers, what it refuses, and that nothing a client sends makes it fall over."""
 
 import asyncio
+import io
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from holdfast.errors import BadInput, MissingExtra
 from holdfast.monitor import Groups, Monitor, Noise
 from holdfast.monitor.service.batching import Batches
 from holdfast.monitor.service.limits import Limits
+from holdfast.monitor.service.logs import Discreet, log
 from holdfast.monitor.service.serve import app
 from holdfast.network import Network
 
@@ -145,6 +148,28 @@ def test_a_failing_model_is_a_500_and_the_service_goes_on(monitor: Monitor, monk
             broken.setattr(Monitor, "score_all", lambda *_, **__: 1 / 0)
             assert client.post("/score", json={"text": TEXT}).status_code == 500
         assert client.post("/score", json={"text": TEXT}).status_code == 200
+
+
+def test_an_error_is_logged_without_its_message(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may quote what was asked."""
+
+    def fails(self: Monitor, sequences: Any, k: Any = 0) -> Any:
+        raise ValueError(f"no idea what {sequences} means: zyzzyva")
+
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.setFormatter(Discreet("%(message)s"))
+    log.addHandler(handler)
+    monkeypatch.setattr(Monitor, "score_all", fails)
+    try:
+        with TestClient(app(monitor)) as client:
+            assert "zyzzyva" not in client.post("/score", json={"text": TEXT}).text
+        log.error("and as the server's own log would have it", exc_info=ValueError("zyzzyva"))
+    finally:
+        log.removeHandler(handler)
+    assert re.search(r"ValueError < \S+:\d+ in fails", said.getvalue())
+    assert "would have it\nValueError" in said.getvalue()
+    assert "zyzzyva" not in said.getvalue()
 
 
 def number(text: str, name: str) -> float:
