@@ -29,8 +29,8 @@ InvalidStatus = pytest.importorskip("websockets.exceptions").InvalidStatus
 SECRET = "xylographer"  # a word that no file of ours holds in its code
 LONG = " ".join(["please"] * 512)
 LIMITS: dict[str, Any] = {
-    "--max-body": 8192, "--max-length": 512, "--max-depth": 6, "--max-streams": 3, "--max-connections": 40, "--reading": 0.5,
-    "--writing": 0.5, "--idle": 1, "--rate": 100, "--burst": 40, "--lingering": 1, "--closing": 8,
+    "--max-body": 8192, "--max-length": 512, "--max-depth": 6, "--max-streams": 3, "--max-connections": 40, "--reading": 1.5,
+    "--writing": 0.5, "--idle": 1, "--rate": 100, "--burst": 40, "--lingering": 3, "--closing": 8,
 }  # fmt: skip
 TOKEN = "a-token-of-more-than-sixteen-signs"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
