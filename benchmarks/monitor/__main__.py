@@ -9,7 +9,6 @@ BENCHMARKS = {
     "online": ("online", "microseconds a token, and texts of 256 words end to end"),
     "offline": ("offline", "exact labels of all training transitions; the improved build beside the published one"),
     "silero": ("silero", "silero-vad monitored along a stream of speech and noise; docs/monitor-silero.png"),
-    "serve": ("serve", "the service under load: 10,000 requests from 32 clients, then malformed ones"),
 }
 
 if __name__ == "__main__":

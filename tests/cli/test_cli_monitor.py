@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_workshop import Ask
 
 from holdfast.datasets import helpdesk
@@ -199,6 +200,17 @@ def test_a_monitor_is_never_overwritten_and_damage_is_named(ask: Ask, workshop: 
     assert "model.json: damaged" in said.err
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")
+def test_a_device_that_is_not_there_is_said(ask: Ask, workshop: Path) -> None:
+    assert ask("monitor", "fit", "--out", "mine", "--limit", 3).code == 0
+    for folder in ("helpdesk", "mine"):
+        said = ask("monitor", "score", folder, TEXT, "--device", "cuda")
+        assert said.code == 2
+        assert "no GPU is visible" in said.err
+    assert ask("monitor", "evaluate", "mine", "--limit", 2, "--device", "cuda", "--out", "run").code == 2
+    assert ask("monitor", "score", "mine", TEXT, "--device", "cpu").code == 0
+
+
 def test_serving_without_the_extra_names_it(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     said = ask("monitor", "serve")
@@ -215,6 +227,35 @@ def test_an_address_that_is_taken_is_said_at_once(ask: Ask) -> None:
         said = ask("monitor", "serve", "--port", other.getsockname()[1])
     assert said.code == 2
     assert "cannot listen on 127.0.0.1" in said.err
+
+
+def test_a_service_for_others_warns_unless_it_has_a_token(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("fastapi", "uvicorn", "websockets"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
+    with socket.socket() as other:  # so that nothing is opened to anybody
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert "set a token" in ask("monitor", "serve", "--host", "0.0.0.0", "--port", port).out
+        assert "set a token" not in ask("monitor", "serve", "--host", "127.0.0.1", "--port", port).out
+        monkeypatch.setenv("HOLDFAST_TOKEN", "of-sixteen-signs-or-more")
+        assert "set a token" not in ask("monitor", "serve", "--host", "0.0.0.0", "--port", port).out
+
+
+def test_tokens_and_certificates_are_checked_before_the_service_begins(ask: Ask, workshop: Path) -> None:
+    for package in ("fastapi", "uvicorn", "websockets"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
+    for wrong in ("short", "two words of enough signs", "", "nur-ascii-bitte-schön-ja"):
+        (workshop / "token").write_text(wrong, encoding="utf-8")
+        said = ask("monitor", "serve", "--token-file", workshop / "token")
+        assert said.code == 2
+        assert "at least 16 ASCII signs" in said.err
+        assert not wrong or wrong not in said.err + said.out
+    assert ask("monitor", "serve", "--token-file", workshop / "nothing").code == 2
+    assert "both --certificate and --certificate-key" in ask("monitor", "serve", "--certificate-key", workshop / "token").err
+    said = ask("monitor", "serve", "--certificate-key", workshop / "token", "--certificate", workshop / "token")
+    assert said.code == 2
+    assert "PEM" in said.err
 
 
 def test_the_service_answers_until_it_is_interrupted(process: Callable[..., Any]) -> None:

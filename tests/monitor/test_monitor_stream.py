@@ -220,6 +220,20 @@ def test_opened_and_closed_networks_sample_alike(k: Any) -> None:
     assert 0 < float(one.values[known].min()) < 1
 
 
+@pytest.mark.parametrize("tokens", [True, False])
+def test_a_sequence_is_drawn_alike_alone_and_beside_others(tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = some_groups() if tokens else Noise(1.5)
+    made = Monitor.fit(Reader("gru", tokens=tokens).network(), [], mutation, mode="sampled", samples=40)
+    sequences = some_sequences([5, 9, 2, 7]) if tokens else some_frames([5, 9, 2, 7])
+    alone = [made.score(sequence) for sequence in sequences]
+    for room in (2**24, 40 * 9 * DIMENSION, 40 * DIMENSION):  # all at once, some, and one in parts
+        monkeypatch.setattr("holdfast.monitor.monitor.DRAWN", room)
+        for one, other in zip(made.score_all(sequences), alone, strict=True):
+            assert torch.equal(one.values, other.values)
+            assert torch.equal(one.low, other.low)
+    assert len({float(scores.values.mean()) for scores in alone}) > 1
+
+
 def test_large_sets_may_be_sampled() -> None:
     module = Reader("lstm")
     groups = Groups.of_sets({own: range(WORDS) for own in range(WORDS)})

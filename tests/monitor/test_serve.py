@@ -1,15 +1,11 @@
 """The service: what it answers, what it refuses, and that nothing a client sends makes it fall over."""
 
 import asyncio
+import io
 import json
-import os
+import logging
 import re
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +19,9 @@ from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.monitor import Groups, Monitor, Noise
 from holdfast.monitor.service.batching import Batches
-from holdfast.monitor.service.serve import Limits, app
+from holdfast.monitor.service.limits import Limits
+from holdfast.monitor.service.logs import Discreet, log
+from holdfast.monitor.service.serve import app
 from holdfast.network import Network
 
 for package in ("fastapi", "uvicorn", "websockets", "httpx"):
@@ -152,6 +150,28 @@ def test_a_failing_model_is_a_500_and_the_service_goes_on(monitor: Monitor, monk
         assert client.post("/score", json={"text": TEXT}).status_code == 200
 
 
+def test_an_error_is_logged_without_its_message(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may quote what was asked."""
+
+    def fails(self: Monitor, sequences: Any, k: Any = 0) -> Any:
+        raise ValueError(f"no idea what {sequences} means: zyzzyva")
+
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.setFormatter(Discreet("%(message)s"))
+    log.addHandler(handler)
+    monkeypatch.setattr(Monitor, "score_all", fails)
+    try:
+        with TestClient(app(monitor)) as client:
+            assert "zyzzyva" not in client.post("/score", json={"text": TEXT}).text
+        log.error("and as the server's own log would have it", exc_info=ValueError("zyzzyva"))
+    finally:
+        log.removeHandler(handler)
+    assert re.search(r"ValueError < \S+:\d+ in fails", said.getvalue())
+    assert "would have it\nValueError" in said.getvalue()
+    assert "zyzzyva" not in said.getvalue()
+
+
 def number(text: str, name: str) -> float:
     found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     assert found is not None, name
@@ -234,75 +254,6 @@ def test_the_extra_is_named_where_it_is_missing(monitor: Monitor, monkeypatch: p
     monkeypatch.setitem(sys.modules, "fastapi", None)
     with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[serve\]'"):
         app(monitor)
-
-
-# ---- a real process
-
-SERVE = """
-import sys, torch
-torch.set_num_threads(1)
-from holdfast.datasets import helpdesk
-from holdfast.monitor import Groups, Monitor
-from holdfast.monitor.service.batching import Batches
-from holdfast.monitor.service.serve import Limits, serve
-net = helpdesk.network()
-monitor = Monitor.fit(net, [], Groups.of_sets(helpdesk.sets(), vocabulary=net.vocabulary), unknown="unk")
-serve(monitor, port=int(sys.argv[1]), limits=Limits(body=4096, reading=0.3))
-"""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def ask(port: int, body: Any) -> Any:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/score", json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.loads(answer.read())
-
-
-def test_a_process_answers_on_loopback_survives_raw_garbage_and_stops_when_told() -> None:
-    port = free_port()
-    around = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(port)], env=around, stderr=subprocess.PIPE, text=True)
-    try:
-        for _ in range(300):
-            try:
-                assert len(ask(port, {"text": TEXT})["scores"]) == 4
-                break
-            except OSError:
-                assert process.poll() is None
-                time.sleep(0.1)
-        garbage = (
-            b"\x00\xff" * 500,
-            b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\nhalf",
-            b"GET /stream HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
-        )
-        for raw in garbage:
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
-                wire.sendall(raw)
-        assert len(ask(port, {"text": TEXT})["scores"]) == 4
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:  # one who never finishes is not waited for
-            wire.sendall(garbage[1])
-            assert b" 408 " in wire.recv(4096).split(b"\r\n")[0]
-        with connect(f"ws://127.0.0.1:{port}/stream") as stream:
-            for word in TEXT.split():
-                stream.send(json.dumps(word))
-                assert 0 <= json.loads(stream.recv(timeout=10))["value"] <= 1
-            stream.send("x" * 5000)
-            with pytest.raises(ConnectionClosed) as closed:
-                stream.recv(timeout=10)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1009  # too big
-        assert len(ask(port, {"text": TEXT})["scores"]) == 4
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15) in (0, -signal.SIGTERM)
-    finally:
-        process.kill()
-        _, said = process.communicate()
-    assert "Traceback" not in said, said
 
 
 def test_questions_that_wait_together_get_their_own_answers(monitor: Monitor) -> None:

@@ -48,7 +48,7 @@ def demo(folder: Path, console: Console) -> None:
         with Store.read(run) as store:
             pages.append(write_report(store, run / "report.html"))
     console.rule("[bold]An LSTM that reads words: which word does each answer hang on?")
-    show_scores("helpdesk", None, "final", None, console)
+    show_scores("helpdesk", None, "final", None, None, console)
     console.rule("[bold]done")
     console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at:")
     for page in pages:

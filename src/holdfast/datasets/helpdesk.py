@@ -99,9 +99,9 @@ def sets() -> dict[str, list[str]]:
     return {word: [word, *others] for word, others in substitutes().items()}
 
 
-def network() -> Network:
+def network(device: str = "cpu") -> Network:
     """The trained LSTM with its vocabulary."""
-    return Network.from_torch(helpdesk_lstm(), vocabulary=vocabulary(), name="help desk LSTM")
+    return Network.from_torch(helpdesk_lstm(), vocabulary=vocabulary(), name="help desk LSTM", device=device)
 
 
 def helpdesk_lstm() -> HelpdeskLSTM:

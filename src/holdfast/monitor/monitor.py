@@ -1,6 +1,6 @@
 """The monitor: how likely does the answer stay when one element of the sequence is another? For whole sequences, or as they come in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -140,7 +140,7 @@ class Monitor:
             found = exact.labels(self.net, read, self.mutation, outputs=self.outputs, k=k, view=self.view)
             return self._split(read, found, found.values, found.values, found.values, k)
         if self.settings.mode == "sampled":
-            return [self._sampled(sequence, k) for sequence in read]
+            return [scores for some in self._side_by_side(read) for scores in self._sampled(some, k)]
         return self._estimated(read, k)
 
     def _short(self, sequence: Tensor, engine: Quick) -> Scores | None:
@@ -156,32 +156,50 @@ class Monitor:
         known = torch.from_numpy(np.stack(gamma))
         return Scores(value, value, value, label, support, support > 1, self.evidence(0), 0, known, self._words(sequence))
 
-    def _sampled(self, sequence: Tensor, k: Steps) -> Scores:
-        count, generator = self.settings.samples, self.generator()
-        width = max(1, sequence[0].numel())
-        rows = max(1, DRAWN // (count * width)) if sequence.is_floating_point() else len(sequence)
+    def _side_by_side(self, read: list[Tensor]) -> Iterator[list[Tensor]]:
+        """Sequences whose draws fit into one sweep; a longer one alone."""
+        some: list[Tensor] = []
+        filled = 0
+        for sequence in read:
+            numbers = sequence.numel() * (self.settings.samples if sequence.is_floating_point() else 1)  # a token is drawn, and run once
+            if some and filled + numbers > DRAWN:
+                yield some
+                some, filled = [], 0
+            some.append(sequence)
+            filled += numbers
+        if some:
+            yield some
+
+    def _sampled(self, read: list[Tensor], k: Steps) -> list[Scores]:
+        """Several sequences at once, or one whose draws do not fit, in parts."""
+        count, generator, size = self.settings.samples, self.generator(), sum(map(len, read))
+        rows = max(1, DRAWN // (count * max(1, read[0][0].numel()))) if len(read) == 1 and read[0].is_floating_point() else size
         gammas = []
-        for begin in range(0, len(sequence), rows):
-            drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows))
-            found = exact.labels(self.net, [sequence], drawn, outputs=self.outputs, k=k, view=self.view, apart=False)
+        for begin in range(0, size, rows):
+            drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows) if len(read) == 1 else None, alike=True)
+            found = exact.labels(self.net, read, drawn, outputs=self.outputs, k=k, view=self.view, apart=False)
             gammas.append(found.gamma[begin : begin + rows])
-        found = replace(found, gamma=torch.cat(gammas), support=torch.full_like(found.support, count), attackable=self.attackable(sequence))
+        support, attackable = torch.full_like(found.support, count), self.attackable(found.elements)
+        found = replace(found, gamma=torch.cat(gammas), support=support, attackable=attackable)
         value = found.values
         low, high = (
             torch.where(value.isnan(), torch.nan, end) for end in interval((value * count).round(), count, self.settings.confidence)
         )
-        return self._split([sequence], found, value, low, high, k)[0]
+        return self._split(read, found, value, low, high, k)
 
     def _estimated(self, read: list[Tensor], k: Steps) -> list[Scores]:
         if k != 0:
             raise BadInput(f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'.")
         keep: exact.Keep = "labels" if self.view is None else "states"
-        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False)
+        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False, stay=True)
         behind = found.outputs if found.successors is None else found.successors  # a black box shows only its outputs
         margins = self.outputs.margins(found.outputs, found.outputs)
-        value, support, low, high = self.tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
-        attackable = self.attackable(found.elements)
+        tree = self.tree.to(behind.device)
+        estimate = tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
+        value, support, low, high = (part.cpu() for part in estimate)
+        attackable = self.attackable(torch.cat(read))
         value, low, high = (torch.where(attackable, end.double(), 1.0) for end in (value, low, high))
+        found = replace(found, states=None, successors=None).to(value.device)
         found = replace(found, attackable=attackable, support=torch.where(attackable, support.long(), 1))
         return self._split(read, found, value, low, high, k, known=False)
 

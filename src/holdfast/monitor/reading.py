@@ -51,7 +51,7 @@ class Reader:
 
     def _frames(self, sequence: Any) -> Tensor:
         try:
-            found = torch.as_tensor(sequence)
+            found = torch.as_tensor(sequence).cpu()
         except (ValueError, TypeError, RuntimeError) as error:
             raise BadInput(f"the sequence is no array of numbers ({error}); {self.net.name} reads frames, (time, ...).") from error
         if found.dim() == 0:
@@ -64,6 +64,10 @@ class Reader:
         return found.to(self.net.dtype) if found.is_floating_point() else found
 
     def _ids(self, sequence: Any) -> Tensor:
+        if isinstance(sequence, Tensor) and sequence.dim() == 1 and sequence.dtype == torch.int64 and len(sequence):
+            assert self.tokens is not None
+            if int(sequence.min()) >= 0 and int(sequence.max()) < self.tokens:  # all are known: nothing to look up one by one
+                return sequence.cpu()
         given = sequence.split() if isinstance(sequence, str) else sequence.tolist() if isinstance(sequence, Tensor) else list(sequence)
         return torch.tensor([i for i in map(self._token, given) if i is not None], dtype=torch.int64)
 

@@ -42,6 +42,7 @@ Sequences = Annotated[
     ),
 ]
 Made = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")]
+Device = Annotated[str | None, typer.Option(metavar="WHERE", help="cpu or cuda. Default: what fit was told.")]
 Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many sequences.")]
 
 
@@ -90,11 +91,12 @@ def score(
         str, typer.Option("--k", metavar="STEPS", help="Which answer must stay: 0, right behind the element; so many later; or final.")
     ] = "0",
     limit: Limit = None,
+    device: Device = None,
 ) -> None:
     """Score every word or frame: coloured by how likely the answer stays, with the evidence."""
     from holdfast.cli.monitor.scores import show_scores
 
-    show_scores(folder, text, k, limit, Console())
+    show_scores(folder, text, k, limit, device, Console())
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Evaluate(Command):
     limit: Limit = None
     seed: Seed = 0
     seconds: Seconds = None
+    device: Device = None
 
     def build(self) -> "Built":
         from holdfast.cli.monitor.making import open_monitor, rows_for
@@ -118,7 +121,7 @@ class Evaluate(Command):
         from holdfast.solver import Stop
 
         stop, console = Stop(self.seconds), Console()
-        opened = open_monitor(self.folder, console)
+        opened = open_monitor(self.folder, console, self.device)
         rows, monitor = rows_for(opened, self.data, self.limit, console), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
         asked = Asked(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
@@ -163,18 +166,56 @@ def _of(made: "Monitor") -> list[Any]:
 monitor.command("evaluate")(measures(Evaluate))
 
 
-@monitor.command()
-def serve(
-    folder: Folder = "helpdesk",
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000,
-    max_length: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Longest sequence that is taken.")] = 512,
-    max_body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20,
-) -> None:
-    """Answer over HTTP: POST /score, websocket /stream, GET /health and /metrics (Prometheus)."""
-    from holdfast.cli.monitor.making import run_service
+def _seconds(help: str) -> Any:
+    return typer.Option(metavar="SECONDS", min=0.01, help=help)
 
-    run_service(folder, host, port, max_length, max_body, Console())
+
+def _count(help: str) -> Any:
+    return typer.Option(metavar="COUNT", min=1, help=help)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Answer over HTTP: POST /score, websocket /stream, GET /health, /live, /ready and /metrics (Prometheus). Limits are each worker's."""
+
+    folder: Folder = "helpdesk"
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; only this machine unless told otherwise.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000
+    workers: Annotated[int, typer.Option(metavar="COUNT", min=1, max=256, help="Processes that share the port, each with a model.")] = 1
+    device: Device = None
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the token that clients must send; or set HOLDFAST_TOKEN. Default: none.")
+    ] = None
+    open_metrics: Annotated[bool, typer.Option("--open-metrics", metavar="", help="/metrics without the token.")] = False
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="For TLS, in PEM form; with --certificate-key.")] = None
+    certificate_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Of the certificate.")] = None
+    max_length: Annotated[int, _count("Longest sequence that is taken.")] = 512
+    max_body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20
+    max_depth: Annotated[int, _count("How deep lists may stand in one another.")] = 16
+    max_waiting: Annotated[int, _count("Questions that may wait for an answer.")] = 256
+    max_streams: Annotated[int, _count("Streams open at once.")] = 64
+    max_connections: Annotated[int, _count("Connections open at once.")] = 512
+    rate: Annotated[
+        float,
+        typer.Option(metavar="NUMBER", min=0, help="Requests and messages a second from one address, for all workers; 0: any."),
+    ] = 500.0
+    burst: Annotated[int, _count("How many of them at once.")] = 1000
+    reading: Annotated[float, _seconds("For a request's head, and for its body, to come in.")] = 30.0
+    writing: Annotated[float, _seconds("For a client to take its answer.")] = 30.0
+    idle: Annotated[float, _seconds("Without a request or a message before a connection is closed.")] = 60.0
+    lingering: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="After SIGTERM, in which /ready says no before the port is closed.")
+    ] = 1.0
+    closing: Annotated[float, _seconds("For open requests to end after that.")] = 10.0
+
+
+def serve(asked: Serve, _: Path | None) -> None:
+    from holdfast.cli.monitor.serving import run_service
+
+    run_service(asked, Console())
+
+
+monitor.command("serve")(declared(Serve, serve, out=None))
 
 
 @monitor.command()
@@ -185,11 +226,12 @@ def export(
     limit: Limit = None,
     theta: Annotated[float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")] = 0.6,
     seed: Seed = 0,
+    device: Device = None,
 ) -> None:
     """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
     from holdfast.cli.monitor.making import export_prism
 
-    export_prism(folder, data, prism, limit, theta, seed, Console())
+    export_prism(folder, data, prism, limit, theta, seed, device, Console())
 
 
 def register(app: typer.Typer) -> None:

@@ -1,11 +1,10 @@
-"""Monitors on disk and how they come about: fit, open, serve, export."""
+"""Monitors on disk and how they come about: fit, open, export."""
 
 import json
 import math
 import re
-import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -208,11 +207,11 @@ def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None)
         raise StoreError(f"{folder / HOW}: cannot be written ({error}).") from error
 
 
-def open_monitor(folder: str, console: Console) -> Opened:
-    """What `fit` wrote, with its model; `helpdesk` is the embedded one."""
+def open_monitor(folder: str, console: Console, device: str | None = None) -> Opened:
+    """What `fit` wrote, with its model; `helpdesk` is the embedded one. device: another one than `fit` was told."""
     if folder == EMBEDDED and not Path(folder).exists():
         line(console, "note", SAID)
-        net, rows = helpdesk.network(), _embedded("train")
+        net, rows = helpdesk.network(device or "cpu"), _embedded("train")
         return Opened(Monitor.fit(net, rows.sequences[:6], mutation_of(None, net), unknown="unk"), rows.classes, True)
     path = Path(folder) / HOW
     if not Path(folder).is_dir():
@@ -223,36 +222,19 @@ def open_monitor(folder: str, console: Console) -> Opened:
         question = None if model == EMBEDDED else ModelOptions(**model)
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableFile(f"{path}: damaged, or not written by 'holdfast monitor fit' ({error}).") from error
-    net = helpdesk.network() if question is None else load_network(question)
+    if question is None:
+        net = helpdesk.network(device or "cpu")
+    else:
+        net = load_network(question if device is None else replace(question, device=device))
     return Opened(Monitor.load(folder, net), classes, question is None)
 
 
-# ---- serve and export
+# ---- export
 
 
-def run_service(folder: str, host: str, port: int, length: int, body: int, console: Console) -> None:
-    from holdfast.monitor.service.serve import Limits, check_extra, serve
-
-    check_extra()
-    _check_address(host, port)
-    opened = open_monitor(folder, console)
-    line(console, "listening", f"http://{host}:{port} (POST /score, websocket /stream, /health, /metrics); Ctrl-C stops it")
-    if opened.monitor.net.vocabulary is not None:
-        line(console, "try", f'curl -d \'{{"text": "please cancel my order", "k": "final"}}\' http://{host}:{port}/score')
-    serve(opened.monitor, host=host, port=port, limits=Limits(body=body, length=length))
-
-
-def _check_address(host: str, port: int) -> None:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise BadInput(f"cannot listen on {host}:{port} ({error.strerror or error}). Choose another with --host and --port.") from error
-
-
-def export_prism(folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, console: Console) -> None:
+def export_prism(
+    folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console
+) -> None:
     from holdfast.monitor.abstract.marble import Marble, Refinement
     from holdfast.monitor.abstract.prism import write
     from holdfast.monitor.abstract.traces import profile
@@ -260,7 +242,7 @@ def export_prism(folder: str, data: str | None, to: Path, limit: int | None, the
     if not (theta > 0 and math.isfinite(theta)):
         raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")
     check_folder(to, "marble.tra")
-    opened = open_monitor(folder, console)
+    opened = open_monitor(folder, console, device)
     rows = _limited(_embedded("train"), limit) if data is None and opened.embedded else rows_for(opened, data, limit, console)
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:

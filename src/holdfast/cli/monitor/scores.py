@@ -33,9 +33,9 @@ KINDS = {
 # ---- score
 
 
-def show_scores(folder: str, text: str | None, k: str, limit: int | None, console: Console) -> None:
+def show_scores(folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console) -> None:
     steps = steps_of(k)
-    opened = open_monitor(folder, console)
+    opened = open_monitor(folder, console, device)
     rows = _asked(opened, text, limit, console)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)

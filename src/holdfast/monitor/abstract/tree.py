@@ -9,7 +9,7 @@ deepest node above it that has seen it; `support` is then 0, and low..high, cali
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -87,6 +87,19 @@ class Tree:
             labels,
         )
 
+    def to(self, device: torch.device) -> "Tree":
+        """Itself where it is there already; else a copy, made once for each device."""
+        if self.base.device == device:
+            return self
+        if device not in self._elsewhere:
+            moved: dict[str, Any] = {name: value.to(device) for name, value in self.tensors().items()}
+            self._elsewhere[device] = replace(self, **moved)
+        return self._elsewhere[device]
+
+    @cached_property
+    def _elsewhere(self) -> "dict[torch.device, Tree]":
+        return {}
+
     @property
     def leaves(self) -> int:
         """Abstract states."""
@@ -124,7 +137,7 @@ class Tree:
     def _known_to(self, leaf: Tensor, abstract: Tensor) -> tuple[Tensor, Tensor]:
         """The effect of each input at the deepest node that has seen it (0 where none has), and its support in the leaf itself."""
         effect, support, missing, node = (
-            torch.zeros(len(leaf), dtype=torch.float64),
+            torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device),
             torch.zeros_like(leaf),
             torch.ones_like(leaf).bool(),
             leaf,

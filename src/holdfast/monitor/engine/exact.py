@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
+from holdfast.memory import free_bytes
 from holdfast.monitor.engine.in_flight import Live
 from holdfast.monitor.engine.opened import View, find
 from holdfast.monitor.engine.rerun import Data, check_alone, prefix_outputs
@@ -29,6 +30,7 @@ from holdfast.network import Network
 Keep = Literal["labels", "states", "mutants"]
 SEQUENCES = 1024  # run side by side: their gates stay in the cache
 BYTES = 2**26  # of states and gates of live mutants
+ON_A_CARD = (2**14, 2**32)  # the same two where launches cost more than caches save
 ASKED = 2**16  # mutants of a black box at once
 CHECKED = 3  # sequences that a black box is asked about alone and in company
 
@@ -52,6 +54,10 @@ class Transitions:
     of: Tensor | None = None  # (M,) their rows
     probability: Tensor | None = None  # (M,)
 
+    def to(self, device: torch.device) -> "Transitions":
+        moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
     @property
     def values(self) -> Tensor:
         """(N,) float64: the scores, in [0, 1], and exactly 1 where no other label can be reached."""
@@ -70,10 +76,12 @@ def labels(
     keep: Keep = "labels",
     view: View | Literal["find"] | None = "find",
     apart: bool = True,
+    stay: bool = False,
 ) -> Transitions:
     """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again.
 
     apart=False is for estimates: sequences share a batch, whether or not the network is known to keep them apart.
+    stay=True leaves what an opened network said on its device; else all of it is brought to the CPU.
     """
     if not mutation.finite:
         raise BadInput(f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled').")
@@ -94,7 +102,8 @@ def labels(
         raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
     if found is None:
         return count.black_box()
-    return count.white_box(found, keep)
+    seen = count.to(found.device).white_box(found, keep)
+    return seen if stay else seen.to(torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -111,26 +120,27 @@ class _Count:
 
     @staticmethod
     def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
-        if data.elements.dim() == 1 and not data.elements.is_floating_point():
-            distinct, element = data.elements.unique(return_inverse=True)
-            table = mutation.table(distinct)
-        else:
-            table, element = mutation.table(data.elements), torch.arange(len(data.elements))
+        table, element = mutation.tables(data.elements, data.length)
         row = torch.arange(len(data.elements))
         last = (data.offset + data.length - 1)[data.sequence]
         due = last if k == "final" else torch.where(row + k <= last, row + k, -1)
         return _Count(net, data, output, table, element, due, apart)
+
+    def to(self, device: torch.device) -> "_Count":
+        """Where the states are, the rows are counted too: a card that waits for every index is no faster than a CPU."""
+        data, table = self.data.to(device), self.table.to(device)
+        return replace(self, data=data, table=table, element=self.element.to(device), due=self.due.to(device))
 
     def mutants(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows, places in the table of everything but the original that may stand there."""
         counts = self.table.counts[self.element[rows]] - 1
         of = rows.repeat_interleave(counts)
         first = self.table.start[self.element[rows]] + 1
-        within = torch.arange(len(of)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        within = torch.arange(len(of), device=of.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         return of, first.repeat_interleave(counts) + within
 
     def _ask(self, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
-        return prefix_outputs(self.net, self.data, rows, ends, values, apart=self.apart)
+        return prefix_outputs(self.net, self.data, rows, ends, values, apart=self.apart).to(rows.device)
 
     # ---- a black box
 
@@ -149,13 +159,13 @@ class _Count:
 
     def white_box(self, view: View, keep: Keep) -> Transitions:
         kept = _Kept(view, len(self.element), keep)
-        base = torch.empty(len(self.element), view.outputs(view.start(1)).shape[1], dtype=view.dtype)
+        base = torch.empty(len(self.element), view.outputs(view.start(1)).shape[1], dtype=view.dtype, device=view.device)
         self.output.count(base.shape[1])
-        found = []
-        for sequences in self.data.length.argsort(descending=True, stable=True).split(SEQUENCES):
+        found, (side_by_side, most) = [], self._most(view)
+        for sequences in self.data.length.argsort(descending=True, stable=True).split(side_by_side):
             of, choice = self.mutants(self._rows(sequences, self.due >= 0))
-            for begin in range(0, max(1, len(of)), self._most(view)):
-                part = slice(begin, begin + self._most(view))
+            for begin in range(0, max(1, len(of)), most):
+                part = slice(begin, begin + most)
                 touched = sequences if not begin else sequences[torch.isin(sequences, self.data.sequence[of[part]])]
                 mutated = self._sweep(view, touched, of[part], choice[part], base, kept)
                 found.append((of[part], choice[part], mutated))
@@ -167,24 +177,27 @@ class _Count:
         """The wanted rows of some sequences, one after the other."""
         length = self.data.length[sequences]
         begin = self.data.offset[sequences] - (length.cumsum(0) - length)
-        rows = torch.arange(int(length.sum())) + begin.repeat_interleave(length)
+        rows = torch.arange(int(length.sum()), device=length.device) + begin.repeat_interleave(length)
         return rows[wanted[rows]]
 
     @staticmethod
-    def _most(view: View) -> int:
-        """How many live mutants fit."""
+    def _most(view: View) -> tuple[int, int]:
+        """How many sequences run side by side, and how many live mutants fit."""
+        side_by_side, room = (SEQUENCES, BYTES) if view.device.type == "cpu" else ON_A_CARD
+        room = room if view.device.type == "cpu" else min(room, free_bytes(view.device))
         numbers = 2 * view.width + 3 * view.recall(view.start(1)).shape[1]
-        return max(256, BYTES // (4 * numbers))
+        return side_by_side, max(256, room // (4 * numbers))
 
     def _sweep(self, view: View, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept") -> Tensor:
         """Sequences, longest first, side by side through time, with these mutants. Writes their outputs to `base` (N, o), returns those
         of the mutants when they are due."""
         place, offset, length = self.data.place, self.data.offset[sequences], self.data.length[sequences]
-        rank = torch.empty(len(self.data.length), dtype=torch.int64).index_put_((sequences,), torch.arange(len(sequences)))
+        here = place.device
+        rank = torch.empty_like(self.data.length).index_put_((sequences,), torch.arange(len(sequences), device=here))
         owner, due = rank[self.data.sequence[of]], place[self.due[of]]
         order = place[of].argsort(stable=True)
         born = order.split(torch.bincount(place[of], minlength=int(length[0])).tolist())
-        alive = (length[:, None] > torch.arange(int(length[0]))).sum(0).tolist()
+        alive = (length[:, None] > torch.arange(int(length[0]), device=here)).sum(0).tolist()
         live, state = Live(view, len(of)), view.start(len(sequences))
         for t, (count, young) in enumerate(zip(alive, born, strict=True)):
             row, state = offset[:count] + t, state[:count]
@@ -192,15 +205,15 @@ class _Count:
             recalled = view.recall(state) if t else view.recall(state[:1]).expand(count, -1)  # all begin alike
             live.advance(gates)
             if len(young):
-                above = owner[young].to(view.device)
+                above = owner[young]
                 entered = view.gates(self.table.values[choice[young]])
                 fresh = view.step(entered, recalled.index_select(0, above), state.index_select(0, above))
-                live.join(young, owner[young], due[young], fresh)
+                live.join(young, above, due[young], fresh)
                 kept.mutated(of[young], choice[young], fresh)
             new = view.step(gates, recalled, state)
             live.leave(t, new)
             kept.base(row, state, new)
-            base[row] = view.outputs(new).cpu()
+            base[row] = view.outputs(new)
             state = new
         return live.outputs(base[self.due[of]])
 
@@ -222,12 +235,19 @@ class _Count:
         at = self.due.clamp_min(0)
         label = torch.where(self.due >= 0, self.output.own(base)[at], -1)
         first = self.table.start[self.element]
-        row, share = [torch.arange(len(label)), of], [self.table.probability[first], self.table.probability[choice]]
+        row, share = [torch.arange(len(label), device=of.device), of], [self.table.probability[first], self.table.probability[choice]]
         said = [self.output.labels(base, base)[at], self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
-        gamma = torch.bincount(torch.cat(row) * count + torch.cat(said), weights=torch.cat(share), minlength=len(label) * count)
+        gamma = _summed(torch.cat(row) * count + torch.cat(said), torch.cat(share), len(label) * count)
         gamma = torch.where(self.due[:, None] >= 0, gamma.reshape(-1, count), torch.nan)
         support = self.table.counts[self.element]
         return Transitions(self.data.sequence, self.data.place, self.data.elements, label, gamma, support > 1, support, base, asked)
+
+
+def _summed(at: Tensor, weights: Tensor, size: int) -> Tensor:
+    """(size,): the weights at each place, added in the same order every time; a card's bincount adds in whatever order it comes to."""
+    if at.device.type == "cpu":
+        return torch.bincount(at, weights=weights, minlength=size)
+    return weights.new_zeros(size).index_put_((at,), weights, accumulate=True)
 
 
 class _Kept:
@@ -235,17 +255,17 @@ class _Kept:
 
     def __init__(self, view: View, size: int, keep: Keep) -> None:
         self.keep = keep
-        self.before = torch.empty(size if keep != "labels" else 0, view.width, dtype=view.dtype)
+        self.before = torch.empty(size if keep != "labels" else 0, view.width, dtype=view.dtype, device=view.device)
         self.behind = torch.empty_like(self.before)
         self.mutants: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def base(self, row: Tensor, state: Tensor, new: Tensor) -> None:
         if self.keep != "labels":
-            self.before[row], self.behind[row] = state.cpu(), new.cpu()
+            self.before[row], self.behind[row] = state, new
 
     def mutated(self, of: Tensor, choice: Tensor, state: Tensor) -> None:
         if self.keep == "mutants":
-            self.mutants.append((of, choice, state.cpu()))
+            self.mutants.append((of, choice, state))
 
     def added(self, count: _Count, found: Transitions) -> Transitions:
         if self.keep == "labels":

@@ -12,10 +12,13 @@ class Live:
     def __init__(self, view: View, count: int) -> None:
         self.view = view
         self.count = count
-        none = torch.zeros(0, dtype=torch.int64, device=view.device)
-        self.mutant, self.owner, self.due = none, none, none
-        self.state = torch.zeros(0, view.width, dtype=view.dtype, device=view.device)
         self.left: list[tuple[Tensor, Tensor]] = []  # mutants and their outputs
+        self._forget()
+
+    def _forget(self) -> None:
+        none = torch.zeros(0, dtype=torch.int64, device=self.view.device)
+        self.mutant, self.owner, self.due = none, none, none
+        self.state = torch.zeros(0, self.view.width, dtype=self.view.dtype, device=self.view.device)
 
     def advance(self, gates: Tensor) -> None:
         """All by the next element of their own sequence; gates (sequences, G) are read, not used up."""
@@ -23,7 +26,7 @@ class Live:
             self.state = self.view.step(gates.index_select(0, self.owner), self.view.recall(self.state), self.state)
 
     def join(self, mutant: Tensor, owner: Tensor, due: Tensor, state: Tensor) -> None:
-        new = (*(t.to(self.view.device) for t in (mutant, owner, due)), state)
+        new = (mutant, owner, due, state)
         old = (self.mutant, self.owner, self.due, self.state)
         self.mutant, self.owner, self.due, self.state = (
             (torch.cat(pair) for pair in zip(old, new, strict=True)) if len(self.mutant) else new
@@ -36,7 +39,7 @@ class Live:
         over = self.due == t
         if bool(over.all()):
             self.left.append((self.mutant, self.view.outputs(self.state)))
-            self._keep(over.logical_not_())
+            self._forget()
             return
         if bool(over.any()):
             self.left.append((self.mutant[over], self.view.outputs(self.state[over])))
@@ -52,5 +55,5 @@ class Live:
         """(count, o); unmutated (count, o) holds what their sequences say when they are due."""
         found = unmutated.clone()
         for mutant, outputs in self.left:
-            found[mutant.cpu()] = outputs.cpu()
+            found[mutant] = outputs
         return found

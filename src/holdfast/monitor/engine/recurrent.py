@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.monitor.engine.cells import Layer, layers_of
-from holdfast.monitor.engine.rerun import CLOSE, alone, ask
+from holdfast.monitor.engine.rerun import CLOSE, alone, ask, in_full
 from holdfast.monitor.structure.marks import UnreadableError
 from holdfast.monitor.structure.structure import read
 from holdfast.network import Network
@@ -153,7 +153,7 @@ class Recurrent:
         if self._structure.plain and self._first is not None:
             return elements
         parts = []
-        with self._lock, torch.no_grad():
+        with self._lock, torch.no_grad(), in_full(self.device):
             for part in elements.split(PART):
                 self._given = None
                 self._module(part[:, None].clone())  # the user's code may write into what it is given
@@ -173,7 +173,7 @@ class Recurrent:
     def _head(self, state: Tensor) -> Tensor:
         """(m, d) -> (m, o) through the user's module."""
         example = self._example()
-        with self._lock, torch.no_grad():
+        with self._lock, torch.no_grad(), in_full(self.device):
             self._given = state
             try:
                 answer: Tensor = self._module(example.expand(len(state), *example.shape[1:])[:, None].clone())

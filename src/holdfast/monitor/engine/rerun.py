@@ -6,6 +6,7 @@ a batch only where the module's code was read to keep rows apart; else they are 
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -42,6 +43,9 @@ class Data:
         begin = int(self.offset[which])
         return self.elements[begin : begin + int(self.length[which])]
 
+    def to(self, device: torch.device) -> "Data":
+        return Data(*(part.to(device) for part in (self.elements, self.offset, self.length, self.sequence, self.place)))
+
     @staticmethod
     def of(sequences: Sequence[Any]) -> "Data":
         if not len(sequences):
@@ -50,7 +54,10 @@ class Data:
         if not bool((length > 0).all()):
             raise BadInput(f"sequence {int((length == 0).nonzero()[0])} is empty: there is nothing to score in it.")
         plain = all(not isinstance(sequence, Tensor) for sequence in sequences)
-        elements = torch.as_tensor(list(chain.from_iterable(sequences))) if plain else torch.cat([torch.as_tensor(s) for s in sequences])
+        if plain:
+            elements = torch.as_tensor(list(chain.from_iterable(sequences)))
+        else:
+            elements = torch.cat([torch.as_tensor(sequence).cpu() for sequence in sequences])
         offset = length.cumsum(0) - length
         sequence = torch.arange(len(length)).repeat_interleave(length)
         return Data(elements, offset, length, sequence, torch.arange(len(elements)) - offset[sequence])
@@ -74,14 +81,18 @@ def keeps_apart(net: Network, like: Tensor) -> bool:
     return known[shape]
 
 
+def in_full(device: torch.device) -> AbstractContextManager[None]:
+    """As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
+
+
 def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
     """(m, length, ...) -> (m, o), in parts that fit. apart: one by one, unless rows are known to be kept apart by the network."""
     width = prefixes[0].numel() * (net.vectors.shape[1] if net.vectors is not None else 1)
     single = apart and len(prefixes) > 1 and not keeps_apart(net, prefixes[0])
     parts = prefixes.split(1 if single else max(1, NUMBERS // max(1, width)))
     try:
-        # As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with in_full(net.device):
             asked = net.ask_tokens if net.token_model is not None else net
             found = torch.cat([asked(part.clone()) for part in parts]).cpu()
     except HoldfastError:
@@ -136,13 +147,13 @@ def prefix_outputs(net: Network, data: Data, rows: Tensor, ends: Tensor, values:
     for length in size.unique().tolist():
         chosen = (size == length).nonzero()[:, 0]
         for part in chosen.split(max(1, NUMBERS // length)):
-            index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length)
+            index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length, device=rows.device)
             prefixes = data.elements[index]
             if values is not None:
                 prefixes = prefixes.to(torch.promote_types(prefixes.dtype, values.dtype))  # whole numbers may become others
-                prefixes[torch.arange(len(part)), data.place[rows[part]]] = values[part].to(prefixes.dtype)
+                prefixes[torch.arange(len(part), device=rows.device), data.place[rows[part]]] = values[part].to(prefixes.dtype)
             answer = ask(net, prefixes, apart=apart)
             found = answer.new_empty(len(rows), answer.shape[1]) if found is None else found
-            found[part] = answer
+            found[part.cpu()] = answer
     assert found is not None
     return found

@@ -28,12 +28,14 @@ class Drawn(Mutation):
     """`count` draws of another mutation as a finite set: each draw has probability 1 / count, the original only that of its draws.
 
     rows: only these frames of those asked for are mutated, so that long sequences can be taken in parts.
+    alike: every sequence is drawn from where the generator stands, so that its scores do not depend on what it is asked beside.
     """
 
     mutation: Mutation
     count: int
     generator: torch.Generator
     rows: range | None = None
+    alike: bool = False
     kind: ClassVar[str] = "drawn"
 
     def choices(self, element: Any) -> Choices:
@@ -54,6 +56,17 @@ class Drawn(Mutation):
             return super().table(elements)
         alone = torch.ones(1, dtype=torch.float64)
         return Table.of(self.choices(x) if row in self.rows else Choices(x[None], alone) for row, x in enumerate(elements))
+
+    def tables(self, elements: Tensor, length: Tensor) -> tuple[Table, Tensor]:
+        if not self.alike:
+            return super().tables(elements, length)
+        state, parts = self.generator.get_state(), []
+        for sequence in elements.split(length.tolist()):
+            self.generator.set_state(state)
+            parts.append(super().tables(sequence, length))
+        tables, rows = zip(*parts, strict=True)
+        count = torch.tensor([0, *(len(table.counts) for table in tables)]).cumsum(0)
+        return Table.joined(tables), torch.cat([row + first for row, first in zip(rows, count.tolist(), strict=False)])
 
     def abstract(self, elements: Tensor) -> Tensor:
         return self.mutation.abstract(elements)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.monitor.engine.recurrent import MARGIN
-from holdfast.monitor.engine.rerun import CLOSE, alone
+from holdfast.monitor.engine.rerun import CLOSE, alone, in_full
 from holdfast.monitor.structure.unchanged import Watched
 from holdfast.network import Network
 
@@ -40,7 +40,7 @@ class Streaming(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, time, ...) -> (n, o): the output behind the last element."""
-        state, outputs = self.start(len(x)), None
+        state, outputs = self.start(len(x)).to(x.device), None  # a model without weights does not know where its input will be
         for place in range(x.shape[1]):
             state, outputs = self.step(state, x[:, place])
         if outputs is None:
@@ -77,7 +77,7 @@ class Opened:
         probes = probes or [torch.randn(LONGEST, *shape, generator=torch.Generator().manual_seed(0))]
         try:
             with torch.no_grad():
-                state, outputs = model.step(model.start(1).clone(), probes[0][:1].to(net.device, net.dtype).clone())
+                state, outputs = model.step(model.start(1).to(net.device).clone(), probes[0][:1].to(net.device, net.dtype).clone())
         except Exception as error:  # any line of the user's own code may fail
             raise BadInput(
                 f"{net.name}: step failed on an element of shape {tuple(probes[0].shape[1:])} ({error}). Say the shape of an input to the "
@@ -113,7 +113,7 @@ class Opened:
         return apart <= 10 * close
 
     def start(self, count: int) -> Tensor:
-        state = self.model.start(count)
+        state = self.model.start(count).to(self.device)
         return torch.cat([state, state.new_zeros(count, self.size)], 1).detach()
 
     def gates(self, elements: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Opened:
     def step(self, gates: Tensor, recalled: Tensor, state: Tensor) -> Tensor:
         """(m, ...), unused, (m, width) -> (m, width)."""
         before = state[:, : self.model.width]
-        with torch.no_grad():  # copies: a step may write into what it is given
+        with torch.no_grad(), in_full(self.device):  # copies: a step may write into what it is given
             parts = [
                 torch.cat(self.model.step(s.clone(), e.clone()), 1) for s, e in zip(before.split(PART), gates.split(PART), strict=True)
             ]

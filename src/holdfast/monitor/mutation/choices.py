@@ -82,9 +82,18 @@ class Table:
         counts = torch.tensor([0, *(len(row.probability) for row in every)])
         return Table(counts.cumsum(0), torch.cat([row.values for row in every]), torch.cat([row.probability for row in every]))
 
+    @staticmethod
+    def joined(tables: Sequence["Table"]) -> "Table":
+        """One after the other."""
+        counts = torch.cat([torch.zeros(1, dtype=torch.int64), *(table.counts for table in tables)])
+        return Table(counts.cumsum(0), torch.cat([table.values for table in tables]), torch.cat([table.probability for table in tables]))
+
     @property
     def counts(self) -> Tensor:
         return self.start.diff()
+
+    def to(self, device: torch.device) -> "Table":
+        return Table(self.start.to(device), self.values.to(device), self.probability.to(device))
 
 
 class Mutation(ABC):
@@ -108,9 +117,16 @@ class Mutation(ABC):
             return Table.of(self.choices(element) for element in elements.tolist())
         return Table.of(self.choices(element) for element in elements)
 
+    def tables(self, elements: Tensor, length: Tensor) -> tuple[Table, Tensor]:
+        """Elements (n, ...) of sequences one after the other, their lengths -> the choices, and for each element (n,) its row of them."""
+        if not are_ids(elements):
+            return self.table(elements), torch.arange(len(elements))
+        distinct, row = elements.unique(return_inverse=True)
+        return self.table(distinct), row
+
     def abstract(self, elements: Tensor) -> Tensor:
         """(n, ...) -> (n,) int64: elements of one number are alike to an abstract model. Ids are their own, frames are all alike."""
-        return elements.long() if are_ids(elements) else torch.zeros(len(elements), dtype=torch.int64)
+        return elements.long() if are_ids(elements) else torch.zeros(len(elements), dtype=torch.int64, device=elements.device)
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Groups(Mutation):
 
     def abstract(self, elements: Tensor) -> Tensor:
         own = elements.long()
-        group = torch.tensor(self._group)
+        group = torch.tensor(self._group).to(own.device)
         return torch.where((own >= 0) & (own < len(group)), group[own.clamp(0, len(group) - 1)], own)
 
     def settings(self) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 import json
 import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from holdfast.monitor.score import Score, Scores, Steps
 from holdfast.monitor.text import words_of
 from holdfast.result import Evidence
 
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+OPENING, CLOSING = (np.frombuffer(signs, dtype=np.uint8) for signs in (b"[{", b"]}"))
 LONGEST_REASON = 400  # it may quote what was sent
 
 
@@ -33,9 +37,9 @@ class Asked:
     k: Steps
 
 
-def read_question(body: bytes | str, vocabulary: Collection[str] | None, longest: int) -> Asked:
+def read_question(body: bytes | str, vocabulary: Collection[str] | None, longest: int, depth: int) -> Asked:
     """{"sequence": [...]} or {"text": "..."}, and perhaps {"k": 0 | steps | "final"}."""
-    found = _json(body)
+    found = _json(body, depth)
     if not isinstance(found, dict) or len({"sequence", "text"} & found.keys()) != 1 or found.keys() - {"sequence", "text", "k"}:
         raise Refused(422, 'expected an object with either "sequence" (a list) or "text" (a string), and perhaps "k".')
     k = found.get("k", 0)
@@ -56,9 +60,9 @@ def read_question(body: bytes | str, vocabulary: Collection[str] | None, longest
     return Asked(_elements(sequence), k)
 
 
-def read_element(message: bytes | str) -> Any:
+def read_element(message: bytes | str, depth: int) -> Any:
     """One message of a stream: an element as JSON, or {"reset": true} -> None."""
-    found = _json(message)
+    found = _json(message, depth)
     if found == {"reset": True}:
         return None
     if isinstance(found, dict):
@@ -67,11 +71,20 @@ def read_element(message: bytes | str) -> Any:
     return elements[0]
 
 
-def _json(body: bytes | str) -> Any:
+def _json(body: bytes | str, depth: int) -> Any:
+    if _depth(body) > depth:
+        raise Refused(422, f"lists and objects stand in one another more than {depth} deep.")
     try:
         return json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise Refused(400, f"the body is not JSON ({str(error).splitlines()[0][:200]}).") from error
+
+
+def _depth(body: bytes | str) -> int:
+    """How deep brackets stand in one another, without a loop over them; those in strings do not count."""
+    signs = np.frombuffer(STRING.sub(b"", body.encode("utf-8", "replace") if isinstance(body, str) else body), dtype=np.uint8)
+    steps = np.isin(signs, OPENING).astype(np.int64) - np.isin(signs, CLOSING)
+    return int(steps.cumsum().max(initial=0))
 
 
 def _no_number(name: str) -> float:

@@ -1,50 +1,83 @@
-"""Counters in Prometheus' text format, by hand: a dozen lines need no library."""
+"""Counters in Prometheus' text format, by hand: a dozen lines need no library.
+
+Every worker writes a row of one board, and only its event loop does; whoever is asked for the metrics adds all rows up.
+"""
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, product
+from typing import Any
+
+import numpy as np
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PATHS = ("/score", "/health", "/live", "/ready", "/metrics", "other")
+STATUSES = (200, 400, 401, 404, 405, 408, 413, 422, 429, 500, 503)
+PLACE = {pair: place for place, pair in enumerate(product(PATHS, STATUSES))}
+FAILED, ELEMENTS, STREAMS, UP, SECONDS, FIRST = range(len(PLACE), len(PLACE) + 6)
+SIZE = FIRST + len(BUCKETS) + 1
+
+Board = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Metrics:
-    """What a service has done since it began. Only the event loop's thread writes."""
+    """What a service has done since it began. Nothing that a client wrote is in it: other paths and statuses count as their kind."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, int]] = Counter()  # by path and status
-        self.failed = 0
-        self.elements = 0
-        self.streams = 0
-        self.seconds = 0.0
-        self._buckets = [0] * (len(BUCKETS) + 1)
+    def __init__(self, board: Board | None = None, own: int = 0) -> None:
+        """board: (workers, SIZE), which they share; own: the row of this one."""
+        self.board = np.zeros((1, SIZE)) if board is None else board
+        self.row = self.board[own]
+        self.row[[STREAMS, UP]] = 0  # of one that ran here before and fell over
+
+    @property
+    def streams(self) -> int:
+        """Open now, of this worker."""
+        return int(self.row[STREAMS])
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        self.requests[path, status] += 1
-        self.failed += status >= 400
+        path = path if path in PATHS else "other"
+        nearest = status if status in STATUSES else 500 if status >= 500 else 400 if status >= 400 else 200
+        self.row[PLACE[path, nearest]] += 1
+        self.row[FAILED] += status >= 400
         if path == "/score":
-            self._buckets[bisect_left(BUCKETS, seconds)] += 1
-            self.seconds += seconds
+            self.row[FIRST + bisect_left(BUCKETS, seconds)] += 1
+            self.row[SECONDS] += seconds
+
+    def failed(self) -> None:
+        self.row[FAILED] += 1
+
+    def scored(self, elements: int) -> None:
+        self.row[ELEMENTS] += elements
+
+    def up(self) -> None:
+        """This worker answers."""
+        self.row[UP] = 1
+
+    def opened(self, streams: int) -> None:
+        self.row[STREAMS] += streams
 
     def text(self) -> str:
-        return "\n".join(self._lines()) + "\n"
+        return "\n".join(self._lines(self.board.sum(0).tolist())) + "\n"
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, total: list[float]) -> Iterator[str]:
         yield from _header("holdfast_requests_total", "counter", "Requests answered, by path and status.")
-        for (path, status), count in sorted(self.requests.items()):
-            yield f'holdfast_requests_total{{path="{path}",status="{status}"}} {count}'
+        for (path, status), place in PLACE.items():
+            if total[place]:
+                yield f'holdfast_requests_total{{path="{path}",status="{status}"}} {total[place]:.0f}'
         yield from _header("holdfast_errors_total", "counter", "Answers of status 400 and above, and refused messages of streams.")
-        yield f"holdfast_errors_total {self.failed}"
+        yield f"holdfast_errors_total {total[FAILED]:.0f}"
         yield from _header("holdfast_elements_scored_total", "counter", "Elements scored, by request or stream.")
-        yield f"holdfast_elements_scored_total {self.elements}"
+        yield f"holdfast_elements_scored_total {total[ELEMENTS]:.0f}"
         yield from _header("holdfast_streams", "gauge", "Streams open now.")
-        yield f"holdfast_streams {self.streams}"
+        yield f"holdfast_streams {total[STREAMS]:.0f}"
+        yield from _header("holdfast_workers", "gauge", "Worker processes that came up; all numbers here are their sums.")
+        yield f"holdfast_workers {total[UP]:.0f}"
         yield from _header("holdfast_score_seconds", "histogram", "Time from the request for a score to its answer.")
-        for edge, count in zip((*BUCKETS, "+Inf"), accumulate(self._buckets), strict=True):
-            yield f'holdfast_score_seconds_bucket{{le="{edge}"}} {count}'
-        yield f"holdfast_score_seconds_sum {self.seconds:.9g}"
-        yield f"holdfast_score_seconds_count {sum(self._buckets)}"
+        for edge, count in zip((*BUCKETS, "+Inf"), accumulate(total[FIRST:]), strict=True):
+            yield f'holdfast_score_seconds_bucket{{le="{edge}"}} {count:.0f}'
+        yield f"holdfast_score_seconds_sum {total[SECONDS]:.9g}"
+        yield f"holdfast_score_seconds_count {sum(total[FIRST:]):.0f}"
 
 
 def _header(name: str, kind: str, says: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A monitor as a small HTTP service: POST /score, the websocket /stream, GET /health and GET /metrics.
+"""A monitor as a small HTTP service: POST /score, the websocket /stream, GET /health, /live, /ready and /metrics.
 
 One thread does all the work of the model, so that the event loop always answers; questions that wait go to it together. Bodies, sequences,
 streams and the queue have limits; what goes beyond them, or makes no sense, is refused with a reason and changes nothing.
@@ -6,18 +6,19 @@ streams and the queue have limits; what goes beyond them, or makes no sense, is 
 
 import asyncio
 import importlib
-import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError, MissingExtra
 from holdfast.monitor.service.batching import Batches
+from holdfast.monitor.service.gate import Gate
 from holdfast.monitor.service.json_messages import Refused, read_element, read_question, score_json, scores_json
+from holdfast.monitor.service.limits import Limits
+from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import TYPE, Metrics
+from holdfast.monitor.service.rates import Rates
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, WebSocket
@@ -26,36 +27,9 @@ if TYPE_CHECKING:
     from holdfast.monitor.monitor import Monitor
 
 Answer = TypeVar("Answer")
-PATHS = ("/score", "/health", "/metrics")
 DIGITS = 18  # of a length that can be believed
-TRY_LATER = 1013  # websocket: the service is full
-log = logging.getLogger("holdfast.serve")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a client may ask for."""
-
-    body: int = 2**20  # bytes of a request or a message
-    length: int = 512  # elements of a sequence
-    waiting: int = 256  # questions asked and not yet answered
-    streams: int = 64  # open at once
-    connections: int = 1024  # open at once, streams among them
-    reading: float = 30.0  # seconds for a body to come in
-    closing: int = 10  # seconds for open questions when the service stops
-
-
-def serve(monitor: "Monitor", *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None) -> None:
-    """Answers until it is told to stop (SIGINT or SIGTERM); open requests are then finished."""
-    limits = limits or Limits()
-    made = app(monitor, limits)
-    import uvicorn
-
-    config = uvicorn.Config(
-        made, host=host, port=port, log_level="warning", access_log=False, ws_max_size=limits.body, ws_max_queue=4,
-        timeout_graceful_shutdown=limits.closing, limit_concurrency=limits.connections,
-    )  # fmt: skip
-    uvicorn.Server(config).run()
+TRY_LATER, GOING_AWAY = 1013, 1001  # websocket: the service is full; the stream was quiet for too long
+STOPPING = "the service is stopping; ask another one."
 
 
 def check_extra() -> None:
@@ -67,21 +41,25 @@ def check_extra() -> None:
             raise MissingExtra(f"The service needs fastapi, uvicorn and websockets ({error}): pip install 'holdfast[serve]'.") from error
 
 
-def app(monitor: "Monitor", limits: Limits | None = None) -> "FastAPI":
-    """The service as an ASGI application, for your own server."""
+def app(monitor: "Monitor", limits: Limits | None = None, *, token: str | None = None, open_metrics: bool = False) -> "FastAPI":
+    """The service as an ASGI application, for your own server. token: what clients must show; None: nothing.
+
+    The probes /live and /ready are open to all, /metrics with open_metrics."""
     check_extra()
+    return application(Desk(monitor, limits or Limits()), token=token, open_metrics=open_metrics)
+
+
+def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = False) -> "FastAPI":
     import fastapi
     from fastapi.responses import JSONResponse, PlainTextResponse
-
-    desk = _Desk(monitor, limits or Limits())
 
     @asynccontextmanager
     async def life(_: fastapi.FastAPI) -> AsyncIterator[None]:
         yield
         desk.worker.shutdown(wait=True, cancel_futures=True)
 
-    made = fastapi.FastAPI(title="holdfast monitor", lifespan=life)
-    made.add_middleware(_Counted, metrics=desk.metrics)
+    made = fastapi.FastAPI(title="holdfast monitor", lifespan=life, openapi_url=None)
+    made.add_middleware(Gate, metrics=desk.metrics, rates=desk.rates, token=token, open_metrics=open_metrics)
 
     @made.post("/score")
     async def score(request: fastapi.Request) -> fastapi.Response:
@@ -90,6 +68,14 @@ def app(monitor: "Monitor", limits: Limits | None = None) -> "FastAPI":
     @made.get("/health")
     async def health() -> fastapi.Response:
         return JSONResponse(desk.health())
+
+    @made.get("/live")
+    async def live() -> fastapi.Response:
+        return JSONResponse({"status": "live"})
+
+    @made.get("/ready")
+    async def ready() -> fastapi.Response:
+        return JSONResponse({"status": "stopping"}, status_code=503) if desk.stopping else JSONResponse({"status": "ready"})
 
     @made.get("/metrics")
     async def metrics() -> fastapi.Response:
@@ -102,13 +88,15 @@ def app(monitor: "Monitor", limits: Limits | None = None) -> "FastAPI":
     return made
 
 
-class _Desk:
-    """The monitor behind its queue."""
+class Desk:
+    """The monitor behind its queue. stopping: what is open is finished, and nothing new begun."""
 
-    def __init__(self, monitor: "Monitor", limits: Limits) -> None:
+    def __init__(self, monitor: "Monitor", limits: Limits, metrics: Metrics | None = None) -> None:
         self.monitor = monitor
         self.limits = limits
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
+        self.rates = Rates(limits.rate, limits.burst)
+        self.stopping = False
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monitor")
         self.batches = Batches(monitor, self.worker)
         self.waiting = 0
@@ -123,15 +111,17 @@ class _Desk:
         from fastapi.responses import JSONResponse
 
         try:
+            if self.stopping:
+                raise Refused(503, STOPPING)
             body = await self._body(request)
-            asked = read_question(body, self.words, self.limits.length)
+            asked = read_question(body, self.words, self.limits.length, self.limits.depth)
             scores = await self._ask(lambda: self.batches.scores(asked.sequence, asked.k))
         except Refused as refused:
             return JSONResponse({"error": refused.reason}, status_code=refused.status)
-        except Exception:
-            log.exception("a question could not be answered")
-            return JSONResponse({"error": "the service failed on this question; its log says why."}, status_code=500)
-        self.metrics.elements += len(scores)
+        except Exception as error:
+            log.error("a question could not be answered: %s", where(error))
+            return JSONResponse({"error": "the service failed on this question; its log says where."}, status_code=500)
+        self.metrics.scored(len(scores))
         return JSONResponse(scores_json(scores))
 
     async def _body(self, request: "Request") -> bytes:
@@ -171,19 +161,30 @@ class _Desk:
         """One element in, one score out; a message that makes no sense gets its reason and leaves the stream where it was."""
         from fastapi import WebSocketDisconnect
 
-        if self.metrics.streams >= self.limits.streams:
-            await socket.close(TRY_LATER, "too many streams are open; try again later")
+        if self.stopping or self.metrics.streams >= self.limits.streams:
+            await socket.close(TRY_LATER, STOPPING if self.stopping else "too many streams are open; try again later")
             return
         await socket.accept()
-        self.metrics.streams += 1
+        self.metrics.opened(1)
         try:
             own = self.monitor.stream()
             while True:
-                await socket.send_json(await self._reply(own, await socket.receive()))
+                async with asyncio.timeout(self.limits.idle):
+                    message = await socket.receive()
+                await self._in_turn(socket)
+                await socket.send_json(await self._reply(own, message))
+        except TimeoutError:
+            await socket.close(GOING_AWAY, f"no message for {self.limits.idle:g} s")
         except (WebSocketDisconnect, RuntimeError):  # a send to a socket that closed meanwhile is a RuntimeError
             pass
         finally:
-            self.metrics.streams -= 1
+            self.metrics.opened(-1)
+
+    async def _in_turn(self, socket: "WebSocket") -> None:
+        """A stream that goes faster than its address may is slowed down: its next message is read when there is room for this one."""
+        address = socket.client.host if socket.client else ""
+        while wait := self.rates.take(address):
+            await asyncio.sleep(wait)
 
     async def _reply(self, own: Any, message: MutableMapping[str, Any]) -> dict[str, Any]:
         from fastapi import WebSocketDisconnect
@@ -191,40 +192,18 @@ class _Desk:
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code") or 1000)
         try:
-            element = read_element(message.get("text") or message.get("bytes") or b"")
+            element = read_element(message.get("text") or message.get("bytes") or b"", self.limits.depth)
             if element is None:
                 own.reset()
                 return {"reset": True}
             run = asyncio.get_running_loop().run_in_executor
             score = await self._ask(lambda: run(self.worker, own.step, element))
         except Refused as refused:
-            self.metrics.failed += 1
+            self.metrics.failed()
             return {"error": refused.reason}
-        except Exception:
-            log.exception("an element of a stream could not be scored")
-            self.metrics.failed += 1
-            return {"error": "the service failed on this element; its log says why."}
-        self.metrics.elements += score is not None
+        except Exception as error:
+            log.error("an element of a stream could not be scored: %s", where(error))
+            self.metrics.failed()
+            return {"error": "the service failed on this element; its log says where."}
+        self.metrics.scored(score is not None)
         return score_json(score)
-
-
-class _Counted:
-    """Every HTTP answer is counted, with the time it took."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began = time.perf_counter()
-
-        async def counted(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                path = scope["path"] if scope["path"] in PATHS else "other"
-                self.metrics.answered(path, message["status"], time.perf_counter() - began)
-            await send(message)
-
-        await self.app(scope, receive, counted)

@@ -75,6 +75,8 @@ def _readings(module: nn.Module, example: Callable[[int, int], Tensor], named: t
     layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
     if any("forward" in vars(layer) or type(layer) not in (nn.RNN, nn.LSTM, nn.GRU) for layer in layers):
         raise UnreadableError("has a layer with another forward")
+    for layer in layers:
+        layer.flatten_parameters()  # a copy's weights lie apart, of which cuDNN warns
     watched = Watched(copied)
     for sizes in READINGS:
         x = example(sizes["batch"], sizes["time"])

@@ -1,0 +1,87 @@
+"""Who comes in: every request and stream passes here first. A token where one is set, a rate for each address, and every answer counted."""
+
+import asyncio
+import hmac
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from holdfast.monitor.service.logs import log, where
+from holdfast.monitor.service.metrics import Metrics
+from holdfast.monitor.service.rates import Rates
+
+PROBES = ("/live", "/ready")  # for whoever starts and stops services: never refused
+FAREWELL = 1.0  # seconds
+Application = Callable[..., Awaitable[None]]
+Message = MutableMapping[str, Any]
+
+
+class Gate:
+    """In front of the application."""
+
+    def __init__(self, app: Application, metrics: Metrics, rates: Rates, token: str | None, *, open_metrics: bool) -> None:
+        self.app, self.metrics, self.rates = app, metrics, rates
+        self.token = None if token is None else f"Bearer {token}".encode()
+        self.free = (*PROBES, "/metrics") if open_metrics else PROBES
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        began, begun = time.perf_counter(), False
+
+        async def counted(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                self.metrics.answered(scope["path"], message["status"], time.perf_counter() - began)
+            await send(message)
+
+        refused = self._refused(scope)
+        if refused is not None:
+            await _refuse(scope, counted, *refused)
+            if scope["type"] == "websocket":
+                await _gone(receive)
+            return
+        try:
+            await self.app(scope, receive, counted)
+        except Exception as error:
+            log.error("a request failed: %s", where(error))
+            if scope["type"] == "http" and not begun:
+                await _refuse(scope, counted, 500, "the service failed on this request; its log says where.", {})
+
+    def _refused(self, scope: Message) -> tuple[int, str, dict[str, str]] | None:
+        """-> status, reason, headers."""
+        if self.token is not None and scope["path"] not in self.free:
+            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(given, self.token):
+                return 401, "this service wants a token: send the header 'Authorization: Bearer TOKEN'.", {"www-authenticate": "Bearer"}
+        if scope["path"] not in PROBES:
+            wait = self.rates.take(scope["client"][0] if scope.get("client") else "")
+            if wait:
+                return 429, f"too many requests from this address; try again in {wait:.1f} s.", {"retry-after": str(math.ceil(wait))}
+        return None
+
+
+async def _gone(receive: Any) -> None:
+    """Until the server has seen a refused stream off: once in its answer, once on the wire. One that returns earlier is in its log."""
+    left = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL):
+            while left < 2:
+                left += (await receive())["type"] == "websocket.disconnect"
+
+
+async def _refuse(scope: Message, send: Any, status: int, reason: str, headers: dict[str, str]) -> None:
+    """Over HTTP; a stream is refused in the answer to its handshake, where the server can do that."""
+    body = json.dumps({"error": reason}).encode()
+    lines = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    kind = "http.response" if scope["type"] == "http" else "websocket.http.response"
+    if kind.startswith("websocket") and "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": reason[:100]})
+        return
+    await send({"type": f"{kind}.start", "status": status, "headers": [(a.encode(), b.encode()) for a, b in lines.items()]})
+    await send({"type": f"{kind}.body", "body": body})
