@@ -6,6 +6,7 @@ the history, so that a report can show how the ends closed in.
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import math
@@ -13,11 +14,11 @@ import os
 import platform
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,9 +26,12 @@ from torch import Tensor
 
 import holdfast
 from holdfast.errors import Contradiction, MissingExtra, StoreError
+from holdfast.files import array_in, in_words, inflated
 from holdfast.question import Question, plain
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits
 
+P = ParamSpec("P")
+T = TypeVar("T")
 VERSION = 2
 FILE = "run.sqlite"
 SCHEMA = """
@@ -77,6 +81,18 @@ class Event:
     queries: int
     lower: float
     upper: float
+
+
+def _decoding(method: "Callable[Concatenate[Store, P], T]") -> "Callable[Concatenate[Store, P], T]":
+    """Whatever damaged rows make of reading them is told in words."""
+
+    @functools.wraps(method)
+    def told(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        what = f"not a run of holdfast, or damaged: its {method.__name__.strip('_').replace('_', ' ')} cannot be read"
+        with in_words(self.folder / FILE, what, "Copy the run again from where it was made, or begin it anew.", StoreError):
+            return method(self, *args, **kwargs)
+
+    return told
 
 
 class Store:
@@ -140,6 +156,7 @@ class Store:
     def provenance(self) -> dict[str, Any]:
         return self._meta("provenance")
 
+    @_decoding
     def _meta(self, name: str) -> dict[str, Any]:
         (value,) = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         loaded: dict[str, Any] = json.loads(value)
@@ -168,6 +185,7 @@ class Store:
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?)", rows)
 
+    @_decoding
     def inputs(self) -> list[StoredInput]:
         rows = self._connection.execute("SELECT position, x, label, prediction, name, tokens FROM input ORDER BY position")
         maps = self._saliency()
@@ -183,16 +201,18 @@ class Store:
         with self._transaction() as connection:
             self._keep(connection, [(key, name, value) for key, value in values.items()])
 
+    @_decoding
     def artefacts(self, name: str) -> dict[Key, Tensor]:
         rows = self._connection.execute("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
-        return {_key(*row[:3]): _unpack(zlib.decompress(row[3])) for row in rows}
+        return {_key(*row[:3]): _unpack(inflated(row[3])) for row in rows}
 
+    @_decoding
     def with_aside(self) -> list[Record]:
         """All records, each with what is kept beside it."""
         rows = self._connection.execute("SELECT position, frame, part, name, value FROM artefact")
         kept: dict[Key, dict[str, Tensor]] = {}
         for *columns, name, value in rows:
-            kept.setdefault(_key(*columns), {})[name] = _unpack(zlib.decompress(value))
+            kept.setdefault(_key(*columns), {})[name] = _unpack(inflated(value))
         return [replace(record, aside=kept.get(record.key, {})) for record in self.records()]
 
     def _keep(self, connection: sqlite3.Connection, values: Sequence[tuple[Key, str, Tensor]]) -> None:
@@ -238,6 +258,7 @@ class Store:
                 f"continue with 'holdfast resume {self.folder}'."
             ) from error
 
+    @_decoding
     def records(self) -> list[Record]:
         """All records, by input and frame."""
         rows = self._connection.execute(
@@ -262,6 +283,7 @@ class Store:
                 f"INSERT OR REPLACE INTO answer SELECT ?, ?, ?, {SHOWN}, ? FROM record WHERE position = ? AND frame = ? AND part = ?", rows
             )
 
+    @_decoding
     def answers(self) -> dict[Key, Answers]:
         """Those that are stored and speak of the record's witness as it is now: a better record makes them stale."""
         if not self._has("answer"):
@@ -271,6 +293,7 @@ class Store:
         )
         return {_key(*row[:3]): _answers(json.loads(row[3])) for row in rows}
 
+    @_decoding
     def history(self) -> list[Event]:
         rows = self._connection.execute("SELECT position, frame, part, seconds, queries, lower, upper FROM history ORDER BY rowid")
         return [
@@ -397,6 +420,8 @@ def _columns(key: Key) -> tuple[int, int, str]:
 
 
 def _key(position: int, frame: int, part: str) -> Key:
+    if not (isinstance(position, int) and isinstance(frame, int) and isinstance(part, str)):
+        raise TypeError(f"a key is {position!r}, {frame!r}, {part!r}")
     return Key(position, None if frame == WHOLE else frame, part)
 
 
@@ -496,4 +521,4 @@ def _pack(x: Tensor) -> bytes:
 
 
 def _unpack(data: bytes) -> Tensor:
-    return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
+    return torch.from_numpy(array_in(data))
