@@ -85,7 +85,7 @@ class Readers:
 
     def all(self) -> list[Reader]:
         models = ("dense.onnx", "images.onnx", "frames.onnx", "tokens.onnx", "functions.onnx")
-        monitors = ("monitor_exact", "monitor_abstract", "monitor_typos", "monitor_noise")
+        monitors = ("monitor_exact", "monitor_abstract", "monitor_typos", "monitor_noise", "monitor_old")
         return [
             Reader("ONNX", models, lambda path: _asked(hf.Network.from_onnx(path))),
             Reader("ONNX, black box", models, lambda path: _asked(hf.Network.from_onnx(path, black_box=True))),
@@ -118,8 +118,23 @@ class Readers:
 
     def _monitor(self, path: Path) -> object:
         reads_frames = path.name == "monitor_noise"
-        monitor = Monitor.load(path, self.frames if reads_frames else self.tokens)
+        net = self.frames if reads_frames else self.tokens
+        monitor = Monitor.load(path, net)
+        if path.name != "monitor_old":  # which carries no digest
+            same(monitor, Monitor.load(self.honest / path.name, net))
         return monitor.score(torch.zeros(3, 2) if reads_frames else "the film was good")
+
+
+def same(one: Monitor, other: Monitor) -> None:
+    """A damaged monitor must not be read as another."""
+    told = [[m.settings, m.outputs, m.mutation.settings(), {k: v.tolist() for k, v in m.mutation.tensors().items()}] for m in (one, other)]
+    trees = [None if m.tree is None else {k: v.tolist() for k, v in m.tree.tensors().items()} for m in (one, other)]
+    if told[0] != told[1] or trees[0] != trees[1]:
+        raise AnotherMonitor
+
+
+class AnotherMonitor(Exception):
+    pass
 
 
 def _asked(net: hf.Network) -> object:

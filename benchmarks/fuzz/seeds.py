@@ -1,6 +1,7 @@
 """Honest files of every kind that holdfast reads, small, made by what makes them in earnest."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -164,6 +165,11 @@ def _monitors(folder: Path) -> None:
     Monitor.fit(net, SENTENCES, groups, unknown="skip").save(folder / "monitor_exact")
     Monitor.fit(net, SENTENCES, groups, mode="abstract", unknown="skip").save(folder / "monitor_abstract")
     Monitor.fit(net, SENTENCES, Typos(WORDS), unknown="skip").save(folder / "monitor_typos")
+    shutil.copytree(folder / "monitor_exact", folder / "monitor_old")  # as version 1 wrote it
+    text = folder / "monitor_old" / "monitor.json"
+    old = {**json.loads(text.read_text()), "version": 1}
+    old.pop("digest", None)
+    text.write_text(json.dumps(old))
     frames = hf.Network.from_onnx(folder / "frames.onnx")
     Monitor.fit(frames, [torch.rand(3, 2)], Noise(0.1), answer=Tolerance(0.01), samples=20).save(folder / "monitor_noise")
 

@@ -99,23 +99,18 @@ def json_of(path: Path, hint: str) -> Any:
         return json.loads(text)
 
 
-def array_of(source: IO[bytes], held: int, where: object) -> Array:
-    """The array of a .npy file, of which `held` bytes are there: it must be as large as it says, and hold no Python objects."""
+def array_of(source: IO[bytes], held: int) -> Array:
+    """The array of a .npy file, of which `held` bytes are there: ValueError unless it is as large as it says, and no Python objects."""
     version = np.lib.format.read_magic(source)
     if version not in ((1, 0), (2, 0)):
-        raise UnreadableFile(f"{where}: holds no plain array (format {version}). Write it with numpy.save, or numpy.savez.")
+        raise ValueError(f"its format is {version}")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = header(source)
     if dtype.hasobject or dtype.names is not None or not dtype.itemsize:
-        raise UnreadableFile(
-            f"{where}: holds {dtype}, no plain numbers or texts (no Python objects). Write it with numpy.save, or numpy.savez."
-        )
+        raise ValueError(f"it holds {dtype}")
     count, rest = math.prod(shape), held - source.tell()
     if any(size < 0 for size in shape) or count * dtype.itemsize != rest or (count == 0 and shape[0] != 0):
-        raise UnreadableFile(
-            f"{where}: says that it holds {dtype} of shape {shape}, {count * dtype.itemsize} bytes, but {rest} are there. It is "
-            f"damaged: write it again."
-        )
+        raise ValueError(f"it says {dtype} of shape {shape}, {count * dtype.itemsize} bytes, but {rest} are there")
     flat = np.empty(count, dtype)
     kept = flat.view(np.uint8)
     done = 0
@@ -123,20 +118,20 @@ def array_of(source: IO[bytes], held: int, where: object) -> Array:
         kept[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     if done != rest or source.read(1):  # reading on to the end makes an archive check its sum
-        raise UnreadableFile(f"{where}: ends too early, or too late. It is damaged: write it again.")
+        raise ValueError("it ends too early, or too late")
     return flat.reshape(shape[::-1]).transpose() if by_columns else flat.reshape(shape)
 
 
 def array_in(data: bytes) -> Array:
-    """What numpy.save wrote."""
-    return array_of(io.BytesIO(data), len(data), "an array")
+    """What numpy.save wrote. ValueError where it is damaged."""
+    return array_of(io.BytesIO(data), len(data))
 
 
 def read_array(path: Path, hint: str) -> Array:
     """The array of a .npy file."""
     with in_words(existing(path), "cannot be read as .npy", hint), path.open("rb") as file:
         _fits(os.fstat(file.fileno()).st_size, path)
-        return array_of(file, os.fstat(file.fileno()).st_size, path)
+        return array_of(file, os.fstat(file.fileno()).st_size)
 
 
 def read_arrays(path: Path, hint: str) -> dict[str, Array]:
@@ -148,8 +143,8 @@ def read_arrays(path: Path, hint: str) -> dict[str, Array]:
         _fits(sum(member.file_size for member in members.values()), path)
         found = {}
         for name, member in members.items():
-            with archive.open(member) as source:
-                found[name] = array_of(source, member.file_size, f"{path}, {name}")
+            with in_words(path, f"cannot be read as .npz: its {name}", hint), archive.open(member) as source:
+                found[name] = array_of(source, member.file_size)
         return found
 
 

@@ -299,10 +299,10 @@ class Store:
         return [
             Event(
                 _key(position, frame, part),
-                seconds,
-                queries,
-                -math.inf if lower is None else lower,
-                math.inf if upper is None else upper,
+                float(seconds),
+                int(queries),
+                -math.inf if lower is None else float(lower),
+                math.inf if upper is None else float(upper),
             )
             for position, frame, part, seconds, queries, lower, upper in rows
         ]
@@ -486,8 +486,8 @@ def _record(position: int, frame: int, part: str, body: str, lower_witness: byte
         _key(position, frame, part),
         bracket,
         b["status"],
-        b["seconds"],
-        b["queries"],
+        float(b["seconds"]),
+        int(b["queries"]),
         tuple(b["skipped"]),
         b["question"],
         b["means"],
@@ -500,7 +500,7 @@ def _unbound(b: dict[str, Any], witness: bytes | None) -> Bound:
         b["kind"], b["method"], b["settings"], b["seed"], b["dtype"], tuple(b["assumptions"]), b["confidence"],
         _unpack(witness) if witness is not None else None, tuple(b["checks"]), Traits(**b["traits"]),
     )  # fmt: skip
-    return Bound(float(b["value"]), evidence, b["slack"], b["executed"])
+    return Bound(float(b["value"]), evidence, float(b["slack"]), None if b["executed"] is None else float(b["executed"]))
 
 
 def _answers(stored: dict[str, Any]) -> Answers:
