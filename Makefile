@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOWEST := build/lowest
 
-.PHONY: demo test lint bench soundness docs clean
+.PHONY: demo test lint bench soundness fuzz lowest docs clean
 
 demo: $(READY)
 	$(BIN)/holdfast demo
@@ -25,6 +26,16 @@ bench: $(READY)
 # Not part of the tests: a million boxes for each relaxation, ten thousand certificates under attack.
 soundness: $(READY)
 	$(BIN)/python -m benchmarks.soundness
+
+# Damaged files of every kind that holdfast reads, thousands of each: only errors of the house may escape. Fails if anything else does.
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz
+
+# The tests with the oldest versions that pyproject.toml allows. It installs torch once more, in a folder of its own.
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 1
 
 # The reference, made of the docstrings.
 docs: $(READY)

@@ -118,7 +118,7 @@ class Question:
                 if name in kept:
                     kept[name] = kind(**_tuples(kept[name]))
             return Question(**kept)
-        except TypeError as error:
+        except (TypeError, AttributeError, ValueError) as error:  # it holds other names, or other things by these names
             raise StoreError(f"the run's question cannot be read: it was written by another version of holdfast ({error}).") from error
 
 

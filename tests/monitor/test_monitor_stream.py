@@ -397,7 +397,7 @@ def test_files_that_are_not_the_monitor_of_this_model(tmp_path: Path) -> None:
     with pytest.raises(hf.errors.UnreadableFile, match="damaged"):
         Monitor.load(tmp_path, net)
     numbers.unlink()
-    with pytest.raises(hf.errors.UnreadableFile, match="missing"):
+    with pytest.raises(hf.errors.UnreadableFile, match="no such file"):
         Monitor.load(tmp_path, net)
     with pytest.raises(hf.errors.UnreadableFile):
         Monitor.load(tmp_path / "nowhere", net)

@@ -139,7 +139,10 @@ def test_batch_first_is_the_same_layer_turned(cell: str, direction: str) -> None
 
 def test_batch_first_agrees_with_the_reference_implementation() -> None:
     model, inputs = layer("LSTM", layout=1, states=True)
-    wanted = onnx.reference.ReferenceEvaluator(model).run(None, dict(zip("Xhc", inputs, strict=True)))
+    try:
+        wanted = onnx.reference.ReferenceEvaluator(model).run(None, dict(zip("Xhc", inputs, strict=True)))
+    except ValueError as error:
+        pytest.skip(f"the reference implementation of onnx {onnx.__version__} fails on layout 1 ({error})")
     for mine, theirs in zip(run(import_onnx(model, "it"), inputs)[:1], wanted[:1], strict=True):
         assert mine.size == theirs.size
         close(mine.reshape(BATCH, TIME, HIDDEN), theirs.reshape(BATCH, TIME, HIDDEN))

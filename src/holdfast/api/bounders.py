@@ -20,6 +20,7 @@ from holdfast.certify.split import Split
 from holdfast.certify.tighten import no_models, quadratic_of
 from holdfast.errors import HoldfastError
 from holdfast.hamming.budget_split import question_of
+from holdfast.memory import bytes_told
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
@@ -73,10 +74,6 @@ def _models(ball: Problem) -> str | None:
     """What second-order models are, and take; None where they are not used."""
     size = bytes_told(quadratic_of(ball).bytes(training=True))
     return None if no_models(ball) else f"second-order models with trained coefficients ({size} an input)"
-
-
-def bytes_told(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{max(1, round(size / 2**20))} MiB"
 
 
 def _tight(ball: Problem, models: str | None) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.errors import BadInput, UnreadableFile
+from holdfast.errors import BadInput
+from holdfast.files import in_words
 from holdfast.monitor.engine import exact
 from holdfast.monitor.engine.numpy_stream import Quick
 from holdfast.monitor.engine.opened import View, find
@@ -289,9 +290,9 @@ class Monitor:
     @classmethod
     def load(cls, folder: str | Path, net: Network) -> "Monitor":
         """What `save` wrote, for the same network; any other is refused."""
-        from holdfast.monitor import outputs
+        from holdfast.monitor import fitting, outputs
         from holdfast.monitor.mutation import mutation
-        from holdfast.monitor.saving import load
+        from holdfast.monitor.saving import WRITTEN, load
 
         content, tensors = load(Path(folder), net)
 
@@ -299,18 +300,16 @@ class Monitor:
             return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
 
         view, tree = find(net), None
-        try:
-            read = (
-                mutation.restore(content["mutation"], part("mutation")),
-                outputs.restore(content["outputs"]),
-                Settings(**content["settings"]),
-            )
-            if content["settings"]["mode"] == "abstract":
+        with in_words(folder, "damaged", WRITTEN):
+            settings = Settings(**fitting.typed(content["settings"], fitting.SETTINGS))
+            read = (mutation.restore(content["mutation"], part("mutation")), outputs.restore(content["outputs"]), settings)
+            _check(net, read[0], settings.mode, settings.unknown, settings.confidence, settings.samples, settings.max_length)
+            if view is not None:
+                read[1].count(view.outputs(view.start(1)).shape[1])
+            if settings.mode == "abstract":
                 from holdfast.monitor.abstract.tree import Tree
 
-                tree = Tree.of(part("tree"), content["tree"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableFile(f"{folder}: damaged, or not written by Monitor.save ({error}).") from error
+                tree = fitting.checked_tree(Tree.of(part("tree"), content["tree"]))
         return cls(net, *read, view=view, tree=tree)
 
 

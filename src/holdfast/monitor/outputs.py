@@ -143,8 +143,11 @@ KINDS: Sequence[type[Output]] = (Classes, Bins, Tolerance)
 
 
 def restore(settings: Mapping[str, Any]) -> Output:
-    """What `settings` wrote down."""
+    """What `settings` wrote down. TypeError, ValueError where it is something else."""
     for kind in KINDS:
         if kind.kind == settings.get("kind"):
-            return kind(**{key: value for key, value in settings.items() if key != "kind"})
+            found = kind(**{key: value for key, value in settings.items() if key != "kind"})
+            if type(getattr(found, "output", 0)) is not int:
+                raise TypeError("the output is no whole number")
+            return found
     raise BadInput(f"no output abstraction is called {settings.get('kind')!r}; was this written by a newer version?")

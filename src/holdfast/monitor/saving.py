@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,33 +10,42 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
+from holdfast.files import existing, in_words, json_of
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_file
+from holdfast.network.fingerprint import of_file, of_text
 
-FORMAT, VERSION = "holdfast monitor", 1
+FORMAT, VERSION = "holdfast monitor", 2
+SEALED = 2  # from this version on the text carries a digest of itself
 JSON, TENSORS = "monitor.json", "monitor.safetensors"
+WRITTEN = "It must be as Monitor.save wrote it: save the monitor again, or fit it anew."
 
 
 def save(folder: Path, net: Network, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Each file appears whole or not at all; the text, written last, knows the numbers by their hash."""
+    """Each file appears whole or not at all; the text, written last, knows the numbers by their hash, and itself by its own."""
     from safetensors.torch import save_file
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         numbers = folder / f".{TENSORS}.part"
         save_file({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, numbers)
-        head = {
+        whole = {
             "format": FORMAT,
             "version": VERSION,
             "model": {"name": net.name, "fingerprint": net.fingerprint},
             "tensors": of_file(numbers),
+            **content,
         }
         text = folder / f".{JSON}.part"
-        text.write_text(json.dumps({**head, **content}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text.write_text(json.dumps({**whole, "digest": digest(whole)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(numbers, folder / TENSORS)
         os.replace(text, folder / JSON)
     except OSError as error:
         raise UnreadableFile(f"{folder}: cannot be written ({error.strerror or error}).") from error
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Of everything that the text says but the digest itself, however it is laid out."""
+    return of_text(json.dumps({key: value for key, value in content.items() if key != "digest"}, sort_keys=True))
 
 
 def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -43,32 +53,35 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
     from safetensors.torch import load_file
 
     content = _text(folder / JSON)
-    if content["version"] > VERSION:
-        raise BadInput(
-            f"{folder}: version {content['version']} of a monitor, this holdfast knows up to {VERSION}. Update holdfast, or fit again."
-        )
     if content["model"]["fingerprint"] != net.fingerprint:
         raise BadInput(
             f"{folder}: this monitor was fitted for another model ({content['model']['name']}); {net.name} has other weights or another "
             f"structure, so its scores would mean nothing. Load that model, or fit a monitor for this one."
         )
-    file = folder / TENSORS
-    if not file.is_file() or of_file(file) != content["tensors"]:
-        raise UnreadableFile(f"{file}: {'damaged, or of another monitor' if file.is_file() else 'missing'}. Save the monitor again.")
-    return content, load_file(file)
+    file = existing(folder / TENSORS)
+    with in_words(file, "damaged", WRITTEN):
+        if of_file(file) != content["tensors"]:
+            raise UnreadableFile(f"{file}: damaged, or of another monitor. Save the monitor again.")
+        return content, load_file(file)
 
 
 def _text(file: Path) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
-        whole = content["format"] == FORMAT and isinstance(content["version"], int) and isinstance(content["tensors"], str)
-        whole = whole and isinstance(content["model"]["fingerprint"], str) and isinstance(content["model"]["name"], str)
-    except OSError as error:
-        raise UnreadableFile(f"{file}: {error.strerror or error}. Give the folder that Monitor.save wrote.") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableFile(f"{file}: damaged, or not written by Monitor.save.") from error
-    parts = ("mutation", "outputs", "settings")
-    if not whole or (content["version"] <= VERSION and not all(isinstance(content.get(part), dict) for part in parts)):
-        raise UnreadableFile(f"{file}: damaged, or not written by Monitor.save.")
+    """What is whole: a damaged text must never be read as that of another monitor."""
+    content: Any = json_of(file, WRITTEN)
+    with in_words(file, "damaged", WRITTEN):
+        kinds = (content["format"] == FORMAT, type(content["version"]) is int, type(content["tensors"]) is str)
+        if not all((*kinds, *(type(content["model"][name]) is str for name in ("fingerprint", "name")))):
+            raise ValueError("its head is not that of a monitor")
+        if content["version"] > VERSION:
+            raise BadInput(
+                f"{file.parent}: version {content['version']} of a monitor, this holdfast knows up to {VERSION}. Update holdfast, or fit "
+                f"again."
+            )
+        if (content["version"] >= SEALED or "digest" in content) and content["digest"] != digest(content):
+            raise ValueError("it was changed after it was written")
+        if not all(isinstance(content[part], dict) for part in ("mutation", "outputs", "settings")):
+            raise ValueError("a part of it is missing")
+    if "digest" not in content:
+        warnings.warn(f"{file}: written before monitors carried a digest of what they say, so damage to it may go unseen. Save it again.")
     found: dict[str, Any] = content
     return found

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
+from holdfast.files import in_words
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
 from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
 from holdfast.network.memory import changed, generators, state_of
@@ -210,22 +211,23 @@ class Network:
         from holdfast.network.onnx import open_onnx  # onnx is not needed to import the library
 
         path = _existing(file)
-        opened = open_onnx(path, black_box=black_box, constants=constants)
-        where = _device("cpu" if opened.black_box else device)
-        model = opened.module.to(where).requires_grad_(False)
-        vectors, token_model = None, None
-        example, shape = opened.example.to(where), item_shape(opened.shape, time_first) if batched else opened.shape
-        if opened.vectors is not None:
-            vectors, token_model = opened.vectors.to(where), opened.token_module
-        if not batched:
-            model = InTurn(model, keeps_axis=False) if opened.black_box else over_single_inputs(model, example)
-        elif not opened.black_box and not time_first:
-            model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
-        return cls._of(
-            model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
-            shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model,
-            device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
-        )  # fmt: skip
+        with in_words(path, "its layers cannot be asked", "It is damaged, or they do not fit together: export or download it again."):
+            opened = open_onnx(path, black_box=black_box, constants=constants)
+            where = _device("cpu" if opened.black_box else device)
+            model = opened.module.to(where).requires_grad_(False)
+            vectors, token_model = None, None
+            example, shape = opened.example.to(where), item_shape(opened.shape, time_first) if batched else opened.shape
+            if opened.vectors is not None:
+                vectors, token_model = opened.vectors.to(where), opened.token_module
+            if not batched:
+                model = InTurn(model, keeps_axis=False) if opened.black_box else over_single_inputs(model, example)
+            elif not opened.black_box and not time_first:
+                model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
+            return cls._of(
+                model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
+                shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model,
+                device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
+            )  # fmt: skip
 
     @classmethod
     def from_callable(

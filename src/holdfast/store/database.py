@@ -117,7 +117,7 @@ def reading(file: Path) -> Iterator[None]:
     """What cannot be read is said to be damaged, where it is."""
     try:
         yield
-    except DAMAGE as error:
+    except Exception as error:  # a damaged row fails in any layer of whatever reads it
         raise error if isinstance(error, StoreError) and str(error).startswith(str(file.parent)) else damaged(file, error) from error
 
 

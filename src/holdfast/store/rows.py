@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import StoreError
+from holdfast.files import array_in
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits
 
 SMALL = 16  # numbers of what is kept beside a record that are compared
@@ -62,6 +63,8 @@ def columns_of(key: Key) -> tuple[int, int, str]:
 
 
 def key_of(position: int, frame: int, part: str) -> Key:
+    if not (isinstance(position, int) and isinstance(frame, int) and isinstance(part, str)):
+        raise TypeError(f"a key is {position!r}, {frame!r}, {part!r}")
     return Key(position, None if frame == WHOLE else frame, part)
 
 
@@ -108,7 +111,7 @@ def record_of(row: Row, *, light: bool = False) -> Record:
         b["note"],
     )
     skipped = tuple(b["skipped"])
-    return Record(key, bracket, b["status"], b["seconds"], b["queries"], skipped, b["question"], b["means"], b["goal"])
+    return Record(key, bracket, b["status"], float(b["seconds"]), int(b["queries"]), skipped, b["question"], b["means"], b["goal"])
 
 
 def news(record: Record) -> str:
@@ -170,7 +173,7 @@ def _bound_of(told: Mapping[str, Any], witness: bytes | None) -> Bound:
     evidence = _evidence(json.dumps(why))
     if witness is not None:
         evidence = replace(evidence, witness=unpack(witness))
-    return Bound(float(told["value"]), evidence, told["slack"], told["executed"])
+    return Bound(float(told["value"]), evidence, float(told["slack"]), None if told["executed"] is None else float(told["executed"]))
 
 
 @lru_cache(maxsize=1024)
@@ -203,8 +206,8 @@ def input_of(row: Row, saliency: Tensor | None = None, *, light: bool = False) -
 
 
 def event_of(position: int, frame: int, part: str, seconds: float, queries: int, lower: float | None, upper: float | None) -> Event:
-    low, high = -math.inf if lower is None else lower, math.inf if upper is None else upper
-    return Event(key_of(position, frame, part), seconds, queries, low, high)
+    low, high = -math.inf if lower is None else float(lower), math.inf if upper is None else float(upper)
+    return Event(key_of(position, frame, part), float(seconds), int(queries), low, high)
 
 
 def answers_of(stored: Mapping[str, Any]) -> Answers:
@@ -220,4 +223,4 @@ def pack(x: Tensor) -> bytes:
 
 
 def unpack(data: bytes) -> Tensor:
-    return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
+    return torch.from_numpy(array_in(data))

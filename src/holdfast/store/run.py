@@ -19,6 +19,7 @@ from torch import Tensor
 
 import holdfast
 from holdfast.errors import StoreError
+from holdfast.files import inflated
 from holdfast.question import Question
 from holdfast.result import Answers, Bracket, Key, Record, Status
 from holdfast.store import database
@@ -202,7 +203,7 @@ class Store:
     def artefacts(self, name: str) -> dict[Key, Tensor]:
         rows = self.asked("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
         with reading(self.folder / FILE):
-            return {key_of(*row[:3]): unpack(zlib.decompress(row[3])) for row in rows}
+            return {key_of(*row[:3]): unpack(inflated(row[3])) for row in rows}
 
     def _keep(self, connection: sqlite3.Connection, values: Sequence[tuple[Key, str, Tensor]]) -> None:
         rows = [(*columns_of(key), name, zlib.compress(pack(value))) for key, name, value in values]
@@ -300,7 +301,7 @@ class Store:
         rows = self.of_keys("SELECT position, frame, part, name, value FROM artefact", [r.key for r in records])
         with reading(self.folder / FILE):
             for *columns, name, value in rows:
-                kept.setdefault(key_of(*columns), {})[name] = unpack(zlib.decompress(value))
+                kept.setdefault(key_of(*columns), {})[name] = unpack(inflated(value))
         for record in records:
             yield replace(record, aside=kept.get(record.key, {}))
 
@@ -401,7 +402,7 @@ def _there(folder: str | Path) -> Path:
 
 
 def _unpacked(value: bytes | None) -> Tensor | None:
-    return None if value is None else unpack(zlib.decompress(value))
+    return None if value is None else unpack(inflated(value))
 
 
 def provenance() -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import BadInput, UnreadableFile
+from holdfast.files import in_words, text_of
 
 KNOWN = ("sat", "unsat")
 
@@ -68,17 +69,14 @@ def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """The lines that are not empty, each with its number."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(cell.strip() for cell in row)]
-    except FileNotFoundError as error:
-        raise UnreadableFile(f"{path}: no such file. Give a folder with instances.csv, or such a file.") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UnreadableFile(f"{path}: cannot be read as lines of text ({error}).") from error
+    with in_words(path, "cannot be read as lines of text", "Give a folder with instances.csv, or such a file."):
+        lines = text_of(path).splitlines(keepends=True)
+        return [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]
 
 
 def _beside(path: Path, name: str, number: int) -> Path:
-    for candidate in (path.parent / name, path.parent / f"{name}.gz"):
-        if candidate.is_file():
-            return candidate
+    with in_words(f"{path}:{number}", f"{name[:60]!r} is no name of a file", "Write model,property,seconds."):
+        for candidate in (path.parent / name, path.parent / f"{name}.gz"):
+            if candidate.is_file():
+                return candidate
     raise UnreadableFile(f"{path}:{number}: {name} does not exist beside it, nor {name}.gz.")

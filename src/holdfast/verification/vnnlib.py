@@ -20,12 +20,19 @@ from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import unpacked
+from holdfast.memory import available_bytes, bytes_told
 from holdfast.property.avoid import Avoid
 
 MOST_BYTES = 2**29
 MOST_CASES = 2**16  # alternatives after multiplying out
+MOST_COPIES = 2**22  # conditions that multiplying out repeats
+MOST_ENDS = 2**26  # inputs of all alternatives that have boxes of their own
+MOST_OPEN = 2 * 10**5  # brackets at a time
+MOST_STEPS = 2**27  # variables in all sums that are computed
+MOST_BITS = 2**15  # of a number that is computed from others; none that is written has more
+SWELLS = 80  # bytes in memory for one in the file, at most
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
-TOKEN = re.compile(r"[()]|[^\s()]+")
+TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # lines are counted, comments left out
 VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
 VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?")  # of a length that can be computed with
@@ -191,7 +198,7 @@ def parse(text: str, name: str = "property") -> Spec:
     """The text of a file; BadInput says in which line it cannot be understood. A file of version 2 says so at its beginning."""
     version = VERSION.match(text)
     if version is None:
-        return spec_of(_tokens(text), name)
+        return spec_of(tokens_of(text), name)
     if not version[1].startswith("2."):
         raise BadInput(f"{name}: VNN-LIB version {version[1]} is not known: 1 (which says nothing of its version) and 2.0 are.")
     from holdfast.verification.vnnlib2 import parse2  # reads with a package that few need
@@ -207,14 +214,21 @@ def spec_of(tokens: Iterable[Token], name: str) -> Spec:
     return reader.finished()
 
 
-def _tokens(text: str) -> Iterator[Token]:
-    for number, line in enumerate(text.split("\n"), 1):
-        for token in TOKEN.findall(line.partition(";")[0]):
-            yield token, number
+def tokens_of(text: str) -> Iterator[Token]:
+    """Brackets and words with their lines, without comments."""
+    line = 1
+    for found in TOKEN.finditer(text):  # one at a time: a list of all would be many times as large as the file
+        token = found[0]
+        if token == "\n":
+            line += 1
+        elif token[0] != ";":
+            yield token, line
 
 
 def _text(path: Path) -> str:
-    content = unpacked(path, MOST_BYTES, f"larger than {MOST_BYTES // 2**20} MiB, which no property should be.")
+    content = unpacked(path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, which no property should be.")
+    if len(content) * SWELLS > available_bytes():
+        raise UnreadableFile(f"{path}: may need {bytes_told(len(content) * SWELLS)} to be read, which are not left. Split it into several.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -252,12 +266,15 @@ class _Reader:
         self.open: list[tuple[int, list[Item]]] = []  # for each open bracket its line and what stands in it so far
         self.declared: dict[Name, int] = {}  # each with its line
         self.asserted: list[Formula] = []
+        self.steps = 0
 
     def refuse(self, line: int, message: str) -> BadInput:
         return BadInput(f"{self.name}:{line}: {message}")
 
     def read(self, token: str, line: int) -> None:
         if token == "(":
+            if len(self.open) == MOST_OPEN:
+                raise self.refuse(line, f"more than {MOST_OPEN} brackets are open. The file is damaged, or not VNN-LIB.")
             self.open.append((line, []))
         elif not self.open:
             problem = "a closing bracket without an opening one" if token == ")" else f"{token!r} stands outside of any bracket"
@@ -322,6 +339,9 @@ class _Reader:
             if len(formula) != 1:
                 if len(cases) * len(formula) > MOST_CASES:
                     raise self.refuse(line, f"multiplied out, the file has more than {MOST_CASES} alternatives. Split it into several.")
+                before, after = sum(map(len, cases)), sum(map(len, formula))
+                if before * (len(formula) - 1) + after * (len(cases) - 1) > MOST_COPIES:
+                    raise self.refuse(line, f"multiplied out, the file repeats more than {MOST_COPIES} conditions. Split it into several.")
                 cases = [before + case for before in cases for case in formula]
         return cases
 
@@ -345,10 +365,19 @@ class _Reader:
             factor = Fraction(1)
             for term in terms:
                 factor *= Fraction(1) if term.factors else term.constant
-            return _scaled(moving[0] if moving else Term({}, Fraction(1)), factor)
+                self.kept(Term({}, factor), line)
+            return self.kept(_scaled(moving[0] if moving else Term({}, Fraction(1)), factor), line)
         if operator == "-":
             terms = [_scaled(terms[0], Fraction(-1))] if len(terms) == 1 else [terms[0], *(_scaled(t, Fraction(-1)) for t in terms[1:])]
-        return _sum(terms)
+        return self.kept(_sum(terms), line)
+
+    def kept(self, term: Term, line: int) -> Term:
+        """BadInput where computing on would take too long: numbers may grow, and sums are copied, with every bracket around them."""
+        self.steps += 1 + len(term.factors)
+        numbers = (term.constant, *term.factors.values())
+        if self.steps > MOST_STEPS or any(max(n.numerator.bit_length(), n.denominator.bit_length()) > MOST_BITS for n in numbers):
+            raise self.refuse(line, "this takes too long to compute: sums in sums, or products with too many digits. Write it out.")
+        return term
 
     def term(self, item: Item, line: int) -> Term:
         if isinstance(item, Term):
@@ -378,10 +407,18 @@ class _Reader:
         choices = [formula for formula in self.asserted if len(formula) != 1]
         lenient = sum(any("X" in (kind for kind, _ in atom.factors) for case in f for atom in case) for f in choices) > 1
         found: dict[Box, list[tuple[Row, ...]]] = {}
+        shared: list[tuple[Row, ...]] | None = None  # of the alternatives that do not speak of inputs
+        ends = 0
         for atoms in self.multiplied(choices, 1) if possible else ():
-            one = _Alternative(self, list(common.lower), list(common.upper), list(common.rows), lenient)
-            if all(one.take(atom) for atom in atoms):
-                found.setdefault(one.box(atoms), []).append(tuple(one.rows))
+            one = _Alternative(self, list(common.lower), list(common.upper), list(common.rows), lenient=lenient)
+            if not all(one.take(atom) for atom in atoms):
+                continue
+            ends += inputs * one.own
+            if ends > MOST_ENDS:
+                raise self.refuse(atoms[-1].line, f"the file has boxes with more than {MOST_ENDS} ends in all. Split it into several.")
+            polytopes = found.setdefault(one.box(atoms), []) if one.own or shared is None else shared
+            shared = shared if one.own else polytopes
+            polytopes.append(tuple(one.rows))
         cases = tuple(Case(*box, tuple(dict.fromkeys(polytopes))) for box, polytopes in found.items())
         return Spec(self.name, inputs, outputs, cases)
 
@@ -402,6 +439,7 @@ class _Alternative:
     lower: list[End | None]
     upper: list[End | None]
     rows: list[Row]
+    own: bool = False  # it narrows the box that all share
     lenient: bool = False  # several asserts offer boxes, and not every choice of them needs to leave something
 
     def take(self, atom: Atom) -> bool:
@@ -418,6 +456,7 @@ class _Alternative:
             return True
         if len(names) > 1:
             raise self.reader.refuse(atom.line, "compares an input with another variable: inputs must lie in a box, X_i against a number.")
+        self.own = True
         left = self.narrowed(atom)
         if not left and not self.lenient:
             raise self.reader.refuse(atom.line, f"the lower end of X_{names[0][1]} is above its upper end.")

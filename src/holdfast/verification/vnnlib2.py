@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.verification.vnnlib import Spec, Token, spec_of
+from holdfast.verification.vnnlib import Spec, Token, spec_of, tokens_of
 
 TYPES = ("Real", "Unknown", "F16", "F32", "F64", "BF16")
 PLACE = re.compile(r"(.*?) at line (\d+), column \d+: (.*)", re.DOTALL)
 DECIMAL = re.compile(r"[0-9]+\.?[0-9]*")
+DEEPEST = 10_000  # brackets at a time
+MOST_NUMBERS = 10**6  # of an input or an output
 SMALLEST = sys.float_info.min
 WORDS = {
     "And": "and", "Or": "or", "Plus": "+", "Minus": "-", "Negate": "-", "Multiply": "*",
@@ -28,8 +30,18 @@ BOTH = {"Equal": ("and", "<=", ">="), "NotEqual": ("or", "<", ">")}
 
 def parse2(text: str, name: str) -> Spec:
     """The text of a file of version 2."""
+    _check_depth(text, name)
     query = _query(text, name)
     return spec_of(_tokens(query, name), name)
+
+
+def _check_depth(text: str, name: str) -> None:
+    """The package goes down bracket by bracket on the stack of the process, which ends without a word where that is full."""
+    depth = 0
+    for token, line in tokens_of(text):
+        depth += (token == "(") - (token == ")")
+        if depth > DEEPEST:
+            raise BadInput(f"{name}:{line}: more than {DEEPEST} brackets are open, and the package vnnlib cannot read so many.")
 
 
 def _query(text: str, name: str) -> Any:
@@ -43,7 +55,7 @@ def _query(text: str, name: str) -> Any:
         return vnnlib.parse_query_string(text)
     except vnnlib.VNNLibException as error:
         raise BadInput(_told(str(error), name)) from error
-    except (IndexError, ValueError, OverflowError) as error:  # the package reads every number into a float64 on its way
+    except (IndexError, ValueError, OverflowError, RuntimeError) as error:  # the package reads every number into a float64 on its way
         raise BadInput(_beyond(text, name)) from error
 
 
@@ -91,6 +103,10 @@ def _tensors(query: Any, name: str) -> tuple[Any, Any]:
             raise BadInput(f"{name}: network {network.name} has {len(tensors)} {what}; only one tensor each can be verified.")
         if tensors[0].dtype.name not in TYPES:
             raise BadInput(f"{name}: {tensors[0].name} is of type {tensors[0].dtype.name}; only real and floating numbers can be verified.")
+        if math.prod(tensors[0].shape) > MOST_NUMBERS:
+            raise BadInput(
+                f"{name}: {tensors[0].name} is of shape {list(tensors[0].shape)}; at most {MOST_NUMBERS} numbers can be verified."
+            )
     return network.inputs[0], network.outputs[0]
 
 

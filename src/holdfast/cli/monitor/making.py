@@ -3,8 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +15,10 @@ from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import norm_option, numbers, one_of
 from holdfast.cli.reading.data import load_data, load_substitutes
 from holdfast.cli.reading.model import load_network
-from holdfast.cli.reading.source import readable, utf8
 from holdfast.cli.views.output import check_folder, line
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, StoreError, UnreadableFile
+from holdfast.files import existing, in_words, json_of, text_of
 from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
 from holdfast.monitor.monitor import Mode
 from holdfast.monitor.reading import Unknown, unknown_token
@@ -29,6 +29,7 @@ from holdfast.network import Network
 EMBEDDED = "helpdesk"
 SAID = "no model given, so this is the embedded help desk: an LSTM that reads what people ask, and words that may stand for others"
 HOW = "model.json"
+MADE = "It must be as 'holdfast monitor fit' wrote it: fit the monitor again."
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def check_mutation(text: str | None, *, embedded: bool) -> None:
     if text.startswith("noise:"):
         noise_of(text)
     elif text.endswith(".json"):
-        readable(Path(text))
+        existing(Path(text))
     else:
         raise BadInput(f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or noise:0.1,inf.")
 
@@ -163,7 +164,7 @@ def load_rows(source: str, net: Network, limit: int | None) -> Rows:
     if source.endswith(".txt"):
         if net.vocabulary is None:
             raise BadInput(f"{source}: text needs a network that reads words (--vocabulary FILE, one word a line).")
-        texts = [text.strip() for text in utf8(Path(source)).splitlines() if text.strip()]
+        texts = [text.strip() for text in text_of(Path(source)).splitlines() if text.strip()]
         if not texts:
             raise BadInput(f"{source}: holds no sentence.")
         return _limited(of_texts(texts, net), limit)
@@ -216,17 +217,26 @@ def open_monitor(folder: str, console: Console, device: str | None = None) -> Op
     path = Path(folder) / HOW
     if not Path(folder).is_dir():
         raise UnreadableFile(f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the embedded one.")
-    try:
-        content = json.loads(utf8(path))
+    content = json_of(path, MADE)
+    with in_words(path, "damaged", MADE):
         model, classes = content["model"], content["classes"]
-        question = None if model == EMBEDDED else ModelOptions(**model)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableFile(f"{path}: damaged, or not written by 'holdfast monitor fit' ({error}).") from error
+        question = None if model == EMBEDDED else _model_options(model)
     if question is None:
         net = helpdesk.network(device or "cpu")
     else:
         net = load_network(question if device is None else replace(question, device=device))
     return Opened(Monitor.load(folder, net), classes, question is None)
+
+
+def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
+    """TypeError where a value is not of the kind that the command line gives."""
+    found = ModelOptions(**stored)
+    for option in fields(found):
+        value = getattr(found, option.name)
+        kinds = bool if option.default is False else str if option.default is MISSING else str | None
+        if not (all(isinstance(text, str) for text in value) if option.name == "constants" else isinstance(value, kinds)):
+            raise TypeError(f"{option.name} is {value!r}")
+    return found
 
 
 # ---- export

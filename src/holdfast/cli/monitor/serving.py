@@ -10,9 +10,9 @@ from rich.console import Console
 
 from holdfast.cli.commands.monitor import Serve
 from holdfast.cli.monitor.making import open_monitor
-from holdfast.cli.reading.source import utf8
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
+from holdfast.files import text_of
 from holdfast.monitor import Monitor
 
 TOKEN = "HOLDFAST_TOKEN"  # the variable that holds one, where there is no file
@@ -55,7 +55,7 @@ def _monitor(folder: str, device: str | None) -> Monitor:
 
 def token_of(file: Path | None) -> str | None:
     """What clients must show: from the file, or from the environment; never from the command line, which others on the machine see."""
-    found = utf8(file).strip() if file is not None else os.environ.get(TOKEN, "").strip()
+    found = text_of(file).strip() if file is not None else os.environ.get(TOKEN, "").strip()
     source = str(file) if file is not None else TOKEN
     if not found and file is None:
         return None

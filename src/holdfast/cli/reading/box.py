@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.cli.reading.source import array, utf8
+from holdfast.cli.reading.source import array
 from holdfast.errors import BadInput
+from holdfast.files import in_words, text_of
 from holdfast.network import Network
 from holdfast.verification.specification import input_shape
 
@@ -37,7 +38,9 @@ def _written(text: str) -> list[list[float]]:
 
 def _csv(path: Path) -> list[list[float]]:
     pairs = []
-    for number, row in enumerate(csv.reader(utf8(path).splitlines()), 1):
+    with in_words(path, "cannot be read as .csv", "Write one line low,high for each input."):
+        rows = list(csv.reader(text_of(path).splitlines()))
+    for number, row in enumerate(rows, 1):
         if not any(cell.strip() for cell in row):
             continue
         try:

@@ -1,6 +1,5 @@
 """Inputs, labels and substitutes from files and functions, checked before any long work."""
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,17 @@ from torch import Tensor
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network
-from holdfast.cli.reading.source import array, call, readable, utf8
-from holdfast.errors import BadInput, UnreadableFile
+from holdfast.cli.reading.source import array, call
+from holdfast.errors import BadInput
+from holdfast.files import json_of, read_arrays, text_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_tensors
 
+EXPECTED = (
+    'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for each of its words, as in '
+    '[[[], ["movie"]]].'
+)
+PLAIN = "It must be written by numpy.savez with plain arrays (no Python objects)."
 UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "unk")
 
 
@@ -60,8 +65,9 @@ def load_both(model: ModelOptions, source: str, *, scale: float | None = None, l
 
 def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
     """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
+    found: Mapping[str, Any]
     if source.endswith(".npz"):
-        found, fingerprint = _npz(Path(source)), of_file(Path(source))
+        found, fingerprint = read_arrays(Path(source), PLAIN), of_file(Path(source))
     elif source.endswith((".tsv", ".txt")):
         found, fingerprint = _text(Path(source), net), of_file(Path(source))
     elif ":" in source:
@@ -110,19 +116,6 @@ def _counted(values: Any, count: int, what: str, source: str) -> Any:
     return values
 
 
-def _npz(path: Path) -> dict[str, Any]:
-    readable(path)
-    try:
-        archive = np.load(path, allow_pickle=False)
-        return {key: archive[key] for key in archive.files}
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged archive fails in any layer: zip, zlib, numpy's header
-        raise UnreadableFile(
-            f"{path}: cannot be read as .npz ({error}). It must be written by numpy.savez with plain arrays (no Python objects)."
-        ) from error
-
-
 def _number_of(words: Sequence[str]) -> dict[str, int]:
     """The first place of each word."""
     return {word: i for i, word in reversed(list(enumerate(words)))}
@@ -135,7 +128,7 @@ def _text(path: Path, net: Network) -> dict[str, Any]:
     number = _number_of(net.vocabulary)
     unknown = next((number[u] for u in UNKNOWN if u in number), None)
     x, y, names = [], [], []
-    lines = utf8(path).split("\n")
+    lines = text_of(path).split("\n")
     for place, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -165,10 +158,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     where the network has no vocabulary)."""
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
-    try:
-        sets = json.loads(utf8(Path(path)))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UnreadableFile(f"{path}: not JSON ({error}).") from error
+    sets = json_of(Path(path), EXPECTED)
     number = _number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
     strange: list[str] = []
 
@@ -185,10 +175,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     elif isinstance(sets, list) and all(isinstance(text, list) and all(isinstance(words, list) for words in text) for text in sets):
         found = [[known(words) for words in text] for text in sets]
     else:
-        raise BadInput(
-            f'{path}: expected an object of lists, as in {{"good": ["fine", "great"]}}, or for each text a list with a list for each '
-            f'of its words, as in [[[], ["movie"]]].'
-        )
+        raise BadInput(f"{path}: {EXPECTED}")
     if strange:
         warnings.warn(f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out ({', '.join(strange[:3])} ...).")
     return found

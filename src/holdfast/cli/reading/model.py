@@ -10,8 +10,9 @@ from torch import nn
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import numbers, pair, sizes
-from holdfast.cli.reading.source import call, utf8
+from holdfast.cli.reading.source import call
 from holdfast.errors import BadInput
+from holdfast.files import text_of
 from holdfast.network import Network
 
 CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
@@ -77,7 +78,7 @@ def _constant(name: str, value: str) -> float:
 
 
 def _vocabulary(path: str) -> Sequence[str]:
-    words = utf8(Path(path)).removesuffix("\n").split("\n")
+    words = text_of(Path(path)).removesuffix("\n").split("\n")
     twice = next((word for word, count in Counter(words).items() if count > 1), None)
     if twice is not None:
         warnings.warn(f"{path}: {twice!r} stands there more than once; text is read as the first.")

@@ -6,14 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile
+from holdfast.files import read_array
 from holdfast.network import Network
-
-LARGEST_FILE = 8 * 2**30
 
 
 def call(target: str, what: str) -> Any:
@@ -53,27 +51,9 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
 
 
-def readable(path: Path) -> Path:
-    if not path.is_file():
-        raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}.")
-    if path.stat().st_size > LARGEST_FILE:
-        raise UnreadableFile(f"{path}: larger than {LARGEST_FILE // 2**30} GiB. Split the data into several runs.")
-    return path
-
-
 def array(path: Path, what: str) -> Tensor:
     """The array of a .npy file. what: it should hold."""
-    readable(path)
-    try:
-        return torch.from_numpy(np.load(path, allow_pickle=False))
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged file fails in any layer
-        raise UnreadableFile(f"{path}: cannot be read as .npy ({error}). Write it by numpy.save, with plain {what}.") from error
-
-
-def utf8(path: Path) -> str:
-    try:
-        return readable(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"{path}: not UTF-8 text ({error}).") from error
+    found = read_array(path, f"Write it by numpy.save, with plain {what}.")
+    if found.dtype.kind not in "biufc":
+        raise UnreadableFile(f"{path}: holds {found.dtype}, expected plain {what}.")
+    return torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))

@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network
-from holdfast.errors import BadInput, MissingExtra
+from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.network import Network
 from holdfast.verification.specification import input_shape
 
@@ -42,10 +42,10 @@ def _fitting(options: ModelOptions, inputs: int) -> Network:
     try:
         net = load_network(options)
         input_shape(net, inputs)
-    except (BadInput, RuntimeError) as error:
+    except (BadInput, UnreadableFile) as error:
         if not _is_onnx(options) or options.unbatched:
             raise
-        with suppress(BadInput, RuntimeError):
+        with suppress(BadInput, UnreadableFile):
             net = load_network(replace(options, unbatched=True))
             input_shape(net, inputs)
             return net

@@ -6,13 +6,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.api import methods  # noqa: F401  so that all are known
-from holdfast.api.bounders import bounders, bytes_told
+from holdfast.api.bounders import bounders
 from holdfast.bounding import stops
 from holdfast.certify.cost import LIMIT, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.memory import bytes_told
 from holdfast.method import known_methods
 from holdfast.network import Network
 from holdfast.network.trace import layers

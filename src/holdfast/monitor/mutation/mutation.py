@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
+from holdfast.monitor import fitting
 from holdfast.monitor.mutation.choices import Choices, Mutation, Table
 from holdfast.monitor.mutation.groups import Groups
 from holdfast.monitor.mutation.typos import Typos, misspellings
@@ -84,13 +85,17 @@ class Own(Mutation):
 
 
 def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutation:
-    """What `settings` and `tensors` wrote down."""
+    """What `settings` and `tensors` wrote down. TypeError, ValueError, KeyError where it is something else."""
     given = {key: value for key, value in settings.items() if key != "kind"}
     match settings.get("kind"):
         case "groups":
-            return Groups(Table(tensors["start"], tensors["values"], tensors["probability"]))
+            return Groups(fitting.checked_table(Table(tensors["start"], tensors["values"], tensors["probability"])))
         case "typos":
-            return Typos(**given)
+            kinds = {"vocabulary": (list,), "unknown": (int, type(None)), "kinds": (list,), "characters": (bool,)}
+            return Typos(**fitting.typed(given, kinds))
         case "noise":
-            return Noise(**{**given, "p": float(given["p"])})
+            end = (*fitting.NUMBER, type(None))
+            return Noise(
+                **fitting.typed({**given, "p": float(given["p"])}, {"radius": fitting.NUMBER, "p": (float,), "low": end, "high": end})
+            )
     raise BadInput(f"no mutation is called {settings.get('kind')!r}; was this written by a newer version?")

@@ -11,11 +11,11 @@ from typing import Any
 
 import onnx
 import onnx.checker
-import onnx.inliner
 import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile, UnsupportedLayer
+from holdfast.network.onnx.functions import inlined
 from holdfast.network.onnx.module import (
     Argument,
     Call,
@@ -42,7 +42,7 @@ _SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large 
 _TAKEN = torch.nn.Module()  # whose own attributes no buffer may be called after
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGEST_STATIC = 1024  # numbers; longer constants are data, not shapes
-_LARGEST_FOLDED = 2**29  # elements; a small file must not blow up at import
+_LARGEST_FOLDED = 2**28  # elements of all results of constants together; a small file must not blow up at import
 
 _BLACK_BOX = (
     "The file still works as a black box through onnxruntime (pip install 'holdfast[runtime]'), "
@@ -58,8 +58,7 @@ def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, An
 
     Raises UnsupportedLayer naming every operator without a rule, UnreadableFile where the graph is malformed.
     """
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+    model = inlined(model, name)
     opset = max((entry.version for entry in model.opset_import if entry.domain in _DOMAINS), default=_FIRST_OPSET)
     if opset < _FIRST_OPSET:
         raise UnsupportedLayer(
@@ -136,6 +135,7 @@ class _Scope:
     constants: dict[str, Tensor] = field(default_factory=dict)  # the buffers of the module, shared by all scopes
     keys: dict[str, str] = field(default_factory=dict)  # name -> its key in constants
     complaints: _Complaints = field(default_factory=_Complaints)
+    folded: list[int] = field(default_factory=lambda: [0])  # elements of what was computed from constants, counted by all scopes
     steps: list[Step] = field(default_factory=list)
 
     def inner(self) -> "_Scope":
@@ -294,9 +294,12 @@ class _Scope:
             return answer if operator.answers_many else (answer,)
 
         try:
-            sizes = [value.numel() for value in answers(lambda tensor: tensor.to("meta")) if isinstance(value, Tensor)]
-            if any(size > _LARGEST_FOLDED for size in sizes):
-                raise UnreadableFile(f"its constant result would have {max(sizes)} elements, which no network needs")
+            self.folded[0] += sum(value.numel() for value in answers(lambda tensor: tensor.to("meta")) if isinstance(value, Tensor))
+            if self.folded[0] > _LARGEST_FOLDED:
+                raise UnreadableFile(
+                    f"{self.name}: with {node.operator} node {node.name!r} the results of its constants would have {self.folded[0]} "
+                    f"elements, which no network needs. Export the file again."
+                )
             found = answers(lambda tensor: tensor)
         except HoldfastError:
             raise

@@ -1,6 +1,7 @@
 """An ONNX file as holdfast takes it up: one input, one answer, tokens split from their vectors, a black box where it must be."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,10 @@ from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.reader import read_onnx
 from holdfast.network.onnx.runtime import session
+from holdfast.network.onnx.sizes import check_sizes
+
+OPEN = 7  # what an open axis of an example is
+LARGEST_INPUT = 2**27  # numbers, at the size that the file declares
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,16 @@ def _opened(model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed:
         raise BadInput(
             f"{path}: the input {port.name} is a single number or of no declared shape. Export the file with the shape of its input."
         )
+    if math.prod(size or OPEN for size in port.shape) > LARGEST_INPUT:
+        raise BadInput(f"{path}: the input {port.name} {_shape_text(port.shape)} is larger than {LARGEST_INPUT} numbers. Is it damaged?")
     if black_box:
         return _black_box(model, path, port, fixed, "asked to run as a black box: no gradients, nothing can be proved")
     try:
         module = import_onnx(model, str(path), constants=fixed)
         if port.dtype.is_floating_point:
-            return Opened(module, port.shape, _example(port))
+            example = _example(port)
+            check_sizes(module, example, str(path))
+            return Opened(module, port.shape, example)
         return _split(model, path, module, port, fixed)
     except UnsupportedLayer as error:
         return _black_box(model, path, port, fixed, f"{error} It runs as a black box now.")
@@ -138,7 +147,7 @@ def _axis(node: onnx.NodeProto) -> int:
 
 def _example(port: Port) -> Tensor:
     return torch.zeros(
-        [size if size is not None else 2 if place == 0 else 7 for place, size in enumerate(port.shape)],
+        [size if size is not None else 2 if place == 0 else OPEN for place, size in enumerate(port.shape)],
         dtype=port.dtype,
     )
 

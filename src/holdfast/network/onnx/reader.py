@@ -12,7 +12,7 @@ from holdfast.errors import UnreadableFile
 from holdfast.files import unpacked
 from holdfast.network.onnx.tensors import DTYPES, byte_count, check_size, tensors_of, type_name
 
-MAX_BYTES = 2**31
+MAX_BYTES = 2**31 - 1
 """protobuf itself ends here, so no honest file is larger; a small compressed one that unpacks further is not honest."""
 
 

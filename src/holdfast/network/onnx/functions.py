@@ -1,0 +1,60 @@
+"""Functions that an ONNX file brings along, put in the place of their calls; counted first, since a few lines can call for more nodes
+than any memory holds, or call themselves."""
+
+from collections.abc import Iterator
+
+import onnx
+import onnx.inliner
+
+from holdfast.errors import UnreadableFile
+
+MOST_NODES = 10**6
+Name = tuple[str, str, str]
+
+
+def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model without functions. `name` is what errors call the file."""
+    if not model.functions:
+        return model
+    bodies = {_name(f): list(f.node) for f in model.functions}
+    sizes: dict[Name, int] = {}
+    waiting = list(bodies)
+    begun: set[Name] = set()
+    while waiting:  # no recursion here: a chain of calls may be as long as the file
+        function = waiting[-1]
+        called = [_call(node) for node in _nodes(bodies[function]) if _call(node) in bodies]
+        missing = [other for other in called if other not in sizes]
+        if function in sizes or not missing:
+            sizes[function] = sizes.get(function) or _count(bodies[function], sizes, name)
+            waiting.pop()
+        elif function in begun:
+            raise UnreadableFile(f"{name}: its function {function[1]!r} calls itself, by way of {missing[0][1]!r}. Export the file again.")
+        else:
+            begun.add(function)
+            waiting += missing
+    _count(list(model.graph.node), sizes, name)
+    return onnx.inliner.inline_local_functions(model)
+
+
+def _count(nodes: list[onnx.NodeProto], sizes: dict[Name, int], name: str) -> int:
+    total = sum(sizes.get(_call(node), 1) for node in _nodes(nodes))
+    if total > MOST_NODES:
+        raise UnreadableFile(f"{name}: its functions unfold to more than {MOST_NODES} nodes, more than any network has. Export it again.")
+    return total
+
+
+def _nodes(nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """With those of the graphs within; protobuf itself bounds how deep these lie."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _nodes(list(graph.node))
+
+
+def _name(function: onnx.FunctionProto) -> Name:
+    return function.domain, function.name, getattr(function, "overload", "")
+
+
+def _call(node: onnx.NodeProto) -> Name:
+    return node.domain, node.op_type, getattr(node, "overload", "")
