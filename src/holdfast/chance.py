@@ -38,7 +38,7 @@ class Chance:
         return len(self.rows)
 
     def apart(self, number: int | Tensor) -> "Chance":
-        """For each row another stream, of which nothing is drawn; number: which, one for all rows or (batch,) int64."""
+        """For each row another stream, of which nothing is drawn; number: which, from 0 on, one for all rows or (batch,) int64."""
         which = torch.as_tensor(number, dtype=torch.int64, device=self.rows.device)
         return Chance(_mixed(self.rows + _mixed((which + 1) * STREAM)))
 
@@ -49,7 +49,7 @@ class Chance:
     def tiled(self, copies: int) -> "Chance":
         """(batch,) -> (copies * batch,): the whole batch, then again and again, every copy with streams of its own."""
         which = torch.arange(copies, device=self.rows.device).repeat_interleave(len(self))
-        return Chance(self.rows.repeat(copies)).apart(which)
+        return Chance(self.rows.repeat(copies)).apart(-1 - which)
 
     def uniform(self, count: int, shape: Iterable[int], like: Tensor) -> Tensor:
         """-> (count, batch, *shape) in [0, 1), all multiples of the unit below one alike likely; of the arithmetic of `like`."""
