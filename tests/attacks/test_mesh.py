@@ -40,13 +40,13 @@ def test_a_poll_is_a_positive_basis_on_the_mesh() -> None:
     n = 6
     state = begin(torch.full((4, n), 0.5), Chance.of(range(4), 3))
     state = learn(state, state.point[None], torch.zeros(1, 4))  # the start is known; what follows fails
-    state, points = propose(state, 5)
+    points = propose(state, 5)
     state = learn(state, points, torch.ones(5, 4))
     assert bool((state.asked == 0).all())
     state = replace(state, poll=torch.full((4,), 0.25, dtype=torch.float64))
     asked = []
     for _ in range(3):
-        state, points = propose(state, 4)
+        points = propose(state, 4)
         asked.append(points)
         state = learn(state, points, torch.ones(4, 4))
     assert bool((state.poll == 0.125).all())

@@ -64,12 +64,12 @@ def minimise(objective: Objective, state: Mads, queries: int, block: int = 16) -
     if block < 1:
         raise BadInput(f"mesh search: a block has at least one point, got {block}.")
     while state.queries < queries:
-        state, points = propose(state, min(block, queries - state.queries))
+        points = propose(state, min(block, queries - state.queries))
         state = learn(state, points, objective(points))
     return state
 
 
-def propose(state: Mads, count: int) -> tuple[Mads, Tensor]:
+def propose(state: Mads, count: int) -> Tensor:
     """-> (count, rows, n): the next points that every row wants to know about."""
     points = state.point.expand(count, *state.point.shape).clone()
     searching = (state.asked == SEARCHING).nonzero().flatten()
@@ -78,7 +78,7 @@ def propose(state: Mads, count: int) -> tuple[Mads, Tensor]:
         points[:, searching] = _search(state, searching, count)
     if len(polling):
         points[:, polling] = _poll(state, polling, count)
-    return state, points
+    return points
 
 
 def learn(state: Mads, points: Tensor, values: Tensor) -> Mads:
