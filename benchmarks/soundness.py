@@ -29,6 +29,7 @@ from holdfast.bounding import relax
 from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import Point, clamp, intercept
 from holdfast.certify import Certify
+from holdfast.chance import Chance
 from holdfast.problem import Problem
 from holdfast.region import Ball, Family, Frames
 
@@ -257,9 +258,10 @@ def attacked(name: str, seed: int) -> tuple[int, int]:
     problem = Problem(net, family, hf.Robustness(y), "radius", tuple(hf.result.Key(i) for i in range(BATCH)))
     radius = torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(rounds=3)])], dtype=torch.float64)
     at = replace(problem, region=family.at(radius), goal="worst")
-    start = torch.cat([at.region.sample(4, generator), x[None]])
+    chance = Chance.of(at.keys, seed)
+    start = torch.cat([at.region.sample(4, chance), x[None]])
     found, scores = descend(at, start, 20)
-    corners = at.region.sample(64, generator)
+    corners = at.region.sample(64, chance)
     lowest = torch.minimum(scores.amin(0), at.score(corners).amin(0))
     assert bool(at.region.contains(found).all())
     return int((radius > 0).sum()), int((~(lowest > 0) & (radius > 0)).sum())
@@ -404,11 +406,12 @@ def lowest(model: nn.Module, region: Ball, label: Tensor, generator: torch.Gener
         own = outputs.gather(-1, label.expand(x.shape[0], -1)[..., None])[..., 0]
         return own - outputs.scatter(-1, label.expand(x.shape[0], -1)[..., None], -math.inf).amax(-1)
 
+    chance = Chance.of(range(len(region)), int(torch.randint(2**62, (), generator=generator)))
     with torch.no_grad():
-        sampled = region.sample(64, generator)
+        sampled = region.sample(64, chance)
         found = margin(sampled).amin(0)
     centre = region.centre
-    x = torch.cat([centre[None], region.sample(STARTS, generator), region.project(centre + torch.randn(STARTS, *centre.shape).sign() * 9)])
+    x = torch.cat([centre[None], region.sample(STARTS, chance), region.project(centre + torch.randn(STARTS, *centre.shape).sign() * 9)])
     for step in range(STEPS):
         x = x.detach().requires_grad_(True)
         scores = margin(x)

@@ -18,6 +18,7 @@ from torch import Tensor
 import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.hamming.nets import Case, case
+from holdfast.chance import Chance
 from holdfast.coverage.criteria import Criterion, Items, items
 from holdfast.coverage.neurons import Neurons
 from holdfast.coverage.testgen import Tests, testgen
@@ -28,7 +29,8 @@ PART = 2048  # mutants at once
 def mutants(net: hf.Network, seeds: Tensor, changed: Tensor, generator: torch.Generator) -> Tensor:
     """A random seed with so many random pixels changed, for each number in `changed`."""
     start = torch.randint(0, len(seeds), changed.shape, generator=generator)
-    return hf.region.Sparse(seeds[start], changed.double(), net.domain, axes=(0,)).sample(1, generator)[0]
+    chance = Chance.of(range(len(start)), int(torch.randint(2**62, (), generator=generator)))
+    return hf.region.Sparse(seeds[start], changed.double(), net.domain, axes=(0,)).sample(1, chance)[0]
 
 
 def covered(neurons: Neurons, wanted: Items, x: Tensor) -> Tensor:

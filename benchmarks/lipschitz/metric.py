@@ -28,6 +28,7 @@ from torch import Tensor
 import holdfast as hf
 from benchmarks.certify.table import Table
 from holdfast.attacks.unit_box import chart
+from holdfast.chance import Chance
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.lipschitz.metric import Steepest
@@ -144,7 +145,7 @@ def steepest(problem: Problem, queries: int, searches: str | None, seed: int = 0
 
 def random_points(problem: Problem, queries: int) -> Run:
     began = time.process_time()
-    points = problem.region.sample(queries, torch.Generator().manual_seed(0))
+    points = problem.region.sample(queries, Chance.of(range(len(problem.region)), 0))
     ratio = (problem.score(points) - problem.score(problem.region.centre)).abs() / problem.family.distance(points)
     best = points[ratio.nan_to_num(nan=0.0).argmax(0), torch.arange(len(problem))]
     return Run(best, queries, time.process_time() - began)
@@ -154,7 +155,7 @@ def ascent(problem: Problem, queries: int, steps: int = 100) -> Run:
     """Sign steps along the gradient of the ratio itself, from random points of the ball."""
     began = time.process_time()
     family, base = problem.family, problem.score(problem.region.centre).double()
-    x = family.sample(queries // steps, torch.Generator().manual_seed(0))
+    x = family.sample(queries // steps, Chance.of(range(len(family)), 0))
     best, kept = torch.zeros(x.shape[:2], dtype=torch.float64), x
     for step in range(steps):
         score, gradient = problem.score_and_gradient(x)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from benchmarks.certify.table import Table
+from holdfast.chance import Chance
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.method import Method
@@ -96,7 +97,7 @@ def _estimate(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, v
 
 def _steepest(region: Ball, score: Callable[[Tensor], Tensor], at_centre: Tensor) -> Tensor:
     """-> (inputs,): the largest |s(x') - s(x)| / ||x' - x|| that coordinate search meets; its step is halved where nothing is better."""
-    point = region.sample(1, torch.Generator().manual_seed(0))
+    point = region.sample(1, Chance.of(range(len(region)), 0))
     size = region.centre[0].numel()
     moves = torch.cat([torch.eye(size), -torch.eye(size)]).reshape(2 * size, 1, *region.shape)
     step = torch.full((len(region),), float(region.radius[0]))

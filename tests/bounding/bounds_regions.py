@@ -7,6 +7,7 @@ from bounds_zoo import values
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph
+from holdfast.chance import Chance
 from holdfast.region import Ball, Box, Domain, Frames, Patch, Region, Sparse, Words
 
 ROWS = 2
@@ -54,11 +55,11 @@ KINDS = list(regions((3, 3), 0))
 
 def hostile(graph: Graph, region: Region, rows: Tensor, seed: int) -> Tensor:
     """(count, batch, *shape): samples, extreme points, and points driven downhill on each row, all in the region."""
-    g = seeded(seed)
-    points = [region.centre.double()[None], region.sample(40, g)]
+    g, chance = seeded(seed), Chance.of(range(len(region)), seed)
+    points = [region.centre.double()[None], region.sample(40, chance)]
     away = torch.randn((20, *region.centre.shape), generator=g, dtype=torch.float64)
     points.append(region.vertex(away))
-    x = torch.cat([region.sample(2, g), points[2][:2]])[:, None].expand(4, rows.shape[1], *region.centre.shape)
+    x = torch.cat([region.sample(2, chance), points[2][:2]])[:, None].expand(4, rows.shape[1], *region.centre.shape)
     x = x.reshape(-1, *region.centre.shape)
     for _ in range(3):
         at = x.clone().requires_grad_(True)

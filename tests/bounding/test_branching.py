@@ -20,6 +20,7 @@ from holdfast.bounding.crown_within import propagate, taken
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed, build
 from holdfast.bounding.graph.prepare import fused, prepared
 from holdfast.bounding.zonotope import Forms
+from holdfast.chance import Chance
 from holdfast.network import Network
 from holdfast.property import Avoid
 from holdfast.region import Box
@@ -56,7 +57,7 @@ def test_forms_hold_every_value_of_every_node(name: str) -> None:
         region = boxes(1, 4, shape, width)
         _, ends = with_forms(graph, region)
         assert graph.entry in ends
-        for x in region.sample(25, torch.Generator().manual_seed(2)):
+        for x in region.sample(25, Chance.of(range(len(region)), 2)):
             for node, value in values(graph, x).items():
                 if node in ends:
                     lower, upper = ends[node]
@@ -96,7 +97,7 @@ def test_forms_pay_for_every_rounding(seed: int, width: float) -> None:
     nodes = [
         node for node in graph.nodes if isinstance(node, Relaxed) or (isinstance(node, Affine) and node.rows(torch.arange(1)) is not None)
     ]
-    points = [region.lower, region.upper, region.centre, *region.sample(4, torch.Generator().manual_seed(seed))]
+    points = [region.lower, region.upper, region.centre, *region.sample(4, Chance.of(range(len(region)), seed))]
     for x in points:
         for row in range(3):
             for node, truth in zip(nodes, exact(model, x[row].tolist()), strict=True):
@@ -116,7 +117,7 @@ def test_planes_of_forms_stay_below(name: str) -> None:
         4, -1, -1
     )
     slope, constant = forms.below(graph.entry, graph.output, rows)
-    for x in [region.lower, region.upper, *region.sample(50, torch.Generator().manual_seed(2))]:
+    for x in [region.lower, region.upper, *region.sample(50, Chance.of(range(len(region)), 2))]:
         truth = (rows @ values(graph, x)[graph.output].flatten(1).unsqueeze(-1)).squeeze(-1)
         plane = (slope @ x.flatten(1).unsqueeze(-1)).squeeze(-1) + constant
         assert bool((plane <= truth + 1e-12).all())
@@ -179,7 +180,7 @@ def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
     _, net = perceptron(seed, 6, 12, 12, 3)
     graph = fused(build(net, torch.zeros(1, 6)))
     region = boxes(seed, 1, (6,), 0.6)
-    x = region.sample(4000, torch.Generator().manual_seed(seed))[:, 0]
+    x = region.sample(4000, Chance.of(range(len(region)), seed))[:, 0]
     found = values(graph, x)
     pre = together(graph, found)
     known, _ = propagate(graph, region)
@@ -216,7 +217,7 @@ def test_trained_ends_hold_and_are_narrower() -> None:
     inner = arguments(graph)[-1]
     assert arguments(graph)[0] not in held  # its ends are exact already
     assert float((held[inner][1] - held[inner][0]).sum()) < 0.98 * float((before.upper[inner] - before.lower[inner]).sum())
-    for x in region.sample(500, torch.Generator().manual_seed(0)):
+    for x in region.sample(500, Chance.of(range(len(region)), 0)):
         for node, value in values(graph, x).items():
             if node in held:
                 assert bool((value >= held[node][0] - 1e-9).all() and (value <= held[node][1] + 1e-9).all())
@@ -341,7 +342,7 @@ def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(monke
     model, net = perceptron(3, 3, 10, 8, 2)
     graph, twin = fused(build(net, torch.zeros(1, 3))), model.double()
     region, generator = boxes(0, 60, (3,), 0.8), torch.Generator().manual_seed(0)
-    x = torch.stack(list(region.sample(400, generator)))
+    x = torch.stack(list(region.sample(400, Chance.of(range(len(region)), 0))))
     matrix = torch.randn((60, 2, 2, 2), generator=generator, dtype=torch.float64)
     with torch.no_grad():
         rows = torch.einsum("bpro,nbo->nbpr", matrix, twin(x.flatten(0, 1)).reshape(400, 60, 2))

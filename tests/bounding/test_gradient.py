@@ -41,6 +41,7 @@ from holdfast.bounding.relax import (
     Step,
     Tanh,
 )
+from holdfast.chance import Chance
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
 from holdfast.region import Ball, Region
@@ -177,7 +178,9 @@ def test_gradients_of_samples_lie_within_the_bounds(name: str, radius: float, p:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn((4, 2, graph.output.size), generator=generator, dtype=torch.float64)
     lower, upper = bounds(graph, region, rows)
-    found = gradients(module, region.sample(100, generator), rows).transpose(0, 1).transpose(1, 2)  # (samples, batch, rows, *shape)
+    found = (
+        gradients(module, region.sample(100, Chance.of(range(len(region)), 0)), rows).transpose(0, 1).transpose(1, 2)
+    )  # (samples, batch, rows, *shape)
     slack = 1e-12 * (1 + found.abs())
     assert (found >= lower - slack).all()
     assert (found <= upper + slack).all()
@@ -206,7 +209,7 @@ def test_rows_may_be_intervals() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn((4, 1, 3), generator=generator, dtype=torch.float64)
     lower, upper = bounds(graph, region, rows, 0.3)
-    points = region.sample(40, generator)
+    points = region.sample(40, Chance.of(range(len(region)), 1))
     for _ in range(20):
         inside = rows + 0.6 * (torch.rand(rows.shape, generator=generator, dtype=torch.float64).round() - 0.5)
         found = gradients(module, points, inside).transpose(0, 1).transpose(1, 2)

@@ -18,6 +18,7 @@ from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph.graph import Graph, Relaxed, build
 from holdfast.bounding.relax import Clip, Exp, Power, Silu
+from holdfast.chance import Chance
 from holdfast.region import Ball, Region
 
 
@@ -94,7 +95,7 @@ def test_a_program_in_core_operators_is_bounded_too(tmp_path: Path) -> None:
     whole, apart = (build(n, example) for n in (hf.Network.from_torch(model), hf.Network.from_export(tmp_path / "core.pt2", trust=True)))
     region = ball((4,), 0.05)
     found = bounds(apart, region)
-    out = values(whole, region.sample(500, torch.Generator().manual_seed(0)).flatten(0, 1))[whole.output].reshape(500, 2, -1)
+    out = values(whole, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[whole.output].reshape(500, 2, -1)
     assert (found <= torch.cat([out, -out], -1)).all()
     torch.testing.assert_close(found, bounds(whole, region), rtol=0, atol=0.01)
 
@@ -196,7 +197,7 @@ def test_the_probabilities_of_a_small_region_are_tight() -> None:
     """At a hundredth, the bounds of a softmax are within a hundredth of what samples show."""
     graph = graph_of(lambda h: (4 * h).softmax(1))
     region = ball((4,), 0.01)
-    out = values(graph, region.sample(500, torch.Generator().manual_seed(0)).flatten(0, 1))[graph.output].reshape(500, 2, -1)
+    out = values(graph, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[graph.output].reshape(500, 2, -1)
     lost = torch.cat([out, -out], -1).amin(0) - bounds(graph, region)
     assert (lost >= 0).all()
     assert float(lost.max()) <= 0.01 * float((out.amax(0) - out.amin(0)).max()) + 1e-3

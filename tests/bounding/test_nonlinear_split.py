@@ -16,6 +16,7 @@ from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges, 
 from holdfast.bounding.branching.range_score import arguments_of, cut_points
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Relaxed, build
 from holdfast.bounding.second_order import Quadratic
+from holdfast.chance import Chance
 from holdfast.property import Avoid
 from holdfast.region import Ball, Region
 
@@ -84,7 +85,12 @@ def inside(asked: Question, parts: Ranges, x: Tensor, task: Tensor) -> Tensor:
 
 def points(region: Region, count: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    x = torch.cat([region.sample(count, generator), region.vertex(torch.randn(count, *region.centre.shape, generator=generator))])
+    x = torch.cat(
+        [
+            region.sample(count, Chance.of(range(len(region)), seed)),
+            region.vertex(torch.randn(count, *region.centre.shape, generator=generator)),
+        ]
+    )
     return x.flatten(0, 1).double(), torch.arange(len(region)).repeat(len(x))
 
 

@@ -18,6 +18,7 @@ from holdfast.bounding.relax import Planes, Relaxation
 from holdfast.bounding.relax import base as relaxations
 from holdfast.certify import Certify
 from holdfast.certify.certify import proved_score
+from holdfast.chance import Chance
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem
@@ -162,12 +163,12 @@ def unbroken(problem: Problem, radius: Tensor) -> None:
     region = at.family
     region = type(region)(**{**region.__dict__, "centre": region.centre.double()})
     at = Problem(twin, region, problem.property, "worst", problem.keys)
-    start = torch.cat([region.sample(6, torch.Generator().manual_seed(1)), region.centre[None]])
+    start = torch.cat([region.sample(6, Chance.of(range(len(region)), 1)), region.centre[None]])
     points, scores = descend(at, start, 15)
     assert region.contains(points).all()
     assert (scores > 0).all()
     assert (proved_score(at) <= scores.amin(0)).all()
-    corners = region.sample(200, torch.Generator().manual_seed(2))
+    corners = region.sample(200, Chance.of(range(len(region)), 2))
     assert (at.score(corners) > 0).all()
     for method in (hf.attacks.PGD(rounds=1, steps=15), hf.attacks.Corners(rounds=1)):
         for record in hf.solve([at], [method]):
@@ -287,7 +288,7 @@ def test_a_last_softmax_keeps_the_order_and_so_the_radius(last: nn.Module) -> No
     # The value of a probability is another matter: there the softmax counts.
     for asked in (hf.property.Linear.of([1.0, 0.0, 0.0], batch=5), hf.Robustness(known.y)):
         worst = Problem(with_softmax, family.at(0.1), asked, "worst", problem.keys)
-        lowest = worst.score(worst.region.sample(200, torch.Generator().manual_seed(0))).amin(0)
+        lowest = worst.score(worst.region.sample(200, Chance.of(range(len(worst.region)), 0))).amin(0)
         least = torch.tensor([r.bracket.lower.value for r in hf.solve([worst], [Certify()])])
         assert least.isfinite().all()
         assert (least <= lowest).all()
@@ -310,7 +311,7 @@ def test_a_softmax_that_is_not_the_last_word_is_not_left_out(tail: Callable[[Ten
     problem = truth.radius_problem(hf.Network.from_torch(Tailed().eval()), Ball(known.x, zero(known.x), 2), known.y)
     found = proved(problem)
     inside = problem.tiled(found[None] * (1 - 1e-6))
-    assert (inside.score(inside.region.sample(500, torch.Generator().manual_seed(0))) > 0)[:, found > 0].all()
+    assert (inside.score(inside.region.sample(500, Chance.of(range(len(inside.region)), 0))) > 0)[:, found > 0].all()
 
 
 # ---------------------------------------------------------------- what it cannot do

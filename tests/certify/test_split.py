@@ -18,6 +18,7 @@ from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import build
+from holdfast.chance import Chance
 from holdfast.region import Ball, Box, Frames, Sparse
 from holdfast.result import Key
 
@@ -119,7 +120,7 @@ def test_no_point_of_what_is_proved_changes_the_class(p: float) -> None:
         radius = torch.tensor([b.lower.value for b in proved], dtype=torch.float64)
         assert sum(b.lower.value for b in proved) > 1.02 * sum(b.lower.value for b in first)
         region = (Frames if family else Ball)(x, radius, p, net.domain)
-        points = torch.cat([region.sample(500, torch.Generator().manual_seed(0)), region.vertex(torch.randn(500, *x.shape))])
+        points = torch.cat([region.sample(500, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(500, *x.shape))])
         assert bool((net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all())
 
 
@@ -149,7 +150,7 @@ def test_the_worst_score_over_a_ball_is_never_above_a_point(p: float) -> None:
     region = Ball(x, torch.full((2,), 1.0 if p == 1 else 0.6, dtype=torch.float64), p, net.domain)
     fast = hf.worst(net, region, hf.Robustness(y), methods=[hf.certify.Certify()])
     split = hf.worst(net, region, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.2)])
-    points = torch.cat([region.sample(3000, torch.Generator().manual_seed(1)), region.vertex(torch.randn(500, *x.shape))])
+    points = torch.cat([region.sample(3000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))])
     scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
     for first, bracket, met in zip(fast, split, scores.tolist(), strict=True):
         assert first.lower.value <= bracket.lower.value <= met + 1e-6
@@ -217,7 +218,7 @@ def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str,
     region = Ball(x, torch.tensor([1.1 * b.lower.value for b in tight], dtype=torch.float64), p)
     before = hf.worst(net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Tighten(steps=4)])
     after = hf.worst(net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Split(boxes=16, steps=4, finest=0.1)])
-    points = torch.cat([region.sample(2000, torch.Generator().manual_seed(1)), region.vertex(torch.randn(500, *x.shape))])
+    points = torch.cat([region.sample(2000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))])
     scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
     for first, bracket, met in zip(before, after, scores.tolist(), strict=True):
         assert first.lower.value - 1e-9 <= bracket.lower.value <= met + 1e-6

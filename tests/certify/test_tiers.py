@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast import clock
 from holdfast.api.radius import default_methods
 from holdfast.certify.tighten import quadratic_of
+from holdfast.chance import Chance
 from holdfast.region import Ball, Box, Frames
 from holdfast.result import Bracket, Key
 
@@ -73,7 +74,7 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     assert (split >= tight).all()
     assert (split / tight).mean() > 1.01
     region = Frames(x, split, math.inf)
-    points = torch.cat([region.sample(400, torch.Generator().manual_seed(0)), region.vertex(torch.randn(400, *x.shape))])
+    points = torch.cat([region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))])
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all()
 
 
@@ -194,7 +195,7 @@ def test_trained_planes_win_where_there_are_no_models(norm: float, monkeypatch: 
     assert (tight / fast).mean() > 1.01
     assert (tight <= upper).all()
     region = Ball(x, tight, norm)
-    points = torch.cat([region.sample(400, torch.Generator().manual_seed(0)), region.vertex(torch.randn(400, *x.shape))])
+    points = torch.cat([region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))])
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 4) == y).all()
 
 
@@ -287,7 +288,7 @@ def test_a_search_goes_on_from_what_is_proved(method: Any) -> None:
     assert (again >= alone).all()
     held = torch.cat(
         [
-            Frames(x, again, math.inf).sample(300, torch.Generator().manual_seed(0)),
+            Frames(x, again, math.inf).sample(300, Chance.of(range(len(x)), 0)),
             Frames(x, again, math.inf).vertex(torch.randn(300, *x.shape)),
         ]
     )

@@ -336,7 +336,8 @@ def test_pgd_ends_within_a_per_cent_on_linear_networks(
     known = truth.linear(1, shape=shape, classes=classes, batch=6)
     network = known.network(domain)
     problem = truth.radius_problem(network, Ball(known.x, zero(known.x), p, network.domain), known.y)
-    for bracket, answer in zip(brackets(problem, PGD()), known.radius(p).tolist(), strict=True):
+    # With a single restart half of all seeds end further away from one of the inputs.
+    for bracket, answer in zip(brackets(problem, PGD(restarts=8)), known.radius(p).tolist(), strict=True):
         assert answer * (1 - 1e-9) <= bracket.upper.value <= answer * 1.01
 
 

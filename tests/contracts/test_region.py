@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Region, Sparse, Words
 
@@ -30,6 +31,9 @@ class Draw:
 
     def generator(self, salt: int = 0) -> torch.Generator:
         return torch.Generator().manual_seed(1000 * self.seed + salt)
+
+    def chance(self, region: Region, salt: int = 0) -> Chance:
+        return Chance.of(range(len(region)), 1000 * self.seed + salt)
 
     def uniform(self, *shape: int, salt: int = 0) -> Tensor:
         return torch.rand(shape, generator=self.generator(salt), dtype=torch.float64).to(self.dtype)
@@ -180,7 +184,7 @@ def family(case: Case, draw: Draw) -> Family:
 
 def points_around(region: Region, draw: Draw, count: int = 6) -> Tensor:
     """(count, batch, *shape): inside, near and far away."""
-    inside = region.sample(count, draw.generator(20))
+    inside = region.sample(count, draw.chance(region, 20))
     away = draw.gauss(count, *region.centre.shape, salt=21) * draw.scale
     size = torch.tensor([0.0, 1e-7, 1e-3, 0.1, 1.0, 30.0], dtype=draw.dtype)[:count]
     return inside + away * size.reshape(-1, *(1 for _ in region.centre.shape))
@@ -203,7 +207,7 @@ def exact_dot(a: Tensor, x: Tensor) -> Fraction:
 @given(draw=draws)
 def test_samples_are_inside_and_so_are_centres(case: Case, draw: Draw) -> None:
     region = case.build(draw)
-    samples = region.sample(9, draw.generator(20))
+    samples = region.sample(9, draw.chance(region, 20))
     assert samples.shape == (9, *region.centre.shape)
     assert samples.dtype == region.centre.dtype
     assert region.contains(samples).all()
@@ -245,7 +249,7 @@ def test_vertex_is_inside_and_lowest_where_it_is_exact(case: Case, draw: Draw) -
     assert corner.shape == a.shape
     assert region.contains(corner).all()
     if case.exact_vertex:
-        samples = region.sample(12, draw.generator(31))
+        samples = region.sample(12, draw.chance(region, 31))
         lowest = dot(a[:, None], samples, region).amin(1)
         slack = 40 * torch.finfo(draw.dtype).eps * (region.flatten(a).abs() * region.flatten(region.centre).abs().add(1e-3)).sum(-1)
         reached = dot(a, corner, region)
@@ -266,7 +270,7 @@ def test_linear_minimum_is_below_every_point_in_exact_arithmetic(case: Case, dra
     assert minimum.shape == (len(region), 2)
     assert minimum.dtype == torch.float64
     assert not minimum.isnan().any()
-    points = torch.cat([region.sample(3, draw.generator(42)), region.vertex(rows.transpose(0, 1).to(draw.dtype))])
+    points = torch.cat([region.sample(3, draw.chance(region, 42)), region.vertex(rows.transpose(0, 1).to(draw.dtype))])
     for row, k in itertools.product(range(len(region)), range(2)):
         bound = float(minimum[row, k])
         if math.isfinite(bound):
@@ -314,7 +318,7 @@ def test_enclosing_box_holds_every_point(case: Case, draw: Draw) -> None:
     lower, upper = region.enclosing_box()
     assert lower.shape == upper.shape == region.centre.shape
     assert lower.dtype == upper.dtype == torch.float64
-    points = torch.cat([region.sample(6, draw.generator(20)), region.vertex(draw.gauss(3, *region.centre.shape)), region.centre[None]])
+    points = torch.cat([region.sample(6, draw.chance(region, 20)), region.vertex(draw.gauss(3, *region.centre.shape)), region.centre[None]])
     assert ((points.double() >= lower) & (points.double() <= upper)).all()
 
 
@@ -353,7 +357,7 @@ def test_a_point_is_inside_exactly_from_its_distance_on(case: Case, draw: Draw) 
 def test_larger_members_hold_smaller_ones(case: Case, draw: Draw) -> None:
     region = family(case, draw)
     small, large = region.at(0.5 * draw.radius), region.at(draw.radius)
-    assert large.contains(small.sample(6, draw.generator(50))).all()
+    assert large.contains(small.sample(6, draw.chance(small, 50))).all()
     rows = draw.gauss(len(region), 2, *region.shape, salt=51).double()
     assert (large.minimise_linear(rows) <= small.minimise_linear(rows) + 1e-9 * draw.scale).all()
     assert (small.enclosing_box()[0] >= large.enclosing_box()[0]).all()
@@ -365,7 +369,7 @@ def test_larger_members_hold_smaller_ones(case: Case, draw: Draw) -> None:
 @given(draw=draws)
 def test_a_region_of_radius_zero_is_its_centre(case: Case, draw: Draw) -> None:
     point = family(case, draw).at(0)
-    assert torch.equal(point.sample(3, draw.generator(20)), point.centre.expand(3, *point.centre.shape))
+    assert torch.equal(point.sample(3, draw.chance(point, 20)), point.centre.expand(3, *point.centre.shape))
     assert torch.equal(point.project(points_around(point, draw)), point.centre.expand(6, *point.centre.shape))
 
 
@@ -378,7 +382,7 @@ def test_beyond_its_limit_a_region_grows_no_more(case: Case, draw: Draw) -> None
     assert limit.dtype == torch.float64
     assert (region.reach().isfinite() & ((region.reach() == limit) | limit.isinf())).all()
     whole, beyond = region.at(limit), region.at(3 * limit + 1)
-    points = torch.cat([beyond.sample(6, draw.generator(20)), beyond.vertex(draw.gauss(3, *region.centre.shape))])
+    points = torch.cat([beyond.sample(6, draw.chance(beyond, 20)), beyond.vertex(draw.gauss(3, *region.centre.shape))])
     assert whole.contains(points)[:, limit.isfinite()].all()
     assert (points == region.centre).flatten(2).all(-1)[:, limit == 0].all()
     lower, upper = (end.flatten(1) for end in whole.enclosing_box())
@@ -510,12 +514,11 @@ def test_counting_distances_count() -> None:
 
 def test_a_half_unit_is_no_unit() -> None:
     """Between whole numbers nothing grows: at(1.5) is at(1)."""
-    generator = torch.Generator().manual_seed(0)
     for region in (
         Sparse(torch.full((1, 5), 0.5), torch.tensor([1.5]), Domain.of(UNIT)),
         Words.around(torch.zeros(1, 5, dtype=torch.int64), {0: [1]}, torch.eye(3), radius=1.5),
     ):
-        assert region.contains(region.sample(20, generator)).all()
+        assert region.contains(region.sample(20, Chance.of(range(len(region)), 0))).all()
         assert region.contains(region.vertex(torch.randn(1, *region.shape))).all()
         assert region.contains(region.project(torch.rand(1, *region.shape))).all()
 
@@ -528,7 +531,7 @@ def test_a_radius_in_plain_python_is_what_was_typed() -> None:
 def test_samples_of_a_ball_reach_its_surface_and_its_inside() -> None:
     for p in (1, 1.5, 2, 3, math.inf):
         ball_ = Ball(torch.zeros(1, 5), torch.ones(1), p)
-        distance = ball_.distance(ball_.sample(200, torch.Generator().manual_seed(0)))
+        distance = ball_.distance(ball_.sample(200, Chance.of(range(len(ball_)), 0)))
         assert float(distance.max()) > 0.999
         assert (distance > 0.999).double().mean() > 0.2
         assert (distance < 0.8).double().mean() > 0.2
@@ -738,5 +741,5 @@ def test_ends_of_a_domain_that_float32_cannot_hold(ends: tuple[float, float]) ->
 
 def test_inputs_that_are_single_numbers() -> None:
     region = Ball(torch.tensor([0.5, 0.25]), torch.ones(2), 2, Domain.of((0, 1)))
-    assert region.contains(region.sample(5, torch.Generator().manual_seed(0))).all()
+    assert region.contains(region.sample(5, Chance.of(range(len(region)), 0))).all()
     assert torch.equal(region.vertex(torch.tensor([1.0, -1.0])), torch.tensor([0.0, 1.0]))

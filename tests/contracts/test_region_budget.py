@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region.budget import Budget
 
@@ -91,7 +92,7 @@ def test_what_it_holds_is_what_the_definition_says(seed: int, which: int) -> Non
 def test_points_projections_vertices_and_the_box_around(seed: int, which: int, dtype: torch.dtype) -> None:
     region = regions(seed, which, dtype)
     g = torch.Generator().manual_seed(seed + 3)
-    samples = region.sample(20, g)
+    samples = region.sample(20, Chance.of(range(len(region)), seed))
     assert samples.shape == (20, *region.centre.shape)
     assert samples.dtype == dtype
     assert region.contains(samples).all()

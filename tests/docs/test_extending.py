@@ -21,6 +21,7 @@ import truth
 from holdfast.bounding import relax
 from holdfast.bounding.graph.graph import HANDLERS
 from holdfast.bounding.relax.base import intercept, planes
+from holdfast.chance import Chance
 from holdfast.cli import main
 from holdfast.cli.command import COMMANDS
 from holdfast.method import Method, known_methods
@@ -139,7 +140,7 @@ def test_a_region_is_one_file(toy: ModuleType) -> None:
     options = torch.stack([x, *(x + 0.3 * torch.randn(x.shape, generator=generator, dtype=torch.float64) for _ in range(3))], 1)
     net, region = hf.Network.from_torch(model), toy.OneOf(x, options)
     label = net(x).argmax(1)
-    points = region.sample(50, generator)
+    points = region.sample(50, Chance.of(range(len(region)), 3))
     assert region.contains(points).all()
     assert not region.contains(points + 1e-3).any()
     assert torch.equal(region.project(points), points)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.relax import Abs, Clip, LeakyRelu, Relu
+from holdfast.chance import Chance
 from holdfast.hamming import bound as bounding
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Chain, chain_of
@@ -74,7 +75,7 @@ def test_bounds_of_chains_hold_at_points_and_are_near_those_of_the_engine(name: 
     least, slopes, inner = bound(chain, region, chain.centre(x).take(row), free, rows, offset)
     twin = network.double(x)
     assert twin is not None
-    points = torch.cat([region.sample(400, torch.Generator().manual_seed(4)), region.vertex(slopes)[None], region.centre[None]])
+    points = torch.cat([region.sample(400, Chance.of(range(len(region)), 4)), region.vertex(slopes)[None], region.centre[None]])
     values = (rows @ twin(points.flatten(0, 1)).reshape(len(points), 12, 3, 1)).squeeze(-1) + offset
     assert (least <= values.amin(0)).all()
     graph = build(network, x)
@@ -124,7 +125,7 @@ def test_bounds_hold_in_exact_arithmetic_where_large_numbers_cancel(seed: int, s
     rows, offset = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     free = torch.zeros(1, 2, 0)
     least, slopes, _ = bound(chain, region, chain.centre(x), free, rows, offset)
-    points = torch.cat([region.sample(40, torch.Generator().manual_seed(0)), region.vertex(slopes)[None], x[None]])[:, 0]
+    points = torch.cat([region.sample(40, Chance.of(range(len(region)), 0)), region.vertex(slopes)[None], x[None]])[:, 0]
     assert least.isfinite().all()
     for point in points:
         assert Fraction(float(least)) <= exact_difference(model, point)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast import batch, clock
 from holdfast.bounding.graph.graph import build
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.hamming import budget_split
 from holdfast.hamming.branch import Branch, Tree
@@ -258,10 +259,10 @@ def test_every_point_of_a_domain_lies_in_one_of_its_children(seed: int, which: i
     _, question = question_of(seed % 7, axes, shape)
     generator = torch.Generator().manual_seed(seed)
     nodes = random_domains(question, seed, count)
-    for _ in range(6):  # children of children too, down to halves of values
+    for turn in range(6):  # children of children too, down to halves of values
         region = region_of(question, nodes)
         slopes = torch.randn(region.centre.shape, generator=generator, dtype=torch.float64)
-        points = torch.cat([region.sample(25, generator), region.vertex(slopes)[None]])
+        points = torch.cat([region.sample(25, Chance.of(range(len(region)), turn)), region.vertex(slopes)[None]])
         children, stuck = BudgetSplit(1, 1, 2.0**-10).cut(question, nodes, slopes)
         assert not stuck.any()
         inside = region_of(question, children)

@@ -49,6 +49,14 @@ def compared(shape: tuple[int, ...], values: Tensor, seeds: range, *, axes: tupl
     return right / total
 
 
+def test_where_nothing_may_change_the_worst_score_is_that_of_the_input() -> None:
+    model, x = random_network(0, (5,)), inputs(0, 3, (5,))
+    y = model(x).argmax(-1)
+    found = hf.worst(hf.Network.from_torch(model, domain=(0, 1)), pixels(x).at(0), Robustness(y), methods=[Greedy()])
+    scores = Robustness(y).score(model(x)).tolist()
+    assert [b.upper.value for b in found] == pytest.approx(scores, rel=1e-5)
+
+
 # ---------------------------------------------------------------- against everything
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import truth
 from holdfast.bounding.relax import Mish, Relaxation
+from holdfast.chance import Chance
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru
 from holdfast.errors import BadInput, UnsupportedLayer
@@ -74,7 +75,6 @@ def witnessed(problem: Problem, rungs: int = 5, steps: int = 6) -> Tensor:
     family, centre = problem.family, problem.region.centre
     assert isinstance(family, Ball | Frames)
     first, best = problem.score(centre).double(), torch.zeros(len(problem), dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
 
     def seen(x: Tensor) -> None:
         nonlocal best
@@ -84,7 +84,7 @@ def witnessed(problem: Problem, rungs: int = 5, steps: int = 6) -> Tensor:
 
     for rung in range(rungs):
         inner = Problem(problem.network, family.at(family.radius * 2.0 ** (-rung / 2)), problem.property, "worst", problem.keys)
-        seen(inner.region.sample(50, generator))
+        seen(inner.region.sample(50, Chance.of(problem.keys, rung)))
         for sign in (1, -1):
             x = centre
             for step in range(steps):
@@ -182,7 +182,7 @@ def test_no_quotient_exceeds_the_metric(name: str, inner: Callable[[], nn.Module
 def test_gradients_inside_never_exceed_the_slope(name: str) -> None:
     net, x = small(7)
     problem = asked(net, Ball(x, torch.full((6,), 0.2), 2), PROPERTIES[name](net(x)))
-    points = problem.region.sample(300, torch.Generator().manual_seed(0))
+    points = problem.region.sample(300, Chance.of(range(len(problem.region)), 0))
     gradient = problem.score_and_gradient(points)[1].flatten(2)
     assert (torch.linalg.vector_norm(gradient, dim=-1) <= slope_bound(problem) * (1 + 1e-12)).all()
     seen, scores = look(problem), problem.score(points)

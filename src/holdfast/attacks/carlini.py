@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest, shrink, widen
+from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region.normed import NormFamily
@@ -55,7 +56,7 @@ class CarliniWagner(Method[Adam]):
         whole = family.at(family.reach())
         assert isinstance(whole, NormFamily)
         # A start at the input itself would stand where the norm has no slope.
-        x = centre + 0.01 * (whole.sample(1, torch.Generator().manual_seed(seed))[0] - centre)
+        x = centre + 0.01 * (whole.sample(1, Chance.of(problem.keys, seed, centre.device))[0] - centre)
         zero = torch.zeros_like(x)
         return Adam(x, zero, zero, centre, torch.full((len(problem),), torch.inf, dtype=torch.float64, device=x.device), 0)
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
@@ -25,7 +26,7 @@ class Sampled:
     """The largest slopes seen in each batch of samples so far."""
 
     maxima: Tensor  # (batches, rows, batch, groups)
-    generator: torch.Generator
+    chance: Chance
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class CLEVER(Method[Sampled]):
 
     def start(self, problem: Problem, seed: int) -> Sampled:
         empty = torch.zeros(0, dtype=torch.float64, device=problem.region.centre.device)
-        return Sampled(empty, torch.Generator().manual_seed(seed))
+        return Sampled(empty, Chance.of(problem.keys, seed, empty.device))
 
     def step(self, problem: Problem, state: Sampled) -> tuple[Sampled | None, Claims]:
         assert isinstance(problem.property, LinearProperty)
@@ -58,11 +59,11 @@ class CLEVER(Method[Sampled]):
         assert isinstance(family, NormFamily)
         radius = family.reach() * self.share
         matrix, offset = problem.property.rows(problem.network.outputs_for(family.centre))
-        points = family.at(radius).sample(self.samples, state.generator)
+        points = family.at(radius).sample(self.samples, state.chance.apart(len(state.maxima)))
         seen = _steepest(problem, family, points, matrix)
         maxima = torch.cat([state.maxima.reshape(-1, *seen.shape), seen[None]])
         if len(maxima) < self.batches:
-            return Sampled(maxima, state.generator), Claims()
+            return Sampled(maxima, state.chance), Claims()
         slope = self._end_point(maxima).sum(-1)  # (rows, batch): groups add up
         margin = torch.einsum("bro,bo->rb", matrix, problem.network(family.centre).double()) + offset.t()
         estimate = torch.minimum((margin / slope.clamp_min(1e-300)).amin(0), radius)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from holdfast.attacks.descent import nearest
 from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.chance import Chance
 from holdfast.problem import Problem
 from holdfast.result import Traits
 
@@ -25,6 +26,6 @@ class Corners(Ladder):
     def obstacle(self, problem: Problem) -> str | None:
         return None
 
-    def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:
-        points = problem.region.sample(self.restarts, rung.generator)
+    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
+        points = problem.region.sample(self.restarts, chance)
         return nearest(problem.region, points, problem.score(points))

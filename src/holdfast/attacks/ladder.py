@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest, shrink
+from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region import Family
@@ -22,7 +23,7 @@ class Rung:
     witness: Tensor  # (batch, *shape)
     score: Tensor  # (batch,) lowest score met; for goal `worst` this is what counts
     round: int
-    generator: torch.Generator
+    chance: Chance
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,17 @@ class Ladder(Method[Rung]):
         self.at_least(rounds=1, radii=1, restarts=1)
 
     @abstractmethod
-    def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
         """Points of the problem's region (batch, *shape) and their scores (batch,), as low as the attack can find.
 
-        The generator of the rung is the only source of chance.
+        chance: of each row, for this round; the only source of random numbers.
         """
 
     def start(self, problem: Problem, seed: int) -> Rung:
         centre = problem.region.centre
         rows = torch.zeros(len(problem), dtype=torch.float64, device=centre.device)
         high = problem.family.reach() if problem.goal == "radius" else rows
-        return Rung(rows, high, rows + torch.inf, centre, rows + torch.inf, 0, torch.Generator().manual_seed(seed))
+        return Rung(rows, high, rows + torch.inf, centre, rows + torch.inf, 0, Chance.of(problem.keys, seed, centre.device))
 
     def step(self, problem: Problem, state: Rung) -> tuple[Rung | None, Claims]:
         state = self._worst(problem, state) if problem.goal == "worst" else self._radius(problem, state)
@@ -56,7 +57,7 @@ class Ladder(Method[Rung]):
         return None if last else state, Claims(witness=state.witness, found=found)
 
     def _worst(self, problem: Problem, state: Rung) -> Rung:
-        point, score = self.attack(problem, state)
+        point, score = self.attack(problem, state, state.chance.apart(state.round))
         witness, lowest = nearest(problem.region, torch.stack([state.witness, point]), torch.stack([state.score, score.double()]))
         return replace(state, witness=witness, score=lowest, round=state.round + 1)
 
@@ -66,7 +67,7 @@ class Ladder(Method[Rung]):
         radii = family.between(state.low, top, self.radii)
         if state.round == 0:
             radii = torch.cat([radii[1:], top[None]])  # the first look goes all the way out
-        point, score = self.attack(problem.tiled(radii), state)
+        point, score = self.attack(problem.tiled(radii), state, state.chance.apart(state.round).tiled(self.radii))
         fails = ~(score > 0).reshape(radii.shape)
         points = point.reshape(self.radii, *state.witness.shape)
         away = torch.where(fails, family.distance(points), torch.inf)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 
 POLL_OVER_MESH = 2**10  # they halve and double together, from 1 and 2^-10
@@ -40,22 +41,21 @@ class Mads:
     best: Tensor  # (rows, n): the best point of all restarts
     least: Tensor  # (rows,): its value
     restarts: Tensor  # (rows,) int64
-    chance: Tensor  # uint8: the state of the random generator
+    chance: Tensor  # (rows,) int64: the number from which a row's chance follows
     queries: int = 0  # for each row
 
 
-def begin(start: Tensor, seed: int) -> Mads:
+def begin(start: Tensor, chance: Chance) -> Mads:
     """start (rows, n) in the unit box: asked first, among random points."""
     if start.dim() != 2 or 0 in start.shape or not bool(((start >= 0) & (start <= 1)).all()):
         raise BadInput(f"mesh search: the start must be (rows, n) with numbers between 0 and 1, got shape {tuple(start.shape)}.")
     point = start.double()
     rows, whole = point.new_zeros(len(point)), torch.zeros(len(point), dtype=torch.int64, device=point.device)
-    chance = torch.Generator().manual_seed(seed)
-    shift = torch.rand(point.shape, generator=chance, dtype=torch.float64).to(point)
+    shift = chance.uniform(1, point.shape[1:], point)[0]
     nothing = torch.zeros_like(point)
     return Mads(
         point, rows + torch.inf, rows + 1, whole + SEARCHING, nothing, nothing, torch.zeros_like(point, dtype=torch.int64), whole, shift,
-        point, rows + torch.inf, whole, chance.get_state(),
+        point, rows + torch.inf, whole, chance.rows,
     )  # fmt: skip
 
 
@@ -64,23 +64,21 @@ def minimise(objective: Objective, state: Mads, queries: int, block: int = 16) -
     if block < 1:
         raise BadInput(f"mesh search: a block has at least one point, got {block}.")
     while state.queries < queries:
-        state, points = propose(state, min(block, queries - state.queries))
+        points = propose(state, min(block, queries - state.queries))
         state = learn(state, points, objective(points))
     return state
 
 
-def propose(state: Mads, count: int) -> tuple[Mads, Tensor]:
+def propose(state: Mads, count: int) -> Tensor:
     """-> (count, rows, n): the next points that every row wants to know about."""
-    chance = torch.Generator()
-    chance.set_state(state.chance)
     points = state.point.expand(count, *state.point.shape).clone()
     searching = (state.asked == SEARCHING).nonzero().flatten()
     polling = (state.asked != SEARCHING).nonzero().flatten()
     if len(searching):
-        points[:, searching] = _search(state, searching, count, chance)
+        points[:, searching] = _search(state, searching, count)
     if len(polling):
         points[:, polling] = _poll(state, polling, count)
-    return replace(state, chance=chance.get_state()), points
+    return points
 
 
 def learn(state: Mads, points: Tensor, values: Tensor) -> Mads:
@@ -109,11 +107,9 @@ def _restarted(state: Mads, collapsed: Tensor) -> Mads:
     """Rows whose mesh has collapsed forget all but their best, and begin at a random point."""
     if not bool(collapsed.any()):
         return state
-    chance = torch.Generator()
-    chance.set_state(state.chance)
-    elsewhere = torch.rand(state.point.shape, generator=chance, dtype=torch.float64).to(state.point)
+    elsewhere = _chance(state).apart(0).uniform(1, state.point.shape[1:], state.point)[0]
     return replace(
-        state, chance=chance.get_state(), restarts=state.restarts + collapsed,
+        state, restarts=state.restarts + collapsed,
         point=torch.where(collapsed[:, None], elsewhere, state.point),
         value=torch.where(collapsed, torch.inf, state.value),
         poll=torch.where(collapsed, 1.0, state.poll),
@@ -178,22 +174,26 @@ def _poll(state: Mads, rows: Tensor, count: int) -> Tensor:
     return _stepped(state.point[rows], steps.transpose(0, 1), state.poll[rows])
 
 
-def _search(state: Mads, rows: Tensor, count: int, chance: torch.Generator) -> Tensor:
+def _search(state: Mads, rows: Tensor, count: int) -> Tensor:
     """The last success once more, twice as far, and random mesh points around: few features or many, near or far.
 
     Rows without an incumbent ask their start, such points around it, and random points and corners of the whole box.
     """
     point, new = state.point[rows], state.value[rows].isinf()
-    shape = (count, *point.shape)
-    uniform = torch.rand(shape, generator=chance, dtype=torch.float64).to(point)
-    kind = torch.rand((2, count, len(rows), 1), generator=chance, dtype=torch.float64).to(point)
+    chance, shape = _chance(state).take(rows), point.shape[1:]
+    uniform, kind = chance.uniform(count, shape, point), chance.uniform(2 * count, (1,), point).unflatten(0, (2, count))
     share = 2.0 ** -(kind[0] * math.log2(2 * point.shape[-1]))  # of the features that move
-    moves = (torch.rand(shape, generator=chance, dtype=torch.float64).to(point) < share) * (2 * uniform - 1).sign()
+    moves = (chance.uniform(count, shape, point) < share) * (2 * uniform - 1).sign()
     near = _stepped(point, moves * POLL_OVER_MESH * 2.0 ** -torch.floor(4 * kind[1]), state.poll[rows])
     near[0] = (point + 2 * state.heading[rows]).clamp(0, 1)
     anywhere = torch.where(kind[1] < 0.25, uniform.round(), torch.where(kind[1] < 0.5, uniform, near))
     anywhere[0] = point
     return torch.where(new[:, None], anywhere, near)
+
+
+def _chance(state: Mads) -> Chance:
+    """After so many queries: what a row draws does not depend on whether others drew."""
+    return Chance(state.chance).apart(state.queries)
 
 
 def _stepped(point: Tensor, steps: Tensor, poll: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest
@@ -12,6 +11,7 @@ from holdfast.attacks.ladder import Ladder, Rung
 from holdfast.attacks.lagrangian import descend_lagrangian
 from holdfast.attacks.mads import begin, minimise
 from holdfast.attacks.unit_box import chart
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.region.normed import NormFamily
@@ -50,25 +50,24 @@ class Mesh(Ladder):
             return "needs a bounded region: a mesh has to end somewhere"
         return None
 
-    def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
         """The first restart begins at the best point so far, the others anywhere."""
-        region, seed = problem.region, int(torch.randint(2**62, (1,), generator=rung.generator))
-        copies = len(problem) // len(rung.witness)
-        start = region.sample(self.restarts, rung.generator)
+        region, copies = problem.region, len(problem) // len(rung.witness)
+        start = region.sample(self.restarts, chance)
         start[0] = region.project(rung.witness.repeat(copies, *(1 for _ in region.shape)))
         if self.form == "lagrangian" and isinstance(region, NormFamily) and not math.isinf(region.p):
-            points, scores = descend_lagrangian(problem, start, self.queries, self.block, seed)
+            points, scores = descend_lagrangian(problem, start, self.queries, self.block, chance)
         else:
-            points, scores = descend_mesh(problem, start, self.queries, self.block, seed)
+            points, scores = descend_mesh(problem, start, self.queries, self.block, chance)
         return nearest(region, points, scores)
 
 
-def descend_mesh(problem: Problem, start: Tensor, queries: int, block: int, seed: int) -> tuple[Tensor, Tensor]:
-    """start (restarts, batch, *shape) -> the lowest points met, and their scores (restarts, batch)."""
+def descend_mesh(problem: Problem, start: Tensor, queries: int, block: int, chance: Chance) -> tuple[Tensor, Tensor]:
+    """start (restarts, batch, *shape), chance of the batch -> the lowest points met, and their scores (restarts, batch)."""
     box, lead = chart(problem.region), start.shape[:2]
 
     def objective(t: Tensor) -> Tensor:
         return problem.score(box.point(t.unflatten(1, lead))).flatten(1)
 
-    state = minimise(objective, begin(box.place(start).flatten(0, 1), seed), queries, block)
+    state = minimise(objective, begin(box.place(start).flatten(0, 1), chance.tiled(len(start))), queries, block)
     return box.point(state.best.unflatten(0, lead)), state.least.unflatten(0, lead)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from holdfast.attacks.descent import descend, nearest
 from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.chance import Chance
 from holdfast.problem import Problem
 from holdfast.result import Traits
 
@@ -24,9 +25,9 @@ class PGD(Ladder):
     def obstacle(self, problem: Problem) -> str | None:
         return None if problem.network.differentiable else "needs gradients, and the network is a black box"
 
-    def attack(self, problem: Problem, rung: Rung) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
         region = problem.region
-        start = region.sample(self.restarts, rung.generator)
+        start = region.sample(self.restarts, chance)
         if rung.round % 2 == 0:
             start[0] = region.centre
         points, scores = descend(problem, start, self.steps)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from holdfast.batch import take
+from holdfast.chance import Chance
 from holdfast.coverage.neurons import Neurons
 from holdfast.region import Sparse
 
@@ -75,13 +76,14 @@ class Walk:
     """Where the rows of a batch of aims stand."""
 
     aims: Aims
-    generator: torch.Generator
+    chance: Chance
     now: Tensor  # (n, *shape)
     drive: Tensor  # (n,) there
     best: Tensor  # (n, *shape): the nearest input inside, so far
     fewest: Tensor  # (n,): units changed in it; more than are allowed where there is none
     blind: Tensor  # (n,) bool: the gradient did not help, or there is none
     stuck: Tensor  # (n,) bool: nothing did
+    turn: int = 0  # rounds so far
     back: Tensor | None = None  # (n,) bool: rows of which units are still taken back; None: units are still laid over
 
 
@@ -100,13 +102,14 @@ class Reach:
         """How many aims memory holds at once."""
         return max(1, ELEMENTS // (2 * DRAWS * self.units.place.numel()))
 
-    def begin(self, aims: Aims, seed: int) -> Walk:
+    def begin(self, aims: Aims, chance: Chance) -> Walk:
         none, far = torch.zeros_like(aims.neuron, dtype=torch.bool), torch.full_like(aims.neuron, self.limit + 1)
-        drive, generator = self.neurons.at(aims.seed, aims.neuron)[1], torch.Generator().manual_seed(seed)
-        return Walk(aims, generator, aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
+        drive = self.neurons.at(aims.seed, aims.neuron)[1]
+        return Walk(aims, chance, aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
 
     def advance(self, walk: Walk) -> bool:
         """One round further; True: it is over, and `best` is near wherever `fewest` is at most the limit."""
+        walk.turn += 1
         if walk.back is None:
             size = self.units.changed(walk.now, walk.aims.seed).sum(1)
             live = ((size + 1 < walk.fewest) & ~walk.stuck).nonzero().flatten()
@@ -124,7 +127,8 @@ class Reach:
     def _lay(self, aims: Aims, walk: Walk, rows: Tensor) -> None:
         """Try moves for some rows, all blind or none; keep the smallest that gets inside, go on from the one that comes closest."""
         here, drive, blind = walk.now[rows], walk.drive[rows], bool(walk.blind[rows[0]])
-        corner, score = self._drawn(aims, here, drive, walk.generator) if blind else self._uphill(aims, here, drive)
+        chance = walk.chance.apart(walk.turn).take(rows)
+        corner, score = self._drawn(aims, here, drive, chance) if blind else self._uphill(aims, here, drive)
         masks, sizes = self._moves(score)
         tried = torch.where(self.units.elements(masks), corner[:, None], here[:, None])
         value, drives = self._ask(aims, tried)
@@ -157,11 +161,11 @@ class Reach:
         corner = torch.where(gradient > 0, self.units.high, self.units.low)
         return corner, self.units.totals(gradient * (corner - here))
 
-    def _drawn(self, aims: Aims, here: Tensor, drive: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _drawn(self, aims: Aims, here: Tensor, drive: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         """The same without a gradient: some units drawn, each tried at a random corner and at the opposite one."""
         many, none = min(DRAWS, self.units.count), torch.zeros(len(here), self.units.count, device=here.device, dtype=here.dtype)
-        unit = torch.rand(none.shape, generator=generator).argsort(1)[:, :many].to(here.device)
-        bits = (torch.rand(here.shape, generator=generator) < 0.5).to(here.device)
+        unit = chance.uniform(1, (self.units.count,), here)[0].argsort(1)[:, :many]
+        bits = chance.uniform(1, here.shape[1:], here)[0] < 0.5
         corners = [torch.where(high, self.units.high, self.units.low) for high in (bits, ~bits)]
         alone = self.units.elements(one_hot(unit, self.units.count).bool())
         asked = [self._ask(aims, torch.where(alone, corner[:, None], here[:, None]))[1] for corner in corners]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast import clock
+from holdfast.chance import Chance
 from holdfast.coverage.activate import Aims, Reach, Units, Walk
 from holdfast.coverage.question import Uncovered
 from holdfast.method import Claims, Method
@@ -30,7 +31,7 @@ class Hunt:
     done: Tensor  # (n,) bool
     made: Tensor  # (n, 2): see MADE; NaN where there is no test
     fewest: Tensor  # (n,): units changed in the nearest test known
-    seed: int
+    chance: Chance
     tests: int  # found so far
     block: Tensor  # places of the items in work
     attempt: int = 0
@@ -80,7 +81,8 @@ class Pursuit(Method[Hunt]):
     def start(self, problem: Problem, seed: int) -> Hunt:
         none = torch.zeros(len(problem), dtype=torch.bool, device=problem.region.centre.device)
         made = torch.full((len(problem), 2), torch.nan, dtype=torch.float64)
-        hunt = Hunt(none, made, torch.full_like(none, torch.inf, dtype=torch.float64), seed, self.known, none.nonzero().flatten())
+        chance = Chance.of(problem.keys, seed, none.device)
+        hunt = Hunt(none, made, torch.full_like(none, torch.inf, dtype=torch.float64), chance, self.known, none.nonzero().flatten())
         return self._turned(Uncovered.of(problem), hunt)
 
     def told(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
@@ -129,8 +131,8 @@ class Pursuit(Method[Hunt]):
         state.aimed = rows = state.block[~reached[state.block]]
         if len(rows) and state.attempt < problem.nearest.shape[1]:
             place, ends = problem.nearest[rows, state.attempt], (end[rows].to(problem.seeds) for end in problem.outside.within(AIM))
-            drawn = (state.seed * 2**20 + problem.keys[int(state.block[0])].index) * 8 + state.attempt
-            state.walk = reach.begin(Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), drawn % 2**63)
+            chance = state.chance.take(rows).apart(state.attempt)
+            state.walk = reach.begin(Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), chance)
 
     # ---- what was found
 

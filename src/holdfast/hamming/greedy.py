@@ -134,7 +134,7 @@ class Greedy(Method[Search]):
     def _sweep(self, problem: Problem, state: Search) -> Search:
         """The next single changes of every input, whatever is thought of them: one may be enough."""
         table, each = state.choices, state.lanes.each
-        part = state.order[state.asked :][: max(1, table.per_step * each // int(state.open.sum()))]
+        part = state.order[state.asked :][: max(1, table.per_step * each // max(1, int(state.open.sum())))]
         row, index = (table.open.flatten(1)[:, part] & state.open[::each, None]).nonzero(as_tuple=True)
         state = replace(state, asked=state.asked + len(part))
         if not len(row):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest, widen
+from holdfast.chance import Chance
 from holdfast.lipschitz.ratio import Guide, Tally
 from holdfast.lipschitz.ray_search import rungs
 from holdfast.region import Region
@@ -44,7 +45,7 @@ class Climbed:
     end: int
     sides: Sides
     turn: int
-    generator: torch.Generator
+    chance: Chance
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Slopes:
     radii: int = 4  # at once for each way; each is one query, with its gradient, a step
     steps: int = 12  # before the ladder is drawn anew
 
-    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Climbed:
+    def start(self, tally: Tally, end: int, chance: Chance) -> Climbed:
         began, family = tally.queries, tally.problem.family
         nothing = torch.zeros(2, len(family), dtype=torch.float64, device=family.centre.device)
         sides = Sides(nothing, family.centre.expand(2, *family.centre.shape))
         for guide in _guides(tally):
             sides = self._steepest(tally, end, guide, sides)
-        return Climbed(began, end, sides, 0, generator)
+        return Climbed(began, end, sides, 0, chance)
 
     def more(self, tally: Tally, state: Climbed) -> Climbed:
         """One ladder, climbed."""
@@ -73,7 +74,8 @@ class Slopes:
         which = (rows if both else sides.ratio.argmax(0).expand(2, -1)).repeat_interleave(self.radii, 0)
         point, fresh = sides.at(which), turn % 3 == 2
         radii = self._ladder(tally, family.distance(point), turn, both)
-        start = rungs(family, radii).sample(1, state.generator).reshape(point.shape) if fresh else _scaled(tally, point, radii)
+        chance = state.chance.apart(turn).tiled(len(radii))
+        start = rungs(family, radii).sample(1, chance).reshape(point.shape) if fresh else _scaled(tally, point, radii)
         sides = self._climb(tally, radii, start, state.end, _guides(tally)[turn % 2], which, sides)
         return replace(state, sides=sides, turn=turn + 1)
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from holdfast.attacks.mads import Mads, begin, minimise
 from holdfast.attacks.unit_box import chart
+from holdfast.chance import Chance
 from holdfast.lipschitz.ratio import Tally
 
 
@@ -22,10 +22,9 @@ class MeshRatio:
 
     block: int = 16
 
-    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Meshed:
-        seed = int(torch.randint(2**62, (1,), generator=generator))
+    def start(self, tally: Tally, end: int, chance: Chance) -> Meshed:
         box = chart(tally.problem.family.at(tally.radius))
-        return Meshed(end, begin(box.place(tally.point), seed))
+        return Meshed(end, begin(box.place(tally.point), chance))
 
     def more(self, tally: Tally, state: Meshed) -> Meshed:
         """One block."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast import clock
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.lipschitz.gradient_search import Slopes
 from holdfast.lipschitz.mesh_search import MeshRatio
@@ -21,7 +22,7 @@ from holdfast.result import Goal, Traits
 class Search(Protocol):
     """A part of the search: `start` asks what it must, `more` goes on by a bounded number of queries; both may ask until `end`."""
 
-    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Any: ...
+    def start(self, tally: Tally, end: int, chance: Chance) -> Any: ...
 
     def more(self, tally: Tally, state: Any) -> Any: ...
 
@@ -48,7 +49,7 @@ class Ascent:
 
     tally: Tally
     waiting: tuple[tuple[str, int], ...]  # each with its share of the queries
-    generator: torch.Generator
+    chance: Chance
     name: str = ""
     end: int = 0
     state: Any = None
@@ -88,7 +89,7 @@ class Steepest(Method[Ascent]):
         chosen = self._named() or (("rays", "slopes") if _smooth(problem) else ("rays", "mesh"))
         tally, whole = Tally(problem, self.queries - REPLAY), sum(SHARES[name] for name in chosen)
         waiting = tuple((name, int(tally.budget * SHARES[name] / whole)) for name in chosen)
-        return Ascent(tally, waiting, torch.Generator().manual_seed(seed))
+        return Ascent(tally, waiting, Chance.of(problem.keys, seed, problem.region.centre.device))
 
     def step(self, problem: Problem, state: Ascent) -> tuple[Ascent | None, Claims]:
         tally, until = state.tally, state.tally.queries + STEP
@@ -105,7 +106,8 @@ def _next(state: Ascent) -> Ascent:
     """The next search begins; the last one has all queries that are left."""
     tally, ((name, share), *others) = state.tally, state.waiting
     end = tally.queries + (min(tally.left, share) if others else tally.left)
-    return replace(state, waiting=tuple(others), name=name, end=end, state=SEARCHES[name].start(tally, end, state.generator))
+    begun = SEARCHES[name].start(tally, end, state.chance.apart(len(others)))
+    return replace(state, waiting=tuple(others), name=name, end=end, state=begun)
 
 
 def _smooth(problem: Problem) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.attacks.descent import widen
+from holdfast.chance import Chance
 from holdfast.lipschitz.ratio import Tally
 from holdfast.region import Family
 from holdfast.region.normed import NormFamily
@@ -52,7 +53,7 @@ class Turning:
     ray: Ray
     side: Tensor  # (batch,) -1 where the score is to fall, 1 where it is to rise
     other: Ray | None
-    generator: torch.Generator
+    chance: Chance
     place: int = 0  # features of this order that had their turn
     size: int = 1  # of a block
     order: Tensor | None = None  # (batch, n)
@@ -72,39 +73,39 @@ class Rays:
     first: float = 0.25
     spread: float = 1.3  # how much nearer and farther at first
 
-    def start(self, tally: Tally, end: int, generator: torch.Generator) -> Turning:
-        falls, rises = self._begin(tally, end, generator)
+    def start(self, tally: Tally, end: int, chance: Chance) -> Turning:
+        falls, rises = self._begin(tally, end, chance)
         first = falls.ratio >= rises.ratio
         better, other, side = falls.where(first, rises), rises.where(first, falls), torch.where(first, -1.0, 1.0)
-        return Turning(end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, generator)
+        return Turning(end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, chance)
 
     def more(self, tally: Tally, state: Turning) -> Turning:
         """A few blocks turned over."""
         if tally.queries >= state.until and state.other is not None:
             seen = state.other.ratio > 0
             ray, side = state.other.where(seen, state.ray), torch.where(seen, -state.side, state.side)
-            return Turning(state.end, state.end, tally.queries, ray, side, None, state.generator)
-        rows, n = state.ray.u.shape
+            return Turning(state.end, state.end, tally.queries, ray, side, None, state.chance)
+        (rows, n), chance = state.ray.u.shape, state.chance.apart(tally.queries)
         place, size, order = state.place, state.size, state.order
         done = (tally.queries - state.began) / (state.until - state.began)
         if order is None or place >= n:  # all features had their turn: in a new order, in smaller blocks
             place, size = 0, max(1, int(n * self.first * (1 - done) ** 4)) if done < 0.5 else 1
-            order = torch.rand(rows, n, generator=state.generator).argsort(-1).to(state.ray.u.device)
+            order = chance.uniform(1, (n,), state.ray.u)[0].argsort(-1)
         count = min(self.blocks, math.ceil((n - place) / size), state.until - tally.queries)
         block = (torch.arange(n, device=order.device) - place).div(size, rounding_mode="floor").expand(rows, n)
         block = torch.zeros_like(order).scatter(-1, order, block)
         spread = 1 + (self.spread - 1) * (1 - done)
-        ray = self._turn(tally, state.until, state.ray, state.side, block, count, spread, state.generator)
+        ray = self._turn(tally, state.until, state.ray, state.side, block, count, spread, chance)
         return replace(state, ray=ray, place=place + count * size, size=size, order=order)
 
-    def _begin(self, tally: Tally, end: int, generator: torch.Generator) -> tuple[Ray, Ray]:
+    def _begin(self, tally: Tally, end: int, chance: Chance) -> tuple[Ray, Ray]:
         """The best rays to begin with: along which the score falls, and along which it rises."""
         family = tally.problem.family
         flat = family.flatten(family.centre)
         known = family.flatten(tally.point - family.centre)
-        drawn = direction(torch.Size((self.starts, *flat.shape)), norm_of(family), generator, flat)
+        drawn = direction(self.starts, norm_of(family), chance, flat)
         rays = torch.cat([known[None], torch.ones_like(drawn[:1]), -torch.ones_like(drawn[:1]), drawn])
-        rays = rays[0 if bool(known.any()) else 1 :]
+        rays = rays[0 if tally.queries > 1 else 1 :]  # before anything else was asked no row knows a ray
         halving = 2.0 ** -torch.arange(self.radii, device=flat.device, dtype=torch.float64)[:, None]
         falls = rises = Ray(drawn[0], tally.radius, torch.full_like(tally.ratio, -1.0))
         for ray in rays:
@@ -116,11 +117,9 @@ class Rays:
                 rises = rises.best(u, radii, torch.where(change > 0, ratio, -1.0))
         return falls, rises
 
-    def _turn(
-        self, tally: Tally, end: int, ray: Ray, side: Tensor, block: Tensor, count: int, spread: float, generator: torch.Generator
-    ) -> Ray:
+    def _turn(self, tally: Tally, end: int, ray: Ray, side: Tensor, block: Tensor, count: int, spread: float, chance: Chance) -> Ray:
         """block (batch, n): the number of each feature's block; those from 0 to count - 1 are turned over."""
-        other = turned(ray.u, norm_of(tally.problem.family), generator)
+        other = turned(ray.u, norm_of(tally.problem.family), chance)
         inside = block == torch.arange(count, device=block.device)[:, None, None]
         u = torch.where(inside, other, ray.u)
         radii = ray.radius.expand(count, -1)
@@ -141,12 +140,12 @@ def _ask(tally: Tally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
     return torch.where(change.sign() == side, ratio, -1.0)
 
 
-def turned(u: Tensor, p: float, generator: torch.Generator) -> Tensor:
+def turned(u: Tensor, p: float, chance: Chance) -> Tensor:
     """What features may be instead: in the maximum norm the opposite; else also larger, smaller or anew."""
     if math.isinf(p):
         return -u
-    kind = torch.randint(0, 4, u.shape, generator=generator).to(u.device)
-    anew = torch.randn(u.shape, generator=generator).to(u).sign() * u.abs().amax(-1, keepdim=True)
+    kind = chance.integers(1, u.shape[1:], 0, 4)[0]
+    anew = torch.where(chance.uniform(1, u.shape[1:], u)[0] < 0.5, -1.0, 1.0).to(u) * u.abs().amax(-1, keepdim=True)
     return torch.where(kind == 0, -u, torch.where(kind == 1, 2 * u, torch.where(kind == 2, u / 4, anew)))
 
 

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 
 
@@ -110,8 +111,8 @@ class Region(ABC):
         return ()
 
     @abstractmethod
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """-> (count, batch, *shape), points of self that reach its extremes as well as its inside."""
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        """-> (count, batch, *shape), points of self that reach its extremes as well as its inside; those of a row by its chance alone."""
 
     @abstractmethod
     def enclosing_box(self) -> tuple[Tensor, Tensor]:

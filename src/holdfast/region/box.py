@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region.base import EVERYWHERE, Region, check_centre
 from holdfast.region.normed import minimise_over_box
@@ -48,9 +49,9 @@ class Box(Region):
     def project(self, x: Tensor) -> Tensor:
         return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
-        corner = torch.rand((count, len(self), *(1 for _ in self.shape)), generator=generator).to(share) < 0.5
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        share = chance.uniform(count, self.shape, self.centre)
+        corner = chance.uniform(count, (1 for _ in self.shape), share) < 0.5
         share = torch.where(corner, share.round(), share)
         return self.project(self.lower + share * (self.upper - self.lower))
 

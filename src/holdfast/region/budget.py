@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region.base import EVERYWHERE, Region, check_centre
 from holdfast.rounding import TINY, gamma
@@ -110,11 +111,11 @@ class Budget(Region):
         weight = change.amax(self._from_end(), keepdim=True) if self.axes else change
         return torch.where(self._kept(weight), inside, self.centre.to(x))
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
-        extreme = torch.rand(share.shape, generator=generator).to(share) < 0.7
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        share = chance.uniform(count, self.shape, self.centre)
+        extreme = chance.uniform(count, self.shape, share) < 0.7
         values = self.lower + torch.where(extreme, share.round(), share) * (self.upper - self.lower)
-        weight = torch.rand((count, *self.group.shape), generator=generator).to(share) + 1e-9
+        weight = chance.uniform(count, self.group.shape[1:], share) + 1e-9
         values = torch.minimum(torch.maximum(values, self.lower), self.upper).to(self.centre)
         return torch.where(self._kept(weight), values, self.centre)
 

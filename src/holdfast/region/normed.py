@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
@@ -102,11 +103,11 @@ class NormFamily(Family):
         there = self.contains(x)[(..., *(None for _ in self.shape))]
         return self.domain.clamp(torch.where(there, x, step_from(self.centre, pulled, x)))
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+    def sample(self, count: int, chance: Chance) -> Tensor:
         like = self.grouped(self.centre)
-        away = direction(torch.Size((count, *like.shape)), self.p, generator, like)
+        away = direction(count, self.p, chance, like)
         # Half the points on the surface, half anywhere inside.
-        share = torch.rand((count, *like.shape[:-1], 1), generator=generator).to(like).mul(2).clamp_max(1)
+        share = chance.uniform(count, (*like.shape[1:-1], 1), like).mul(2).clamp_max(1)
         return self.project(self.centre + (away * share * self._extent().to(like)[..., None]).reshape(count, *self.centre.shape))
 
     def vertex(self, a: Tensor) -> Tensor:

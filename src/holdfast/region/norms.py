@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.rounding import gamma
 
 
@@ -61,14 +62,15 @@ def _project_l1(v: Tensor, r: Tensor) -> Tensor:
     return torch.where(magnitude.sum(-1, keepdim=True) > r, shrunk, v)
 
 
-def direction(shape: torch.Size, p: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Random points of length one in the p-norm over the last axis: corners for inf, many or few entries for 1, spread else."""
-    gauss = torch.randn(shape, generator=generator, dtype=torch.float64).to(like)
+def direction(count: int, p: float, chance: Chance, like: Tensor) -> Tensor:
+    """-> (count, *like.shape), random points of length one in the p-norm over the last axis: corners for inf, many or few entries for 1,
+    spread else."""
     if math.isinf(p):
-        return torch.where(gauss >= 0, 1.0, -1.0).to(like)
+        return torch.where(chance.uniform(count, like.shape[1:], like) < 0.5, 1.0, -1.0).to(like)
+    gauss = chance.normal(count, like.shape[1:], like)
     if p == 1:
         # From all entries alike to nearly all the length in one of them.
-        power = torch.randint(1, 16, shape[:-1], generator=generator).to(like)[..., None]
+        power = chance.integers(count, like.shape[1:-1], 1, 16).to(like)[..., None]
         gauss = gauss.sign() * (gauss / gauss.abs().amax(-1, keepdim=True)).abs() ** power
     return gauss / norm(gauss, p).unsqueeze(-1)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
@@ -58,10 +59,10 @@ class Patch(Family):
     def project(self, x: Tensor) -> Tensor:
         return torch.where(self.mask, self._ball().project(x), self.centre.to(x))
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+    def sample(self, count: int, chance: Chance) -> Tensor:
         lower, upper = (end.clamp(-1e3, 1e3).to(self.centre) for end in self.enclosing_box())
-        share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
-        corner = torch.rand(count, generator=generator).to(share).reshape(count, *(1 for _ in self.centre.shape)) < 0.5
+        share = chance.uniform(count, self.shape, self.centre)
+        corner = chance.uniform(count, (1 for _ in self.shape), share) < 0.5
         share = torch.where(corner, share.round(), share)
         return self.project(lower + share * (upper - lower))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region.base import Counted, Domain, check_centre
 from holdfast.rounding import TINY, gamma
@@ -126,12 +127,12 @@ class Sparse(Counted):
         weight = change.amax(self._batch_axes(), keepdim=True) if self.axes else change
         return torch.where(self._keep(weight), x, self.centre.to(x))
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        share = torch.rand((count, *self.centre.shape), generator=generator).to(self.centre)
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        share = chance.uniform(count, self.shape, self.centre)
         lower, upper = self.ends(share)
-        extreme = torch.rand((count, *self.centre.shape), generator=generator).to(share) < 0.7
+        extreme = chance.uniform(count, self.shape, share) < 0.7
         values = lower + torch.where(extreme, share.round(), share) * (upper - lower)
-        weight = torch.rand((count, len(self), *self.unit_shape), generator=generator).to(share) + 1e-9
+        weight = chance.uniform(count, self.unit_shape, share) + 1e-9
         return torch.where(self._keep(weight), self._snapped(values), self.centre)
 
     def vertex(self, a: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.region.base import Counted
 from holdfast.rounding import TINY, gamma
@@ -128,10 +129,10 @@ class Words(Counted):
         rank = weight.argsort(-1, descending=True).argsort(-1)
         return torch.where(rank < self.radius.floor()[:, None], word, self.tokens)
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        pick = torch.rand((count, *self.choices.shape), generator=generator).to(self.centre).argmax(-1)
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        pick = chance.uniform(count, self.choices.shape[1:], self.centre).argmax(-1)
         word = self.choices.expand(count, *self.choices.shape).gather(-1, pick[..., None]).squeeze(-1)
-        weight = torch.rand(word.shape, generator=generator).to(self.centre)
+        weight = chance.uniform(count, word.shape[2:], self.centre)
         return self.vectors.table[self._budgeted(word, weight)]
 
     def vertex(self, a: Tensor) -> Tensor:

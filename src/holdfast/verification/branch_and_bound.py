@@ -28,6 +28,7 @@ from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS
 from holdfast.bounding.graph.prepare import prepared
+from holdfast.chance import Chance
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -54,7 +55,7 @@ class Tree:
 
     inside: Box  # the numbers that the network can be asked about
     rules: Avoid
-    generator: torch.Generator
+    chance: Chance
     threshold: Tensor
     proved: Tensor  # lower bounds of all scores
     given_up: Tensor  # and of those on parts that were given up
@@ -136,8 +137,8 @@ class BranchAndBound(Method[Tree]):
         inside, rules = problem_box(problem), avoid(problem)
         most = torch.full((len(problem),), torch.inf, dtype=torch.float64, device=inside.centre.device)
         threshold = torch.zeros_like(most) if self.gap is None else most
-        generator = torch.Generator().manual_seed(seed)
-        return Tree(inside, rules, generator, threshold, -most, most, most, inside.centre, most)
+        chance = Chance.of(problem.keys, seed, most.device)
+        return Tree(inside, rules, chance, threshold, -most, most, most, inside.centre, most)
 
     def told(self, problem: Problem, state: Tree, lower: Tensor, upper: Tensor) -> Tree:
         state = replace(state, upper=upper)
@@ -192,7 +193,8 @@ class BranchAndBound(Method[Tree]):
         # Boxes of few inputs are soon many: where only a few wait, a long search is left to the one before.
         few = self.gap is not None or isinstance(trunk.cut, InputSplit)
         downhill, longest = self._downhill(state), STEPS if few else LONGEST
-        found = near(problem.network, state.inside, state.rules, points, state.generator, downhill=downhill, longest=longest)
+        chance = state.chance.apart(state.steps)
+        found = near(problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest)
         return state, list(found)
 
     def _downhill(self, state: Tree) -> bool:
@@ -202,7 +204,7 @@ class BranchAndBound(Method[Tree]):
     def _doubted(self, problem: Problem, state: Tree) -> tuple[Tensor, Tensor, Tensor]:
         """Once more downhill: from the lowest places that were met here, the middle, and others."""
         few = max(1, min(DOUBTS, 2**16 // state.at.numel()))
-        start = torch.cat([state.at[None], state.inside.centre[None], scattered(state.inside, few, state.generator)])
+        start = torch.cat([state.at[None], state.inside.centre[None], scattered(state.inside, few, state.chance.apart(0))])
         found, score = lowered(task(problem.network, state.inside, state.rules), start, STEPS)
         every = torch.arange(len(state.at), device=start.device).repeat(len(start))
         return found.flatten(0, 1), every, score.flatten()

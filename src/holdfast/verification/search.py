@@ -10,6 +10,7 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.attacks.descent import descend
 from holdfast.bounding.branching.frontier import Points
+from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -26,7 +27,7 @@ NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robu
 class Round:
     """What the search knows: where each polytope of each row was met lowest."""
 
-    generator: torch.Generator
+    chance: Chance
     number: int
     at: Tensor | None = None  # (rows * polytopes, *shape)
 
@@ -57,7 +58,7 @@ class Scatter(Method[Round]):
         return obstacle(problem)
 
     def start(self, problem: Problem, seed: int) -> Round:
-        return Round(torch.Generator().manual_seed(seed), 0)
+        return Round(Chance.of(problem.keys, seed, problem.region.centre.device), 0)
 
     def step(self, problem: Problem, state: Round) -> tuple[Round | None, Claims]:
         rules, inside, smooth = avoid(problem), problem_box(problem), problem.network.differentiable
@@ -69,7 +70,8 @@ class Scatter(Method[Round]):
         aims = task(problem.network, around, Avoid(rules.matrix.flatten(0, 1)[:, None], rules.offset.flatten(0, 1)[:, None]))
         size = boxes.centre[0].numel()
         count = max(1, min(self.places, min(self.most, self.numbers // size) // len(aims)))
-        tried = scattered(around, count, state.generator)
+        polytope = torch.arange(len(each), device=each.device) % rules.offset.shape[1]
+        tried = scattered(around, count, state.chance.apart(state.number).take(each).apart(polytope))
         tried[0] = around.project(middle)
         if smooth and count > self.downhill:
             order = aims.score(tried).topk(self.downhill, dim=0, largest=False).indices
@@ -78,7 +80,7 @@ class Scatter(Method[Round]):
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
         last = state.number + 1 >= (self.rounds if smooth or self.rounds == 1 else 4 * self.rounds)
-        return None if last else Round(state.generator, state.number + 1, at), lowest(problem, at, each, least)
+        return None if last else Round(state.chance, state.number + 1, at), lowest(problem, at, each, least)
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -112,14 +114,14 @@ def lowered(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     return descend(problem, start, steps) if problem.network.differentiable else (start, problem.score(start))
 
 
-def scattered(region: Box, count: int, generator: torch.Generator) -> Tensor:
+def scattered(region: Box, count: int, chance: Chance) -> Tensor:
     """-> (count, batch, *shape): every feature at its lower end, at its upper end, or anywhere between, a third of them each."""
-    share = (3 * torch.rand((count, *region.centre.shape), generator=generator) - 1).clamp(0, 1).to(region.centre)
+    share = (3 * chance.uniform(count, region.shape, region.centre) - 1).clamp(0, 1)
     return region.project(region.lower + share * (region.upper - region.lower))
 
 
 def near(
-    net: Network, inside: Box, rules: Avoid, points: Points, generator: torch.Generator, *, downhill: bool, longest: int = LONGEST
+    net: Network, inside: Box, rules: Avoid, points: Points, chance: Chance, *, downhill: bool, longest: int = LONGEST
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """-> candidates x (n, *shape), their rows of the rules (n,) and scores (n,): the places where bounds are worst, or others in the same
     boxes; then what lies downhill from the best of them, in at most `longest` steps."""
@@ -128,7 +130,8 @@ def near(
     around = batch.take(inside, points.task)
     boxes = Box.between(*(around.project(end.to(around.centre)) for end in (points.lower, points.upper)))
     problem = task(net, boxes, batch.take(rules, points.task))
-    tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], scattered(boxes, 1, generator)])
+    chance = chance.take(points.task).apart(torch.arange(len(points.task), device=points.task.device))
+    tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], scattered(boxes, 1, chance)])
     score, which = problem.score(tried).min(0)
     tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
     yield tried, points.task, score

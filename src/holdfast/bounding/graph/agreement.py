@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed, leaves
+from holdfast.chance import Chance
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module
@@ -97,7 +98,7 @@ def _points(region: Region) -> Tensor:
         region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region
     )
     count = max(1, -(-SAMPLES // len(region)))
-    sampled = wide.sample(count, torch.Generator().manual_seed(0)).flatten(0, 1)[:SAMPLES]
+    sampled = wide.sample(count, Chance.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[:SAMPLES]
     return torch.cat([region.centre, sampled.to(region.centre)])
 
 
