@@ -36,6 +36,7 @@ class Around:
     tier: options.Tier = "fast"
     seed: options.Seed = 0
     batch: options.Batch = 128
+    memory: options.Memory = None
     seconds: options.Seconds = None
 
     def asked(self) -> "Asked":

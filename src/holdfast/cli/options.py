@@ -74,6 +74,7 @@ Batch = Annotated[int, typer.Option(metavar="COUNT", min=1, help="Inputs worked 
 Pictures = Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")]
 Seconds = Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")]
 Queries = Annotated[int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")]
+Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="Plan for no more memory than this at once, as in 2G or 500M.")]
 Gap = Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")]
 
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
@@ -163,11 +164,14 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
     kept. See `declared`."""
 
     def run(command: Any, out: Path | None) -> None:
+        from holdfast import memory
+        from holdfast.cli.parse import bytes_option
         from holdfast.cli.run import begin, once
 
-        if out is None:
-            once(command, Console())
-        else:
-            begin(command, out, Console())
+        with memory.within(bytes_option(getattr(command, "memory", None))):
+            if out is None:
+                once(command, Console())
+            else:
+                begin(command, out, Console())
 
     return declared(kind, run, *without, **how)

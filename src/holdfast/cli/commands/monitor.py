@@ -1,5 +1,7 @@
 """`holdfast monitor`: the commands and their options; what they do is in `holdfast.cli.monitor`, imported when it is needed."""
 
+import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -8,7 +10,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import OTHER, ModelOptions, Seconds, Seed, declared, measures
+from holdfast.cli.options import OTHER, Memory, ModelOptions, Seconds, Seed, declared, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +109,7 @@ class Evaluate(Command):
     data: Sequences = None
     limit: Limit = None
     seed: Seed = 0
+    memory: Memory = None
     seconds: Seconds = None
 
     def build(self) -> "Built":
@@ -136,11 +139,18 @@ class Evaluate(Command):
         store.put_inputs(read, nothing, nothing, names, [None if one.is_floating_point() else one.tolist() for one in read])
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+        from holdfast import clock
         from holdfast.monitor.evaluate import scored
         from holdfast.solver import answer_in_turn
 
         made, _, read, asks = built.extra
-        return answer_in_turn(asks, lambda i: scored(made, read[i], i, self.seed), built.stop, store=store, progress=progress)
+        until = math.inf if self.seconds is None else time.monotonic() + self.seconds
+
+        def answer(place: int) -> "list[Record]":
+            with clock.within(until):  # what is cut off has no record yet, and is asked again
+                return clock.in_time(lambda: scored(made, read[place], place, self.seed), [])
+
+        return answer_in_turn(asks, answer, built.stop, store=store, progress=progress)
 
     def show(self, store: "Store", built: "Built", console: Console) -> None:
         from holdfast.cli.monitor.scores import show_evaluation

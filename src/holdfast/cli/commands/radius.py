@@ -13,6 +13,7 @@ from holdfast.cli.options import (
     DataOption,
     Gap,
     Limit,
+    Memory,
     Methods,
     ModelOptions,
     Queries,
@@ -82,6 +83,7 @@ class Radius(Command):
     saliency: Annotated[bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")] = (
         False
     )
+    memory: Memory = None
     seconds: Seconds = None
     queries: Queries = None
     gap: Gap = 0.0

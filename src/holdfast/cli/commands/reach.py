@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, ModelArgument, ModelOptions, OutOrNothing, Scale, Seed, measures
+from holdfast.cli.options import MEASURE, Memory, ModelArgument, ModelOptions, OutOrNothing, Scale, Seed, measures
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Reach(Command):
     radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")] = None
     outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None
     tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = 1e-2
+    memory: Memory = None
     seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0
     scale: Scale = None
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")] = None

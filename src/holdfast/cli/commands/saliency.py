@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Batch, DataOption, Limit, ModelOptions, Pictures, Scale, Seconds, Unit, measures
+from holdfast.cli.options import MEASURE, Batch, DataOption, Limit, Memory, ModelOptions, Pictures, Scale, Seconds, Unit, measures
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +38,7 @@ class Saliency(Command):
     limit: Limit = None
     pictures: Pictures = 20
     batch: Batch = 128
+    memory: Memory = None
     seconds: Seconds = None
 
     def build(self) -> "Built":

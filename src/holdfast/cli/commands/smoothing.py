@@ -35,6 +35,7 @@ class Smooth(Command):
     limit: options.Limit = None
     seed: options.Seed = 0
     batch: options.Batch = 128
+    memory: options.Memory = None
     seconds: options.Seconds = None
 
     def build(self) -> "Built":

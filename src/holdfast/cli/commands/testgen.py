@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, DataOption, Limit, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
+from holdfast.cli.options import MEASURE, DataOption, Limit, Memory, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +59,7 @@ class Testgen(Command):
     limit: Limit = None
     seed: Seed = 0
     batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")] = 32
+    memory: Memory = None
     seconds: Seconds = None
     queries: Queries = None
 

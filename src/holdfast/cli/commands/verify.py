@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, ModelOptions, OutOrNothing, Seed, measures
+from holdfast.cli.options import MEASURE, Memory, ModelOptions, OutOrNothing, Seed, measures
 from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Verify(Command):
         typer.Option(metavar="NUMBER", help="Give up after so many seconds; default: what the list of instances says, else 120."),
     ] = None
     key: Annotated[str | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None
+    memory: Memory = None
     seed: Seed = 0
 
     def build(self) -> "Built":
