@@ -35,12 +35,14 @@ from holdfast.api import methods as _methods  # noqa: F401  so that their steps 
 from holdfast.cli import main as holdfast
 from holdfast.cli import run as _imported  # noqa: F401  before any child is forked
 from holdfast.coverage import testgen as _testgen  # noqa: F401
+from holdfast.datasets.helpdesk import substitutes
 from holdfast.method import Method
 from holdfast.network import network
 from holdfast.verification import verify as _verify  # noqa: F401
 
 ACAS, MNIST_FC = Path("../shared/data/acasxu"), Path("../shared/data/vnncomp/mnist_fc")
 DIGITS = "holdfast.datasets.digits"
+PROOF = {"tight": "tighten", "split": "split"}
 LIMIT = 300.0  # seconds after which a child is killed
 
 
@@ -151,6 +153,12 @@ def _property(folder: Path, name: str, reach: float) -> Path:
     return file
 
 
+def _words(folder: Path) -> Path:
+    place = folder / "words.json"
+    place.write_text(json.dumps(substitutes()))
+    return place
+
+
 def _unpacked(file: Path, folder: Path) -> str:
     place = folder / file.stem
     place.write_bytes(gzip.decompress(file.read_bytes()))
@@ -169,6 +177,9 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
                 continue
             for norm in ("inf", "2") if tier != "search" else ("inf",):
                 yield ask(f"radius {net} {tier} {norm}", "radius", *nets[net], "--tier", tier, "--norm", norm)
+    for net in ("lstm8", "lstm14", "deep", "residual"):  # far enough to reach what comes after planes in closed form
+        for tier in ("tight", "split"):
+            yield ask(f"radius {net} {tier} one input", "radius", *nets[net], "--tier", tier, "--limit", "1", "--methods", PROOF[tier])
     for net in ("cnn", "lstm", "deep", "residual", "lstm14"):
         yield ask(f"radius {net} norm 0", "radius", *nets[net], "--norm", "0", "--unit", "number" if "lstm" in net else "pixel")
     yield ask("radius deep grid", "radius", *nets["deep"], "--norm", "0", "--unit", "pixel", "--mode", "grid")
@@ -178,7 +189,7 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
     yield ask("radius residual saliency", "radius", *nets["residual"], "--saliency")
     yield ask(
         "radius words", "radius", "-m", "holdfast.datasets.helpdesk:network", "-d", "holdfast.datasets.helpdesk:test",
-        "--substitutes", "holdfast.datasets.helpdesk:sets", "--limit", "20",
+        "--substitutes", str(_words(folder)), "--limit", "20",
     )  # fmt: skip
     for net in ("cnn", "lstm", "deep", "residual", "lstm8", "smooth"):
         for tier in ("fast", "tight", "split"):

@@ -176,6 +176,13 @@ def test_less_memory_changes_no_answer() -> None:
         torch.testing.assert_close(end(method, problem), usual, rtol=1e-6, atol=1e-9)
 
 
+def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
+    method, problem = PROOFS["certify"]
+    assert method.unfit(problem) is None
+    with memory.within(100):
+        assert "--memory" in (method.unfit(problem) or "")
+
+
 def test_every_kind_of_too_little_memory_is_known() -> None:
     for ask in (lambda: torch.empty(2**60, dtype=torch.uint8), lambda: np.empty(2**60, dtype=np.uint8), lambda: bytearray(2**60)):
         with pytest.raises((RuntimeError, MemoryError)) as caught:

@@ -243,6 +243,11 @@ def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
     return max(1, elements // largest)
 
 
+def least_bytes(graph: Graph) -> int:
+    """What the smallest walk takes: a single row."""
+    return 8 * ALIVE * max(node.size for node in graph.nodes)
+
+
 def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Linear:
     """rows (batch, rows, *start.shape) -> a linear function of the input that stays below rows . start over the region."""
     walk = Walk(graph, boxes, rows.shape[1])

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, clock, memory
 from holdfast.bounding.boxes import Boxes, Ends
-from holdfast.bounding.crown import lower_bound, propagate, worth_knowing
+from holdfast.bounding.crown import least_bytes, lower_bound, propagate, worth_knowing
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.errors import UnsupportedLayer
@@ -104,6 +104,8 @@ class Certify(Method[Search]):
             graph = checked_graph(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
             return str(error)
+        if least_bytes(graph) > memory.allowed():
+            return f"planes of a single row take {least_bytes(graph) / 2**20:.1f} MiB, more than may be planned for: allow more (--memory)"
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
 
     def start(self, problem: Problem, seed: int) -> Search:

@@ -1,5 +1,8 @@
 """`holdfast radius`: how far can each input move before the class changes?"""
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -27,6 +30,8 @@ from holdfast.cli.options import (
 
 if TYPE_CHECKING:
     from holdfast.cli.run import Built
+    from holdfast.result import Record
+    from holdfast.solver import Progress
     from holdfast.store import Store
 
 
@@ -132,10 +137,15 @@ class Radius(Command):
         )  # fmt: skip
         return Built(net, question_of(self, net, data, asked), problems, methods, stop, data, self.seed, self.batch)
 
-    def finish(self, store: "Store", built: "Built") -> None:
+    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]") -> "list[Record]":
+        """Maps are drawn in the time that the answers leave."""
+        from holdfast import clock
         from holdfast.cli.views.answers import keep_saliency
 
-        super().finish(store, built)
-        if self.saliency:
+        until = math.inf if self.seconds is None else time.monotonic() + self.seconds
+        records = super().solve(store, built, progress)
+        if self.saliency and not any(record.status == "interrupted" for record in records):
             assert built.data is not None
-            keep_saliency(store, self, built.net, built.data)
+            with clock.within(until):
+                keep_saliency(store, self, built.net, built.data)
+        return records

@@ -76,7 +76,7 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     """Maps of the inputs that have none yet, kept as soon as they are whole; those for which no time is left are drawn by `resume`."""
     missing = torch.tensor([stored.index for stored in store.inputs() if stored.saliency is None], dtype=torch.int64)
-    if len(missing):
+    if len(missing) and not clock.passed():
         problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
         left = None if math.isinf(clock.deadline()) else max(0.0, clock.deadline() - time.monotonic())
         found = solve([problem.take(missing.to(net.device))], [Saliency()], Stop(seconds=left), batch=q.batch, store=_Maps(store))
