@@ -1,13 +1,15 @@
 """How questions are answered: frozen settings, explicit state, one step at a time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from inspect import isabstract
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.result import Goal, Kind, Setting, Traits
@@ -62,6 +64,11 @@ class Method(ABC, Generic[State]):
     goals: ClassVar[tuple[Goal, ...]] = ("radius", "worst")
     long_steps: ClassVar[bool] = False  # seconds each: it begins when the methods with short steps have done what they can
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "step" in vars(cls):
+            setattr(cls, "step", _ending_in_time(cls.step))  # noqa: B010  a method that mypy would not let be replaced
+
     @property
     def name(self) -> str:
         return type(self).__name__
@@ -94,12 +101,27 @@ class Method(ABC, Generic[State]):
 
     @abstractmethod
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:
-        """One step over the whole batch; the state is None when another step would find nothing more."""
+        """One step over the whole batch; the state is None when another step would find nothing more. A step that goes on after the
+        deadline is cut off, and it is as if it had never begun: so the state that it was given must stay as it was."""
 
     def told(self, problem: Problem, state: State, lower: Tensor, upper: Tensor) -> State:
         """Called before every step with the ends (batch,) float64 known so far, whoever found them: what is proved need not be proved
         again, and what lies beyond a witness need not be asked."""
         return state
+
+
+Step = Callable[[Any, Problem, Any], tuple[Any, Claims]]
+
+
+def _ending_in_time(step: Step) -> Step:
+    """What is cut off finds nothing; and what ended after the deadline may have left something out, so it was not the last step."""
+
+    @wraps(step)
+    def ending(method: Any, problem: Problem, state: Any) -> tuple[Any, Claims]:
+        after, claims = clock.in_time(lambda: step(method, problem, state), (state, Claims()))
+        return state if after is None and clock.passed() else after, claims
+
+    return ending
 
 
 def known_methods() -> dict[str, type[Method[Any]]]:

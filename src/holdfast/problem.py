@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast import batch
+from holdfast import batch, clock
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_value
+from holdfast.network.network import ELEMENTS_IN_TIME, ELEMENTS_PER_CALL
 from holdfast.property import Linear, Property
 from holdfast.region import Family, Region, Words
 from holdfast.result import Goal, Key
@@ -70,7 +71,8 @@ class Problem:
             return scored(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
 
         # Whole batches at a time, as many as one pass may hold: the property knows its rows by their place.
-        at_once = max(1, 2**22 // max(1, stacked[0].numel()))
+        numbers = clock.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, x.device)
+        at_once = max(1, numbers // max(1, stacked[0].numel()))
         parts = [self.network.score_and_gradient(part.flatten(0, 1), flat) for part in stacked.split(at_once)]
         scores, gradients = (torch.cat(found) for found in zip(*parts, strict=True))
         return scores.reshape(x.shape[: x.dim() - len(self.region.shape)]), gradients.reshape(x.shape)

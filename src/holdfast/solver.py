@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from holdfast import clock
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution.dealing import Dealer, Ended, Memory, Progress, Sink, Unit
 from holdfast.execution.task import Answer, Executor, Task, Tell
@@ -172,9 +173,10 @@ class InTurn:
     goal: Goal
 
     def answer(self, task: Task, tell: Tell) -> Answer:
-        place = task.keys[0].index
-        records = [replace(record, question=self.question(record.key)) for record in self.reply(place)]
-        return Answer(tuple(records))
+        nothing: Sequence[Record] = ()  # what is cut off has no record yet, and is asked again
+        with clock.within(time.monotonic() + task.seconds):
+            records = clock.in_time(lambda: self.reply(task.keys[0].index), nothing)
+        return Answer(tuple(replace(record, question=self.question(record.key)) for record in records))
 
     def question(self, key: Key) -> str:
         return self.questions[key.index][1]

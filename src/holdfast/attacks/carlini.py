@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.attacks.descent import nearest, shrink, widen
 from holdfast.chance import Chance
 from holdfast.method import Claims, Method
@@ -69,6 +70,8 @@ class CarliniWagner(Method[Adam]):
         else:
             spread = 1 + family.centre.abs()
         for _ in range(self.steps):
+            if clock.passed():
+                break
             score, slope = problem.score_and_gradient(state.x)
             over = ~(score > 0)
             away = torch.where(over, family.distance(state.x), torch.inf)

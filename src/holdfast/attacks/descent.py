@@ -1,5 +1,7 @@
 """Downhill on the property's score inside a region, and back towards the input: the inner loops of the attacks."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,10 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     # Sets of words or of pixels have no small steps; there each step jumps to the best point of the linear model.
     leaping = isinstance(region, Counted)
     for step in range(steps + 1):
-        score, gradient = problem.score_and_gradient(x)
+        found = clock.in_time(partial(problem.score_and_gradient, x), None)
+        if found is None:
+            break
+        score, gradient = found
         better = score < lowest
         lowest = torch.where(better, score, lowest)
         best = torch.where(widen(better, region), x, best)
@@ -33,12 +38,15 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
 def shrink(problem: Problem, x: Tensor, fails: Tensor, grid: int = 9, rounds: int = 2) -> tuple[Tensor, Tensor]:
     """Witnesses (batch, *shape), fails (batch,) -> closer witnesses and their distances (batch,), infinite where none fails.
 
-    Each is projected onto smaller regions of the family, `grid` sizes at once; the smallest that still fails is kept.
+    Each is projected onto smaller regions of the family, `grid` sizes at once; the smallest that still fails is kept. After the deadline
+    they stay what they are.
     """
     family = problem.family
     distance = torch.where(fails, family.distance(x), torch.inf)
     low = torch.zeros_like(distance)
     for _ in range(rounds):
+        if clock.passed():
+            break
         high = torch.where(distance.isfinite(), distance, 1.0)
         radii = family.evenly(low, high, grid)
         tiled = problem.tiled(radii)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.chance import Chance
 from holdfast.errors import BadInput
 
@@ -60,10 +61,10 @@ def begin(start: Tensor, chance: Chance) -> Mads:
 
 
 def minimise(objective: Objective, state: Mads, queries: int, block: int = 16) -> Mads:
-    """Go on until every row has asked `queries` points in all."""
+    """Go on until every row has asked `queries` points in all, or the time is up."""
     if block < 1:
         raise BadInput(f"mesh search: a block has at least one point, got {block}.")
-    while state.queries < queries:
+    while state.queries < queries and not (state.queries and clock.passed()):
         points = propose(state, min(block, queries - state.queries))
         state = learn(state, points, objective(points))
     return state

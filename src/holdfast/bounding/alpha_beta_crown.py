@@ -14,6 +14,7 @@ Where several rows must not be at most zero together, no single one need stay po
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -362,7 +363,10 @@ def tightened(
             continue
         if not any(function.place < node.place for function in bent(graph)):
             continue  # nothing to choose before the first of them
-        boxes, _ = propagate(graph, region, within=held)
+        found = clock.in_time(partial(propagate, graph, region, within=held), None)
+        if found is None:
+            break
+        boxes, _ = found
         lower, upper = boxes.lower[node].flatten(1), boxes.upper[node].flatten(1)
         undecided = (lower < 0) & (upper > 0)
         undecided = (undecided if worth is None else undecided & worth[node].flatten(1)).nonzero()
@@ -376,7 +380,10 @@ def tightened(
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
             asked = Rows(graph, taken(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
-            least = asked.trained(none * torch.nan, none, steps, pace).least
+            better = clock.in_time(partial(asked.trained, none * torch.nan, none, steps, pace), None)
+            if better is None:
+                break
+            least = better.least
             below, above = least[: len(chosen)], -least[len(chosen) :]
             at = chosen.unbind(1)
             lower[at], upper[at] = torch.maximum(lower[at], below), torch.minimum(upper[at], above)

@@ -6,6 +6,7 @@ as minus infinity.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -98,9 +99,11 @@ class Trained:
     def bound(self, region: Region, rows: Tensor) -> Bound:
         least = _nothing(rows)
         for some in torch.arange(len(region), device=rows.device).split(self._inputs(rows)):
-            if clock.passed():
+            asked = batch.take(region, some), rows[some], None if self.enough is None else self.enough[some]
+            found = None if clock.passed() else clock.in_time(partial(self._bound, *asked), None)
+            if found is None:
                 break
-            least[some] = self._bound(batch.take(region, some), rows[some], None if self.enough is None else self.enough[some])
+            least[some] = found
         return least, None
 
     def _bound(self, region: Region, rows: Tensor, enough: Tensor | None) -> Tensor:
@@ -113,6 +116,9 @@ class Trained:
         least, entering = self._raised(known, rows, aim, least)
         if clock.passed() or bool((least > aim).all()):
             return least
+        return clock.in_time(partial(self._with_ends_raised, region, known, entering, rows, aim, least), least)
+
+    def _with_ends_raised(self, region: Region, known: Boxes, entering: Tensor, rows: Tensor, aim: Tensor, least: Tensor) -> Tensor:
         known, empty = self._with_ends(region, known, entering)  # a region is not empty: ends that say so overflowed
         return torch.where(empty[:, None], least, self._raised(known, rows, aim, least)[0])
 

@@ -22,7 +22,7 @@ from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.relax import planes, value_range
 from holdfast.bounding.traversal import Backward, Forward, forward
-from holdfast.memory import free_bytes
+from holdfast.memory import numbers
 from holdfast.region import Region
 from holdfast.rounding import TINY, gamma
 
@@ -235,12 +235,17 @@ def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[Linear]:
 
 
 def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
-    elements = free_bytes(graph.device) // (8 * ALIVE) if graph.device.type == "cuda" else ELEMENTS
+    elements = numbers(graph.device, ELEMENTS, ALIVE)
     batch = len(boxes.region)
     entry = batch * (graph.entry.size if boxes.condensed is None else boxes.condensed[1].shape[1])
     rows = ((boxes.moving[node], node.size) for node in graph.nodes[1 : start.place + 1])
     largest: int = max([entry, batch, *(size * (moving.stop - moving.start) for moving, size in rows)])
     return max(1, elements // largest)
+
+
+def least_bytes(graph: Graph) -> int:
+    """What the smallest walk takes: a single row."""
+    return 8 * ALIVE * max(node.size for node in graph.nodes)
 
 
 def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Linear:
@@ -278,7 +283,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
 
 
 def _windows_at_once(graph: Graph, way: Route) -> int:
-    elements = free_bytes(graph.device) // (8 * ALIVE) if graph.device.type == "cuda" else ELEMENTS // 2
+    elements = numbers(graph.device, ELEMENTS // 2, ALIVE)
     return max(1, elements // max([way.widest, *(node.size for node in way.rest)]))
 
 

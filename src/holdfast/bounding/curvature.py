@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from holdfast import clock
+
 SLAB = {"cpu": 2**20, "cuda": 2**26}  # numbers computed at once
 
 Change = Callable[[Tensor], Tensor]  # of elements, along the axis behind the batch
@@ -169,6 +171,7 @@ class Curvature:
         return left, Q, C
 
     def _slab(self, rows: slice) -> tuple[Tensor, Tensor]:
+        clock.check()
         total: list[Tensor] | None = None
         for matrix, stored in self.terms:
             stop = min(rows.stop, stored.Q.shape[-1])

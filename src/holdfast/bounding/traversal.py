@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from holdfast import clock
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 
 Carried = TypeVar("Carried")
@@ -27,6 +28,7 @@ class Backward(ABC, Generic[Carried]):
         for node in reversed(self.graph.nodes[until : place + 1]):
             if node not in self.pending:
                 continue
+            clock.check()
             carried = self.pending.pop(node)
             if isinstance(node, Relaxed):
                 self.through_function(node, carried)
@@ -68,5 +70,6 @@ class Forward(ABC):
 def forward(nodes: Iterable[Node], *carriers: Callable[[Node], None]) -> None:
     """Visit node after node, each by all carriers in turn, so that one may use what those before it found."""
     for node in nodes:
+        clock.check()
         for visit in carriers:
             visit(node)

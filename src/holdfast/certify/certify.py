@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
-from holdfast.bounding.boxes import Ends
-from holdfast.bounding.crown import lower_bound, propagate, worth_knowing
+from holdfast import batch, clock, memory
+from holdfast.bounding.boxes import Boxes, Ends
+from holdfast.bounding.crown import least_bytes, lower_bound, propagate, worth_knowing
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.errors import UnsupportedLayer
@@ -103,6 +104,8 @@ class Certify(Method[Search]):
             graph = checked_graph(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
             return str(error)
+        if least_bytes(graph) > memory.allowed():
+            return f"planes of a single row take {least_bytes(graph) / 2**20:.1f} MiB, more than may be planned for: allow more (--memory)"
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
 
     def start(self, problem: Problem, seed: int) -> Search:
@@ -144,10 +147,10 @@ class Certify(Method[Search]):
             asked = asked.tiled(radius[open_][None])
             radius[open_] = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
             score[open_], found = _scored(asked, self.arithmetic, state.known.below(open_, radius[open_]))
-            lost = (score[open_] <= 0).nonzero().flatten()
+            lost = (score[open_].isfinite() & (score[open_] <= 0)).nonzero().flatten()
             ends = {node: (low[lost], high[lost]) for node, (low, high) in found.items()}
             state = replace(state, known=state.known.put(open_[lost], radius[open_[lost]], ends))
-        search = _narrowed(state, radius, score)
+        search = _narrowed(state, radius, score, ~near & score.isnan())
         done = bool((search.round >= self.rounds).all()) or not len(open_)
         return None if done else search, replace(self._claims(problem, search.low), aside={KEPT: search.kept()})
 
@@ -235,19 +238,20 @@ def _crossing(state: Search) -> Tensor:
     return state.low + torch.where(away < width / 2, away + push * away, away - push * (width - away))
 
 
-def _narrowed(state: Search, radius: Tensor, score: Tensor) -> Search:
+def _narrowed(state: Search, radius: Tensor, score: Tensor, late: Tensor) -> Search:
+    """late (batch,) bool: what the clock left no time for is asked again."""
     proved = score.isfinite() & (score > 0)
-    lost = ~proved & (radius < state.high)
+    lost = ~proved & ~late & (radius < state.high)
     proved &= radius >= state.low
     low, low_score = torch.where(proved, radius, state.low), torch.where(proved, score, state.low_score)
     high, high_score = torch.where(lost, radius, state.high), torch.where(lost, score, state.high_score)
     closer = (high / low).log() < (state.high / state.low).log() / 2
-    slow = torch.where(closer | (state.slow >= 2), 0, state.slow + 1)
-    return replace(state, low=low, high=high, low_score=low_score, high_score=high_score, slow=slow, round=state.round + 1)
+    slow = torch.where(late, state.slow, torch.where(closer | (state.slow >= 2), 0, state.slow + 1))
+    return replace(state, low=low, high=high, low_score=low_score, high_score=high_score, slow=slow, round=state.round + ~late)
 
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
-    """-> (batch,): the property's score is at least this everywhere in the region; NaN or -inf where nothing is known in time."""
+    """-> (batch,): the score is at least this everywhere in the region; -inf where nothing is known, NaN where there was no time."""
     return _scored(problem, arithmetic, {})[0]
 
 
@@ -259,16 +263,24 @@ def _scored(problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends]
     ends = {
         node: (score.new_empty((len(problem), *node.shape)), score.new_empty((len(problem), *node.shape))) for node in worth_knowing(graph)
     }
-    for portion in clock.portions(problem.region.centre):
-        rows = portion[
-            _what_moves_first(batch.take(problem.region, portion)).argsort()
-        ]  # that move the same frames side by side: see the crown
+
+    def looked(rows: Tensor) -> tuple[Tensor, Boxes]:
         part = problem.take(rows)
         matrix, offset = rows_of(part, graph)
         held = {node: (low[rows], high[rows]) for node, (low, high) in known.items()}
         boxes = propagate(graph, part.region, None if arithmetic == "real" else problem.network.dtype, held)
         assert isinstance(part.property, BoundedProperty)
-        score[rows] = part.property.least(lower_bound(graph, boxes, matrix, offset))
+        least = part.property.least(lower_bound(graph, boxes, matrix, offset))
+        return torch.where(least.isnan(), -torch.inf, least), boxes  # what overflows proves nothing
+
+    for portion in clock.portions(problem.region.centre):
+        rows = portion[
+            _what_moves_first(batch.take(problem.region, portion)).argsort()
+        ]  # that move the same frames side by side: see the crown
+        found = clock.in_time(partial(looked, rows), None)
+        if found is None:
+            break
+        score[rows], boxes = found
         for node, (low, high) in ends.items():
             low[rows], high[rows] = boxes.lower[node], boxes.upper[node]
     return score, ends

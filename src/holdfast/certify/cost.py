@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from holdfast import clock
-from holdfast.bounding.crown import ALIVE, ELEMENTS
+from holdfast.bounding.crown import ALIVE, ELEMENTS, least_bytes
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.certify.tighten import Tighten, Training, quadratic_of
+from holdfast.memory import numbers
 from holdfast.problem import Problem
 
 LIMIT = 5.0  # seconds for all measurements together
@@ -33,7 +34,7 @@ class Cost:
 def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
     """For a radius question about one input: tiers fast and tight. Tier split goes on for as long as it is given."""
     method, graph = Tighten(), graph_of(problem)
-    planes = 8 * ALIVE * max(ELEMENTS, *(node.size for node in graph.nodes))
+    planes = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
     with clock.within(time.monotonic() + limit):
         state, fast = _timed(_searched, method, problem)
         first = Cost("fast", None if state.search is not None else fast, planes)

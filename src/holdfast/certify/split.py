@@ -9,6 +9,7 @@ make it smaller. Where time is short, training before the first attempt gets a s
 import math
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -132,8 +133,9 @@ class Split(Method[Splitting]):
         """What Tighten does, for its share of the time; and the first attempt."""
         shared = not state.attempted and isinstance(_cut(problem, state.training.best), NonlinearSplit)
         share = state.began + TRAINING * (clock.deadline() - state.began) if shared else math.inf
-        with clock.within(share):
-            training, claims = self._tighten.advance(problem, state.training)
+        # Once its share is spent, what attempts need before they begin has all the time that is left.
+        with clock.within(share if time.monotonic() < share else math.inf):
+            training, claims = clock.in_time(partial(self._tighten.advance, problem, state.training), (state.training, Claims()))
         claims = replace(claims, obstacle="")  # what is cut below has more to say
         state = replace(state, training=training, low=training.low)
         late = time.monotonic() >= share and not clock.passed() and bool(training.bends) and training.trial is None

@@ -6,6 +6,7 @@ Training works in float32, since any coefficients are sound; what it reaches is 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -142,7 +143,8 @@ class Tighten(Method[Training]):
     def advance(self, problem: Problem, state: Training) -> tuple[Training, Claims]:
         if state.search is not None:
             search, claims = Certify().step(problem, state.search)
-            assert claims.proved is not None
+            if claims.proved is None:  # cut off
+                return state, claims
             state = self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved)))
             return state, replace(claims, obstacle=self._cannot(problem) if search is None else "")
         if state.planes is not None:
@@ -225,7 +227,10 @@ class Tighten(Method[Training]):
             if clock.passed():
                 break
             part, mine = batch.take(region, rows), {k: v[:, rows].double() for k, v in bends.items()}
-            found = view.with_planes(part, matrix[rows], offset[rows], mine).amin(1)
+            bounds = clock.in_time(partial(view.with_planes, part, matrix[rows], offset[rows], mine), None)
+            if bounds is None:
+                break
+            found = bounds.amin(1)
             score[rows] = torch.where(found.isfinite(), found, -torch.inf)  # what overflows proves nothing
         return score
 
@@ -247,12 +252,13 @@ class Tighten(Method[Training]):
         while step < last:
             slopes = [torch.zeros_like(value) for value in ascent.values]
             for part in parts:
-                if clock.passed():
-                    last = step
-                    break
                 rows = part.rows
                 mine = {k: v.detach()[:, rows].requires_grad_() for k, v in bends.items()}
-                score, gradients = part.climb(trying[rows], mine)
+                found = None if clock.passed() else clock.in_time(partial(part.climb, trying[rows], mine), None)
+                if found is None:
+                    last = step
+                    break
+                score, gradients = found
                 better = score > 0 if problem.goal == "radius" else score > reached[rows]
                 reached[rows] = torch.where(better, trying[rows] if problem.goal == "radius" else score, reached[rows])
                 trying[rows] = torch.where(better, trying[rows] * (1 + self.push), trying[rows])

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,6 @@ from rich.console import Console
 
 from holdfast.cli import commands
 from holdfast.errors import HoldfastError
-
-NO_MEMORY = r"out of memory|not enough memory|can't allocate memory|cannot allocate memory"
 
 app = typer.Typer(
     name="holdfast",
@@ -60,10 +57,12 @@ def _said(error: Exception) -> tuple[str, int]:
     """What a person is told, and the exit code."""
     if isinstance(error, HoldfastError):
         return str(error), 2
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and re.search(NO_MEMORY, str(error), re.IGNORECASE)):
-        return f"out of memory. Ask about fewer inputs at once (--batch 8, say). ({_first_line(error)})", 2
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
+    from holdfast.memory import is_out_of_memory  # which needs torch
+
+    if is_out_of_memory(error):
+        return f"out of memory. Ask about fewer inputs at once (--batch 8, say), or plan with less (--memory 1G). ({_first_line(error)})", 2
     return (
         f"holdfast did not foresee this ({type(error).__name__}: {_first_line(error)}). Please report it with what "
         f"the same command prints with --debug. What a run has found so far is safe in its folder.",

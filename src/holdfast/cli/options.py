@@ -132,6 +132,7 @@ EXECUTOR = _of_running(
     help="local: processes on this machine, each watched. ray, or ray://HOST:PORT: a Ray cluster. here: in this very process.",
 )
 WORKERS = _of_running(metavar="COUNT", min=1, help="Processes at a time. Default: 1 with all threads; with ray one for each core or card.")
+MEMORY = _of_running(metavar="SIZE", help="Plan for no more memory than this at once, as in 2G or 500M.")
 EACH = typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds an input; a batch has that times its inputs.")
 
 
@@ -145,6 +146,7 @@ class Running:
         str | None, _of_running(metavar="K/N", help="Only the K-th of N parts of the inputs; 'holdfast merge' joins them.")
     ] = None
     seconds_each: Annotated[float | None, EACH] = None
+    memory: Annotated[str | None, MEMORY] = None
 
 
 def declared(
@@ -193,11 +195,14 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
     kept. See `declared`."""
 
     def run(command: Any, out: Path | None, running: Running) -> None:
+        from holdfast import memory
+        from holdfast.cli.parse import bytes_option
         from holdfast.cli.run import begin, once
 
-        if out is None:
-            once(command, Console(), running)
-        else:
-            begin(command, out, Console(), running)
+        with memory.within(bytes_option(running.memory)):
+            if out is None:
+                once(command, Console(), running)
+            else:
+                begin(command, out, Console(), running)
 
     return declared(kind, run, *without, beside=Running, **how)

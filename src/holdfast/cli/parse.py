@@ -1,6 +1,7 @@
 """Options as people write them, and what they mean."""
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.errors import BadInput
@@ -86,6 +87,20 @@ def values_option(text: str | None) -> list[float] | None:
             raise BadInput(f"values {text!r}: use whole numbers as in 0:255, or a list as in 0,0.5,1.") from None
         return [float(value) for value in range(low, high + 1)]
     return numbers(text, "values")
+
+
+def bytes_option(text: str | None) -> float | None:
+    """'2G' or '500M' -> bytes."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9.]+) *([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    try:
+        value = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
+    except ValueError:
+        value = 0.0
+    if not value >= 1:
+        raise BadInput(f"memory {text!r}: say how much, as in 2G or 500M.")
+    return value
 
 
 def one_of(text: str, what: str, words: Any) -> Any:

@@ -2,10 +2,12 @@
 
 import contextlib
 import importlib
+import math
 import os
 import re
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,20 +19,23 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from holdfast import clock, memory
 from holdfast.cli.command import BESIDE, Command, command_of
 from holdfast.cli.options import ModelOptions, Running
+from holdfast.cli.parse import bytes_option
 from holdfast.cli.reading.data import Data
 from holdfast.cli.views.live import Live
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
-from holdfast.execution import Executor, Here, Local, Worker
+from holdfast.execution import Answer, Executor, Here, Local, Task, Worker
+from holdfast.execution.task import Tell
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.question import Asked, Means, Question, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
-from holdfast.result import DONE
+from holdfast.result import DONE, Key, Record
 from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
 
@@ -163,7 +168,9 @@ def executor_of(command: Command, running: Running) -> Executor:
     if where == "local":
         threads, workers = torch.get_num_threads(), running.workers or 1
         torch.set_num_threads(1)  # no pool of threads is begun here, so that copies of this process can have their own
-        return Local(workers, max(1, threads // workers), make if command.parts else None)
+        most = bytes_option(running.memory)
+        cap = None if most is None else int(2 * most) + 2**30  # beyond what is planned stand torch, the model and the data
+        return Local(workers, max(1, threads // workers), make if command.parts else None, cap)
     if where == "ray" or where.startswith("ray://"):
         if not command.parts:
             raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: use --executor local.")
@@ -179,8 +186,9 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
     """In another process: everything is read again, once."""
     if os.path.isdir(folder):
         os.chdir(folder)
-    command = command_of(name, options)
-    return command.worker(_built(command, running))
+    command, most = command_of(name, options), bytes_option(running.memory)
+    with memory.within(most):
+        return Within(command.worker(_built(command, running)), most)
 
 
 def same(now: Question, begun: Question) -> None:
@@ -199,6 +207,24 @@ def same(now: Question, begun: Question) -> None:
                 f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a new run with another --out, "
                 f"or put the old {what} back."
             )
+
+
+@dataclass(frozen=True)
+class Within:
+    """A worker that plans for so much memory."""
+
+    worker: Worker
+    memory: float | None
+
+    def answer(self, task: Task, tell: Tell) -> Answer:
+        with memory.within(self.memory):
+            return self.worker.answer(task, tell)
+
+    def unknown(self, keys: Sequence[Key]) -> list[Record]:
+        return self.worker.unknown(keys)
+
+    def question(self, key: Key) -> str:
+        return self.worker.question(key)
 
 
 def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
@@ -260,12 +286,14 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
     for note in command.notes(built):
         line(console, "note", note, warns=True)
+    until = math.inf if built.stop.seconds is None else time.monotonic() + built.stop.seconds
     ended = _solved(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
     try:
         command.keep_predictions(store, built)
         if not interrupted:
-            command.finish(store, built)
+            with clock.within(until):
+                command.finish(store, built)
     except KeyboardInterrupt:
         interrupted = True
     command.show(store, built, console)

@@ -9,9 +9,9 @@ the planes of f on the bounds of z, moved to the centre. A bound of rows . dr' i
 second layer this walk is one step long, and is taken for all its values at once, forwards. Rounding: docs/rounding.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.bounding.relax import Relaxation, planes, value_range
 from holdfast.hamming.chain import Centre, Chain, Patch
-from holdfast.memory import free_bytes
+from holdfast.memory import numbers
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
@@ -40,14 +40,25 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
     for part in _parts(chain, region, rows.shape[1]):
         if clock.passed():  # nothing is known of the rest
             break
-        one = _Pass(chain, batch.take(region, part), centre.take(part), inner[part])
-        least[part], slopes[part] = one.bound(rows[part], offset[part])
+        first = partial(_Pass, chain, batch.take(region, part), centre.take(part), inner[part])
+        found = clock.in_time(partial(_bounded, first, rows[part], offset[part]), None)
+        if found is None:
+            break
+        one, least[part], slopes[part] = found
         left = (~(least[part] > 0).all(1)).nonzero().flatten()
         if chain.inner and len(left) and not clock.passed():  # intervals of the deeper layers were not enough
-            part, one = part[left], one.closer(left)
-            least[part], slopes[part] = one.bound(rows[part], offset[part])
+            part = part[left]
+            found = clock.in_time(partial(_bounded, partial(one.closer, left), rows[part], offset[part]), None)
+            if found is None:
+                break
+            one, least[part], slopes[part] = found
             known[part] = one.inner
     return least, slopes.reshape(region.centre.shape), known
+
+
+def _bounded(begun: "Callable[[], _Pass]", rows: Tensor, offset: Tensor) -> "tuple[_Pass, Tensor, Tensor]":
+    one = begun()
+    return one, *one.bound(rows, offset)
 
 
 def _parts(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
@@ -55,7 +66,7 @@ def _parts(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
     units, order = (region.labels >= 0).sum(1).sort(stable=True)
     window = max(rows, 2) * chain.windows.far.shape[1]
     least = max(len(layer.bias) for layer in chain.layers) * max(rows, region.budgets.shape[1], 4)
-    at_once = free_bytes(order.device) // (8 * ALIVE) if order.is_cuda else AT_ONCE
+    at_once = numbers(order.device, AT_ONCE, ALIVE)
     part, total = list[int](), 0
     for place, count in zip(order.tolist(), units.tolist(), strict=True):
         cost = max(count * window, least)
@@ -116,6 +127,7 @@ class _Pass:
         self._sort_groups()
         self.known = list(known)
         for place in range(len(self.known), len(chain.layers) - 1):
+            clock.check()
             if place < 2:
                 (self._first_layer, self._second_layer)[place]()
             else:
@@ -286,6 +298,7 @@ class _Pass:
         function below it."""
         constant = rows.new_zeros(rows.shape[:2])
         for k in range(place, 1, -1):
+            clock.check()
             constant, rows = _bent(constant, rows, self.known[k])
             rows = rows @ self.chain.layers[k].weight
         if place and self._local:

@@ -6,6 +6,7 @@ above.
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -166,7 +167,14 @@ class Shells(Method[Looked]):
         assert isinstance(problem.region, NormFamily | Patch)
         exact = replace(problem, region=replace(problem.region, radius=_largest(problem)))
         balls = exact.tiled(state.radii[some])
-        seen = [look(balls.take(rows)) for rows in clock.portions(balls.region.centre)]
+        seen = []
+        for portion in clock.portions(balls.region.centre):
+            found = clock.in_time(partial(look, balls.take(portion)), None)
+            if found is None:
+                break
+            seen.append(found)
+        if not seen:
+            return state, Claims()
         done = sum(len(part.least) for part in seen)
         view = View(state.view.least.clone(), state.view.most.clone(), state.view.slope.clone())
         places = torch.tensor(some, device=state.radii.device).repeat_interleave(len(problem))[:done]

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
+from holdfast import clock
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
+from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
 from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
 from holdfast.network.memory import changed, generators, state_of
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 Source = Literal["torch", "export", "onnx", "black box"]
 ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
+ELEMENTS_IN_TIME = 2**18  # the same on a processor where somebody waits
 
 
 class _Refused(BadInput):
@@ -333,19 +336,21 @@ class Network:
 
     def _without_gradient(self, x: Tensor | None, error: RuntimeError) -> Tensor:
         """The answers alone, where torch has no gradient of the model: it overwrites what its own gradient needs, say. A note says so."""
-        if isinstance(error, torch.OutOfMemoryError):
+        if is_out_of_memory(error):
             raise error
         note = f"torch has no gradient of the model ({_first_line(error).rstrip('.')}), so searches that follow one are blind"
         self.notes = self.notes if note in self.notes else (*self.notes, note)
         return torch.zeros(0) if x is None else self(x)
 
     def _forward(self, x: Tensor) -> Tensor:
+        clock.check()
         self.queries += len(x)
         outputs: Tensor = self.module(x)
         return outputs.to(self.dtype) if outputs.is_floating_point() else outputs
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
-        rows = max(1, ELEMENTS_PER_CALL // max(1, x[0].numel())) if len(x) else 1
+        numbers = clock.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, self.device)
+        rows = max(1, numbers // max(1, x[0].numel())) if len(x) else 1
         for part in x.split(rows):
             yield part.to(self.device, self.dtype)
 
@@ -364,6 +369,7 @@ class Network:
     def ask_tokens(self, tokens: Tensor) -> Tensor:
         """(n, length) token ids -> (n, outputs), through the user's whole model, embedding and all."""
         assert self.token_model is not None
+        clock.check()
         self.queries += len(tokens)
         with torch.no_grad():
             outputs: Tensor = self.token_model(tokens.to(self.device))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from holdfast import batch, clock
 from holdfast.bounding.graph.graph import Graph
+from holdfast.memory import is_out_of_memory
 from holdfast.property import Avoid
 from holdfast.region import Region
 
@@ -118,11 +119,11 @@ class BranchAndBound(ABC, Generic[Q, F]):
         return replace(both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen), turn=turn), points
 
     def _looked(self, question: Q, parts: F) -> tuple[F, Points] | None:
-        """None: the graphics card has no room for so many."""
+        """None: there is no room for so many."""
         try:
             return self.look(question, parts)
-        except torch.OutOfMemoryError:
-            if len(parts) == 1:
+        except (RuntimeError, MemoryError) as error:
+            if len(parts) == 1 or not is_out_of_memory(error):
                 raise
         torch.cuda.empty_cache()  # after what the failed attempt held is gone
         return None

@@ -5,6 +5,7 @@ bounds are found anew, then the slopes and multipliers of `trained` for every po
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -62,8 +63,10 @@ class ActivationSplit(Branching[Decisions]):
         upper = torch.full_like(blank, torch.inf, dtype=torch.float64)
         lower = -upper
         for rows in clock.portions(region.centre) if arguments(graph) else ():
-            known, _ = propagate(graph, batch.take(region, rows))
-            lower[rows], upper[rows] = together(graph, known.lower), together(graph, known.upper)
+            known = clock.in_time(partial(propagate, graph, batch.take(region, rows)), None)
+            if known is None:
+                break
+            lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
         return Decisions(
             task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=lower, upper=upper, slope=blank * torch.nan, multiplier=blank,
             tight=torch.zeros_like(task, dtype=torch.bool), first=nothing, ahead=torch.ones_like(nothing),

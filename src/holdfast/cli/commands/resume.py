@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import EACH, EXECUTOR, RUNS, WORKERS, Run, Running
+from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, WORKERS, Run, Running
 
 
 def register(app: typer.Typer) -> None:
@@ -17,8 +17,9 @@ def resume(
     executor: Annotated[str, EXECUTOR] = "local",
     workers: Annotated[int | None, WORKERS] = None,
     seconds_each: Annotated[float | None, EACH] = None,
+    memory: Annotated[str | None, MEMORY] = None,
 ) -> None:
     """Take up a run that was stopped by its budget, interrupted or killed; what is finished is not asked again."""
     from holdfast.cli.run import resume as go_on
 
-    go_on(run, Console(), Running(executor, workers, None, seconds_each))
+    go_on(run, Console(), Running(executor, workers, None, seconds_each, memory))

@@ -3,6 +3,8 @@
 None of it is part of the search: the few questions to the network that it takes count nowhere.
 """
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.cli.parse import unit_option, values_option
 from holdfast.cli.reading.data import Data
 from holdfast.errors import BadInput
@@ -18,7 +21,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property.probability import are_probabilities
 from holdfast.result import Answers, Key, Likely, Record
-from holdfast.solver import ask
+from holdfast.solver import Stop, ask
 from holdfast.store import SALIENCY, Store
 
 if TYPE_CHECKING:
@@ -73,11 +76,12 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
-    """Maps of the inputs that have none yet, kept as soon as they are whole."""
+    """Maps of the inputs that have none yet, kept as soon as they are whole; those for which no time is left are drawn by `resume`."""
     missing = torch.tensor([stored.index for stored in store.stream_inputs() if stored.saliency is None], dtype=torch.int64)
-    if len(missing):
+    if len(missing) and not clock.passed():
         problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
-        if ask([problem.take(missing.to(net.device))], [Saliency()], batch=q.batch, store=_Maps(store)).interrupted:
+        left = None if math.isinf(clock.deadline()) else max(0.0, clock.deadline() - time.monotonic())
+        if ask([problem.take(missing.to(net.device))], [Saliency()], Stop(seconds=left), batch=q.batch, store=_Maps(store)).interrupted:
             raise KeyboardInterrupt
 
 
@@ -91,5 +95,5 @@ class _Maps:
         return {}
 
     def write(self, records: Sequence[Record]) -> None:
-        whole = {r.key: r.aside[SALIENCY].float() for r in records if r.status != "interrupted" and SALIENCY in r.aside}
+        whole = {r.key: r.aside[SALIENCY].float() for r in records if r.status in ("closed", "finished") and SALIENCY in r.aside}
         self.store.put_artefacts(SALIENCY, whole)

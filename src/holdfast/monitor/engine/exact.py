@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.errors import BadInput
 from holdfast.memory import free_bytes
 from holdfast.monitor.engine.in_flight import Live
@@ -200,6 +201,7 @@ class _Count:
         alive = (length[:, None] > torch.arange(int(length[0]), device=here)).sum(0).tolist()
         live, state = Live(view, len(of)), view.start(len(sequences))
         for t, (count, young) in enumerate(zip(alive, born, strict=True)):
+            clock.check()
             row, state = offset[:count] + t, state[:count]
             gates = view.gates(self.data.elements[row])
             recalled = view.recall(state) if t else view.recall(state[:1]).expand(count, -1)  # all begin alike

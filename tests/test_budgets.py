@@ -1,0 +1,202 @@
+"""Budgets: what is cut off in the midst proves nothing, loses nothing and goes on; memory that was allowed is what is planned for."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast import clock, memory
+from holdfast.bounding.crown import Intervals
+from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.bounding.traversal import Backward
+from holdfast.cli.parse import bytes_option
+from holdfast.errors import BadInput
+from holdfast.method import Method
+from holdfast.region import Ball, Box, Sparse
+from holdfast.region.base import Domain
+from holdfast.verification import BranchAndBound
+
+LONG_AGO = -1e9  # of the monotonic clock
+
+
+def tanh_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def relu_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def asked(make: Callable[[], nn.Module], goal: Any, region: Callable[[Tensor], Any]) -> hf.Problem:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        net, x = hf.Network.from_torch(make().eval()), torch.rand(2, 3)
+    return hf.Problem(net, region(x), hf.Robustness(net(x).argmax(1)), goal)
+
+
+def near(x: Tensor) -> Ball:
+    return Ball(x, 0.0, math.inf, Domain.of((0.0, 1.0)))
+
+
+def box(x: Tensor) -> Box:
+    return Box.between(x.double() - 0.01, x.double() + 0.01)
+
+
+def sparse(x: Tensor) -> Sparse:
+    return Sparse(x, torch.zeros(len(x)), Domain.of((0.0, 1.0)))
+
+
+PROOFS: dict[str, tuple[Method[Any], hf.Problem]] = {
+    "certify": (hf.certify.Certify(), asked(relu_net, "radius", near)),
+    "tighten planes": (hf.certify.Tighten(steps=2, block=1), asked(relu_net, "radius", near)),
+    "tighten models": (hf.certify.Tighten(steps=2, block=1), asked(tanh_net, "radius", near)),
+    "split": (hf.certify.Split(boxes=8, steps=2), asked(tanh_net, "radius", near)),
+    "bab by inputs": (BranchAndBound(), asked(relu_net, "worst", box)),
+    "branch": (hf.hamming.Branch(), asked(relu_net, "radius", sparse)),
+}
+
+
+def steps(method: Method[Any], problem: hf.Problem, most: int = 60) -> Iterator[Tensor]:
+    """What is proved after each step."""
+    state: Any = method.start(problem, 0)
+    for _ in range(most):
+        state, claims = method.step(problem, state)
+        if claims.proved is not None:
+            yield claims.proved
+        if state is None:
+            return
+    raise AssertionError("it does not end")
+
+
+def end(method: Method[Any], problem: hf.Problem) -> Tensor:
+    proved = torch.full((len(problem),), -math.inf, dtype=torch.float64)
+    for found in steps(method, problem):
+        proved = torch.fmax(proved, found)
+    return proved
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_after_the_deadline_a_step_looks_at_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, problem = PROOFS[name]
+    state, seen = method.start(problem, 0), list[str]()
+    graph_of(problem)
+    for kind, what in ((Intervals, "through_map"), (Backward, "walk")):
+        inner = getattr(kind, what)
+        monkeypatch.setattr(kind, what, lambda *given, inner=inner, what=what: seen.append(what) or inner(*given))
+    with clock.within(LONG_AGO):
+        after, claims = method.step(problem, state)
+    assert after is not None
+    assert len(seen) <= 2
+    assert claims.proved is None or not bool((claims.proved > 0).any())
+    assert claims.done is None
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_what_is_cut_off_anywhere_goes_on_to_the_same_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off at every so many looks at the clock, wherever that is: never more is proved than without, and in the end as much."""
+    method, problem = PROOFS[name]
+    calm = end(method, problem)
+    looks = itertools.count(1)
+
+    def check() -> None:
+        if clock._spared.get() and next(looks) in (2, 3, 5, 11, 23, 47, 95, 191):
+            raise clock.Expired
+
+    monkeypatch.setattr(clock, "check", check)
+    torn = end(method, problem)
+    assert next(looks) > 5, "nothing here looks at the clock"
+    assert bool((torn <= calm * (1 + 1e-2) + 1e-2).all())
+    torch.testing.assert_close(torn, calm, rtol=2e-2, atol=2e-2)
+
+
+def test_only_what_somebody_can_do_without_is_cut_off() -> None:
+    def work() -> str:
+        clock.check()
+        return "done"
+
+    assert clock.in_time(work, "cut") == "done"
+    with clock.within(LONG_AGO):
+        assert work() == "done"
+        assert clock.in_time(work, "cut") == "cut"
+        assert work() == "done"
+    with clock.within(time.monotonic() - clock.GRACE / 4):  # a moment after the deadline: what looks at it may end what it has begun
+        assert clock.passed()
+        assert clock.in_time(work, "cut") == "done"
+
+
+def test_a_last_step_after_the_deadline_is_not_taken_for_the_last() -> None:
+    method, problem = hf.attacks.PGD(rounds=1), PROOFS["certify"][1]
+    state = method.start(problem, 0)
+    assert method.step(problem, state)[0] is None
+    with clock.within(time.monotonic() - clock.GRACE / 100):
+        after, claims = method.step(problem, method.start(problem, 0))
+    assert after is not None
+    assert claims.witness is not None
+
+
+def test_what_is_cut_off_is_stopped_and_taken_up_again(tmp_path: Any) -> None:
+    problem = PROOFS["tighten models"][1]
+    with hf.Store.create(tmp_path / "run") as store:
+        for record in hf.solve([problem], [hf.certify.Tighten(steps=2)], hf.Stop(seconds=0.0), store=store):
+            assert record.status == "stopped"
+        assert not store.finished()
+        again = hf.solve([problem], [hf.certify.Tighten(steps=2)], store=store)
+    assert {r.status for r in again} <= {"finished", "closed"}
+    assert all(r.bracket.lower.value > 0 for r in again)
+
+
+# ---- memory
+
+
+def test_no_more_is_planned_than_is_allowed() -> None:
+    processor = torch.device("cpu")
+    free = memory.free_bytes(processor)
+    with memory.within(1000):
+        assert memory.free_bytes(processor) == 1000
+        with memory.within(2000):
+            assert memory.free_bytes(processor) == 1000
+        with memory.within(None):
+            assert memory.free_bytes(processor) == 1000
+        assert memory.numbers(processor, 10**6, 5) == 25
+    assert memory.numbers(processor, 10**6, 5) == 10**6
+    assert memory.free_bytes(processor) > free / 100
+
+
+def test_less_memory_changes_no_answer() -> None:
+    method, problem = PROOFS["tighten planes"]
+    usual = end(method, problem)
+    with memory.within(4096):
+        torch.testing.assert_close(end(method, problem), usual, rtol=1e-6, atol=1e-9)
+
+
+def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
+    method, problem = PROOFS["certify"]
+    assert method.unfit(problem) is None
+    with memory.within(100):
+        assert "--memory" in (method.unfit(problem) or "")
+
+
+def test_every_kind_of_too_little_memory_is_known() -> None:
+    for ask in (lambda: torch.empty(2**60, dtype=torch.uint8), lambda: np.empty(2**60, dtype=np.uint8), lambda: bytearray(2**60)):
+        with pytest.raises((RuntimeError, MemoryError)) as caught:
+            ask()
+        assert memory.is_out_of_memory(caught.value)
+    assert memory.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not memory.is_out_of_memory(RuntimeError("the size of tensor a must match"))
+    assert not memory.is_out_of_memory(ValueError("out of memory"))
+
+
+def test_memory_as_people_write_it() -> None:
+    assert [bytes_option(text) for text in (None, "500M", "2G", "1.5g", "4GiB", "4096")] == [
+        None, 500 * 2**20, 2 * 2**30, 1.5 * 2**30, 4 * 2**30, 4096,
+    ]  # fmt: skip
+    for wrong in ("much", "0", "-1G", "2X", "inf", "nan"):
+        with pytest.raises(BadInput, match="2G"):
+            bytes_option(wrong)
