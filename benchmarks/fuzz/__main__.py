@@ -7,6 +7,7 @@ that escape. The exit code is 1 if anything escaped.
 
 import argparse
 import multiprocessing
+import resource
 import sys
 import tempfile
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.attempts import Count, tried
 from benchmarks.fuzz.readers import Readers
 
+ROOM = 4 * 2**30  # bytes that a reader may add to its process: what wants more has escaped, and does not harm the machine
 HEAD = ("reader", "tried", "read", "refused", "escaped", "slowest", "memory", "what escaped")
 
 
@@ -64,6 +66,8 @@ def _apart(honest: Path, name: str, seed: int, count: int, keep: Path | None) ->
 
 def _work(pipe: Connection, honest: Path, name: str, seed: int, begin: int, end: int, keep: Path | None) -> None:
     [reader] = [reader for reader in Readers(honest).all() if reader.name == name]
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + ROOM, held + ROOM))
     for number in range(begin, end):
         pipe.send(tried(reader, honest, seed, number, keep))
 
