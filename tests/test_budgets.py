@@ -16,6 +16,7 @@ from holdfast import clock, memory
 from holdfast.bounding.crown import Intervals
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.traversal import Backward
+from holdfast.certify.smoothing import smoothing_problem
 from holdfast.cli.parse import bytes_option
 from holdfast.errors import BadInput
 from holdfast.method import Method
@@ -139,6 +140,16 @@ def test_a_last_step_after_the_deadline_is_not_taken_for_the_last() -> None:
         after, claims = method.step(problem, method.start(problem, 0))
     assert after is not None
     assert claims.witness is not None
+
+
+def test_samples_that_were_all_drawn_when_the_time_was_up_are_counted_by_resume() -> None:
+    problem, method = smoothing_problem(PROOFS["certify"][1].network, torch.rand(2, 3)), hf.certify.Smoothing(samples=20, choosing=5)
+    with clock.within(time.monotonic() - clock.GRACE / 100):
+        after, claims = method.step(problem, method.start(problem, 0))
+    assert after is not None
+    again, counted = method.step(problem, method.recalled(problem, method.start(problem, 0), claims.aside))
+    assert again is None
+    assert torch.equal(counted.estimate, claims.estimate)
 
 
 def test_what_is_cut_off_is_stopped_and_taken_up_again(tmp_path: Any) -> None:

@@ -221,7 +221,7 @@ class Smoothing(Method[Counted]):
             return torch.stack([~held, held], -1).long().cpu()
         outputs = problem.network(points.flatten(0, 1))
         answer = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]) * outputs.isfinite().all(-1, keepdim=True)
-        return answer.reshape(*points.shape[:2], -1).cpu()
+        return answer.reshape(*points.shape[:2], outputs.shape[-1]).cpu()  # of no samples too, where a run is taken up at its end
 
 
 def _generator(state: Counted, key: Key) -> torch.Generator:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.chance import Chance
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
@@ -196,6 +197,7 @@ def _price_of_square(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
     price = torch.zeros_like(span)
     stopped = torch.zeros_like(steep, dtype=torch.bool) | (room <= 2 * TINY)
     for _ in range(ROUNDS):
+        clock.check()
         left = (span.square() - torch.where(stopped, room.square(), 0).sum(-1, keepdim=True)).clamp_min(0).sqrt()
         price = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
         stopped = stopped | (steep >= 2 * price * room)
