@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from holdfast import clock
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.execution.here import Here
 from holdfast.execution.task import Answer, Executor, Failure, Task, Worker
@@ -119,7 +120,7 @@ class Dealer:
         self._faults: list[HoldfastError] = []
         self._interrupted = False
         self._began = time.monotonic()
-        self._deadline = math.inf if seconds is None else self._began + seconds
+        self._deadline = min(clock.deadline(), math.inf if seconds is None else self._began + seconds)
 
     def run(self, executor: Executor | None) -> Ended:
         where = executor or Here()

@@ -20,6 +20,9 @@ def resume(
     memory: Annotated[str | None, MEMORY] = None,
 ) -> None:
     """Take up a run that was stopped by its budget, interrupted or killed; what is finished is not asked again."""
+    from holdfast.cli.parse import bytes_option
     from holdfast.cli.run import resume as go_on
+    from holdfast.memory import within
 
-    go_on(run, Console(), Running(executor, workers, None, seconds_each, memory))
+    with within(bytes_option(memory)):
+        go_on(run, Console(), Running(executor, workers, None, seconds_each, memory))
