@@ -106,11 +106,16 @@ class Problem:
 
     def digests(self) -> list[str]:
         """For each row the hash of what is asked there: the network, the goal, the region and the property."""
-        shared = of_value(
-            [self.network.identity(self.region.centre), self.goal, batch.settings(self.region), batch.settings(self.property)]
-        )
+        shared = self.shared_digest()
+        return [self.row_digest(shared, row) for row in range(len(self))]
+
+    def shared_digest(self) -> str:
+        """The hash of what all rows have in common."""
+        return of_value([self.network.identity(self.region.centre), self.goal, batch.settings(self.region), batch.settings(self.property)])
+
+    def row_digest(self, shared: str, row: int) -> str:
         tensors = [*batch.tensors(self.region), *batch.tensors(self.property)]
-        return [of_value([shared, *(tensor[row] for tensor in tensors)]) for row in range(len(self))]
+        return of_value([shared, *(tensor[row] for tensor in tensors)])
 
     def mergeable(self) -> tuple[object, ...]:
         """Problems with equal answers here can be solved as one batch."""

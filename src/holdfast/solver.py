@@ -88,6 +88,8 @@ def _done(worker: Batches, store: Sink) -> set[Key]:
     """What the store holds finished by these means. An answer to another question is refused."""
     done: set[Key] = set()
     for problem in worker.problems:
+        if problem.keys:
+            worker.told(problem.keys[0])  # the network is traced now, so that copies of this process need not
         for at in range(0, len(problem), AT_ONCE):
             for key, record in store.known(problem.keys[at : at + AT_ONCE]).items():
                 question, means = worker.told(key)

@@ -105,11 +105,12 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
         sys.exit(code)
 
 
-def resume(folder: Path, console: Console, running: Running = USUAL) -> None:
-    """A run that exists, with the very question it was begun with."""
+def resume(folder: Path, console: Console, running: Running = USUAL, seconds: float | None = None) -> None:
+    """A run that exists, with the very question it was begun with; seconds: another limit, where one is given."""
     with Store.open(folder) as store:
         begun = store.question
-        command = command_of(begun.command, begun.options)
+        more = {} if seconds is None else {"seconds": seconds}
+        command = command_of(begun.command, {**begun.options, **more})
         kept = {name: begun.options[name] for name in BESIDE if getattr(running, name) is None and name in begun.options}
         running = replace(running, **kept)
         executor = executor_of(command, running)

@@ -166,6 +166,7 @@ class Dealer:
         self._faults += answer.faults
         self._interrupted |= answer.interrupted
         self._answered |= any(record.status != "failed" for record in answer.records)
+        self._given_up += sum(record.status == "failed" for record in answer.records)
         self._count(answer.records)
         self._report(answer.records, "done")
 

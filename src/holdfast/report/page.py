@@ -43,7 +43,7 @@ STATUSES = (
     ("finished", "every method has done all it can, or the gap asked for is reached"),
     ("stopped", "the budget ran out; resuming goes on"),
     ("interrupted", "the run was ended early; resuming takes it up again"),
-    ("failed", "the model raised, crashed, hung, answered NaN or had no memory for it, as its note says; resuming tries again"),
+    ("failed", "the model raised, crashed, hung, gave no number or had no memory for it, as its note says; resuming tries again"),
     ("refuted", "a proof and a witness excluded each other, or the model changed while it was asked: nothing of it is believed"),
 )
 

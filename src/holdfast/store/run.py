@@ -358,7 +358,9 @@ class Store:
         """How the ends closed in; of about so many inputs one, spread over them all."""
         told = """SELECT position, frame, part, seconds, queries, lower, upper FROM history
             WHERE ((position * 2654435761) >> 16) % ? = 0 ORDER BY rowid"""
-        return [event_of(*row) for row in self.asked(told, (every,))]
+        rows = self.asked(told, (every,))
+        with reading(self.folder / FILE):
+            return [event_of(*row) for row in rows]
 
     def moments(self) -> int:
         """How many the history holds."""

@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, WORKERS, Run, Running
+from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, STOPPING, WORKERS, Run, Running
+
+MORE = typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds; default: as many as it was begun with.")
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +18,7 @@ def resume(
     run: Run,
     executor: Annotated[str, EXECUTOR] = "local",
     workers: Annotated[int | None, WORKERS] = None,
+    seconds: Annotated[float | None, MORE] = None,
     seconds_each: Annotated[float | None, EACH] = None,
     memory: Annotated[str | None, MEMORY] = None,
 ) -> None:
@@ -25,4 +28,4 @@ def resume(
     from holdfast.memory import within
 
     with within(bytes_option(memory)):
-        go_on(run, Console(), Running(executor, workers, None, seconds_each, memory))
+        go_on(run, Console(), Running(executor, workers, None, seconds_each, memory), seconds)
