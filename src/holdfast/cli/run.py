@@ -306,7 +306,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     for reason in sorted(reasons):
         line(console, "limit", reason, warns=True)
     for index, why in list(failed.items())[:FEW]:
-        line(console, "failed", f"input {index} {why}", warns=True)
+        line(console, "failed", f"input {index}: {why}", warns=True)
     if len(failed) > FEW:
         line(console, "failed", f"and {len(failed) - FEW} more inputs; their records say why", warns=True)
     if interrupted:

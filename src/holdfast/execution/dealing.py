@@ -188,7 +188,7 @@ class Dealer:
             if not self._answered and (self._reasons[failure.why] >= HOPELESS or not (self._waiting or self._running)):
                 raise failure.error or HoldfastError(f"no input could be answered: {failure.why}.")
             self._given_up += 1
-            self._keep(unit.keys, "failed", f"could not be answered: {failure.why}; it was tried {TRIES} times, the others went on")
+            self._keep(unit.keys, "failed", f"{failure.why} (tried {TRIES} times; the others went on)")
 
     def interrupt(self) -> None:
         self._interrupted = True
