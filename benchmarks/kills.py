@@ -47,21 +47,7 @@ class Outcome:
 
 def spent(arguments: Sequence[str], folder: Path, seconds: float | None = None) -> tuple[int, float]:
     """Run `holdfast ARGUMENTS` in a forked child, killed after so many seconds -> its exit code (-9 where it was killed), and seconds."""
-    _warm()
-    began, child = time.monotonic(), os.fork()
-    if child == 0:
-        code = 1
-        try:
-            nothing = os.open(folder.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(nothing, 1)
-            os.dup2(nothing, 2)
-            torch.set_num_threads(1)
-            holdfast(list(arguments))
-            code = 0
-        except SystemExit as ending:
-            code = int(ending.code or 0)
-        finally:
-            os._exit(code)
+    began, child = time.monotonic(), forked(arguments, folder.with_suffix(".log"))
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         passed = time.monotonic() - began
@@ -71,6 +57,27 @@ def spent(arguments: Sequence[str], folder: Path, seconds: float | None = None) 
             os.kill(child, signal.SIGKILL)
             seconds = None
         time.sleep(0.001)
+
+
+def forked(arguments: Sequence[str], log: Path) -> int:
+    """`holdfast ARGUMENTS` in a copy of this process -> its number."""
+    _warm()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(written, 1)
+            os.dup2(written, 2)
+            torch.set_num_threads(1)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            holdfast(list(arguments))
+            code = 0
+        except SystemExit as ending:
+            code = int(ending.code or 0)
+        finally:
+            os._exit(code)
+    return child
 
 
 @cache

@@ -18,10 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from benchmarks.kills import compared, spent
-from holdfast.cli import main as holdfast
+from benchmarks.kills import compared, forked, spent
 from holdfast.store import FILE, Store
 
 NETWORKS, DIGITS = "holdfast.datasets.digits_networks", "holdfast.datasets.digits"
@@ -49,21 +46,7 @@ def children(process: int) -> list[int]:
 
 def disturbed(arguments: Sequence[str], log: Path, after: float, how: str) -> tuple[int, bool]:
     """Run it in a forked child and disturb it after so many seconds -> its exit code, and whether it was."""
-    began, child, done = time.monotonic(), os.fork(), False
-    if child == 0:
-        code = 1
-        try:
-            written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(written, 1)
-            os.dup2(written, 2)
-            torch.set_num_threads(1)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            holdfast(list(arguments))
-            code = 0
-        except SystemExit as ending:
-            code = int(ending.code or 0)
-        finally:
-            os._exit(code)
+    began, child, done = time.monotonic(), forked(arguments, log), False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

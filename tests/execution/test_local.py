@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.execution import Here, Local, local
+from holdfast.execution import Here, Local, crew, local
 from holdfast.method import Claims, Method
 from holdfast.result import Key, Record
 from holdfast.solver import Progress, Stop, solve
@@ -100,7 +100,7 @@ def seen(record: Record) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_input_that_cannot_be_answered_costs_no_other(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "FIRST", 1.0)
+    monkeypatch.setattr(crew, "FIRST", 1.0)
     what, why = FAULTS[fault]
     held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")  # which a copy of this process has as well
     expected = solve([problem()], [Counting()], batch=4)
@@ -162,7 +162,7 @@ def test_what_was_told_before_the_time_was_over_stays(monkeypatch: pytest.Monkey
                 time.sleep(600)
             return super().step(problem, state)
 
-    monkeypatch.setattr(local, "GRACE", 0.2)
+    monkeypatch.setattr(crew, "GRACE", 0.2)
     found = solve([problem()], [Stuck()], Stop(seconds=120, each=0.2), batch=4, executor=Local(1))
     late = found[4:8]
     assert {record.status for record in late} == {"stopped"}

@@ -2,16 +2,14 @@
 
 import contextlib
 import ctypes
-import io
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,10 @@ from typing import Any
 import torch
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
 from holdfast.execution.here import Here
-from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, ending, said
-from holdfast.result import Record
+from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, ending, failure_of
 
-FIRST = 10.0  # seconds, or a fifth of its time if that is more, in which a model must have answered at the inputs
-GRACE = 5.0  # seconds, and a tenth of its time, after which a worker that should have ended is taken to hang
 PARENT_GONE = 1  # PR_SET_PDEATHSIG
 
 
@@ -52,17 +48,10 @@ class Local:
 
     def run(self, worker: Worker, deal: Deal) -> None:
         forks = can_fork()
-        if not forks and self.make is None:
+        if forks or self.make is not None:
+            _Processes(size=self.workers, of=self, worker=worker if forks else None).work(deal)
+        else:
             Here().run(worker, deal)
-            return
-        crew = _Crew(self, worker if forks else None)
-        try:
-            while crew.fill(deal):
-                crew.listen(deal)
-        except KeyboardInterrupt:
-            deal.interrupt()  # what the workers told is kept
-        finally:
-            crew.dismiss()
 
 
 def can_fork() -> bool:
@@ -70,64 +59,51 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 
-@dataclass
-class _Hand:
-    """One process, what it is at, and since when."""
-
+@dataclass(eq=False, kw_only=True)
+class _Process(Hand):
     process: Any
     pipe: Connection
-    task: Task | None = None
-    since: float = 0.0
-    ready: bool = False  # it has its worker
-    answered: bool = False  # the model did, at the inputs of the task
+    memory: int | None
 
-    def overdue(self, now: float) -> bool:
-        assert self.task is not None
-        passed, allowed = now - self.since, self.task.seconds
-        too_long = passed > allowed + GRACE + allowed / 10 or (not self.answered and passed > max(FIRST, allowed / 5))
-        return self.ready and too_long
+    def give(self, task: Task) -> None:
+        try:
+            self.pipe.send_bytes(pickle.dumps(task))
+        except OSError:
+            raise self._gone() from None
 
-    def resident(self) -> int:
+    def word(self) -> Said:
+        try:
+            said: Said = pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise self._gone() from None
+        return said
+
+    def _gone(self) -> Lost:
+        self.process.join()
+        return Lost(ending(self.process.exitcode))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+    def excess(self) -> str:
+        if self.memory is None or self._resident() <= self.memory:
+            return ""
+        return f"it needs more than the {self.memory / 2**30:.3g} GiB that --memory leaves it"
+
+    def _resident(self) -> int:
         with contextlib.suppress(OSError, IndexError, ValueError):
             return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return 0
 
 
-@dataclass
-class _Crew:
+@dataclass(kw_only=True)
+class _Processes(Crew[_Process]):
     of: Local
     worker: Worker | None  # None: every process makes its own
-    hands: list[_Hand] = field(default_factory=list)
 
-    def fill(self, deal: Deal) -> bool:
-        """Give everyone something to do. False: there is nothing left, and nothing in work."""
-        for hand in self.hands:
-            if hand.task is None and (task := deal.next()) is not None:
-                self._give(hand, task, deal)
-        while len(self.hands) < self.of.workers and (task := deal.next()) is not None:
-            self.hands.append(self._hired())
-            self._give(self.hands[-1], task, deal)
-        return any(hand.task is not None for hand in self.hands)
-
-    def listen(self, deal: Deal) -> None:
-        """Wait for the next word of anyone, or until somebody is overdue."""
-        busy = [hand for hand in self.hands if hand.task is not None]
-        ready = wait([hand.pipe for hand in busy], timeout=0.5)
-        for hand in busy:
-            assert hand.task is not None
-            if hand.pipe in ready:
-                self._hear(hand, hand.task, deal)
-            elif hand.overdue(time.monotonic()):
-                late = f"it had not come back after {time.monotonic() - hand.since:.0f} s and was ended"
-                self._lose(hand, deal, Failure(late, late=hand.answered))
-            elif self.of.memory is not None and hand.resident() > self.of.memory:
-                self._lose(hand, deal, Failure(f"it needs more than the {self.of.memory / 2**30:.3g} GiB of --memory"))
-
-    def dismiss(self) -> None:
-        for hand in list(self.hands):
-            self._end(hand)
-
-    def _hired(self) -> _Hand:
+    def hire(self) -> _Process:
         ways: Any = multiprocessing.get_context("spawn" if self.worker is None else "fork")
         ours, theirs = ways.Pipe()
         for stream in (sys.stdout, sys.stderr):
@@ -144,73 +120,16 @@ class _Crew:
             warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads beside a fork: the copy uses nothing that they hold
             process.start()
         theirs.close()
-        return _Hand(process, ours)
+        return _Process(process=process, pipe=ours, memory=self.of.memory)
 
-    def _give(self, hand: _Hand, task: Task, deal: Deal) -> None:
-        hand.task, hand.since, hand.answered = task, time.monotonic(), False
-        try:
-            hand.pipe.send_bytes(pickle.dumps(task))
-        except OSError:
-            self._lose(hand, deal, None)
+    def heard(self, busy: Sequence[_Process]) -> list[_Process]:
+        ready = wait([hand.pipe for hand in busy], timeout=LOOK)
+        return [hand for hand in busy if hand.pipe in ready]
 
-    def _hear(self, hand: _Hand, task: Task, deal: Deal) -> None:
-        try:
-            word = pickle.loads(hand.pipe.recv_bytes())
-        except (EOFError, OSError):
-            self._lose(hand, deal, None)
-            return
-        if isinstance(word, _Ready):
-            hand.ready, hand.since = True, time.monotonic()
-            if not word.fit:
-                self._begin_anew(hand, task, deal)
-            return
-        if isinstance(word, Told):
-            hand.answered = True
-            deal.heard(task, word.records, word.method)
-            return
-        hand.task = None
-        if isinstance(word, Answer):
-            deal.ended(task, word)
-        else:
-            assert isinstance(word, Failure)
-            deal.failed(task, word)
-
-    def _begin_anew(self, hand: _Hand, task: Task, deal: Deal) -> None:
-        """Copies of this process cannot compute gradients: from now on every process builds its own worker."""
+    def unfit(self) -> None:
         if self.of.make is None:
             raise HoldfastError("torch has computed gradients in this process, so copies of it cannot: use the executor 'here'.")
-        self.worker = None
-        self._end(hand)
-        self.hands.append(self._hired())
-        self._give(self.hands[-1], task, deal)
-
-    def _lose(self, hand: _Hand, deal: Deal, failure: Failure | None) -> None:
-        """Its process is gone, or has to go."""
-        assert hand.task is not None
-        if failure is None:
-            hand.process.join()
-            failure = Failure(ending(hand.process.exitcode))
-        self._end(hand)
-        deal.failed(hand.task, failure)
-
-    def _end(self, hand: _Hand) -> None:
-        self.hands.remove(hand)
-        hand.process.kill()
-        hand.process.join()
-        hand.pipe.close()
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """Where a process builds its worker itself, that takes a while. fit: it can compute gradients."""
-
-    fit: bool
-
-
-@dataclass(frozen=True)
-class Told:
-    records: tuple[Record, ...]
-    method: str
+        self.worker = None  # from now on every process builds its own
 
 
 def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int, closing: Sequence[Connection]) -> None:
@@ -224,7 +143,7 @@ def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int
         worker = whom() if to_make else whom
     except Exception as error:
         worker = failure_of(error)
-    _send(pipe, _Ready(to_make or _has_gradients()))
+    _send(pipe, Ready(to_make or _has_gradients()))
     while True:
         try:
             task: Task = pickle.loads(pipe.recv_bytes())
@@ -242,14 +161,7 @@ def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int
         _send(pipe, word)
 
 
-def failure_of(error: Exception) -> Failure:
-    with contextlib.suppress(Exception):
-        pickle.load(io.BytesIO(pickle.dumps(error)))
-        return Failure(said(error), error=error)
-    return Failure(said(error))
-
-
-def _send(pipe: Connection, word: object) -> None:
+def _send(pipe: Connection, word: Said) -> None:
     """All of it or nothing: half a word would keep the run waiting."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

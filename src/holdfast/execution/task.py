@@ -1,6 +1,8 @@
 """What travels between a run and those who answer its questions. Everything here can be pickled, and times are spans: clocks differ."""
 
+import contextlib
 import math
+import pickle
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +97,14 @@ def said(error: BaseException) -> str:
     """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def failure_of(error: Exception) -> Failure:
+    """With the exception itself where that can travel."""
+    with contextlib.suppress(Exception):
+        pickle.loads(pickle.dumps(error))
+        return Failure(said(error), error=error)
+    return Failure(said(error))
 
 
 def ending(code: int | None) -> str:
