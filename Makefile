@@ -12,7 +12,7 @@ demo: $(READY)
 
 # Two at a time; what needs the shared data or a browser is skipped where there is none, and said to be.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -71,7 +71,7 @@ def one_round(arguments: Sequence[str], folder: Path, whole: float, chance: rand
         counts[how] += done
         if code not in (0, 1, 130, -signal.SIGKILL, -signal.SIGTERM):
             raise RuntimeError(f"{' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}")
-        if code in (0, 1):
+        if code == 0:  # 1: Ctrl-C before there was anything to keep
             return
     raise RuntimeError(f"{' '.join(arguments)} did not end: {folder.with_suffix('.log').read_text()[-2000:]}")
 
