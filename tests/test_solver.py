@@ -787,3 +787,19 @@ def test_the_clock_is_set_around_every_step() -> None:
     with clock.within(time.monotonic() + 5):
         solve([known_problem()], [Scripted(script=(look,))], Stop(seconds=60))
     assert ends[-1] <= 5  # who asks may set an earlier one
+
+
+def test_an_input_without_an_answer_takes_no_other_with_it() -> None:
+    """What the others show and prove is looked at again in the same batch."""
+
+    class Hole(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x[:, :1] == 0.015625, torch.nan, torch.stack([x.sum(1), 1.5 - x.sum(1)], 1))
+
+    x = torch.tensor([[0.5, 0.6, 0.7], [0.2, 0.3, 0.4], [0.015625, 0.9, 0.9]])
+    net = hf.Network.from_torch(Hole().eval(), domain=(0, 1))
+    problem = hf.Problem(net, Ball(x, torch.full((3,), torch.inf), math.inf, net.domain), Robustness(torch.zeros(3).long()), "radius")
+    found = solve([problem], [PGD(rounds=2)])
+    assert [record.status for record in found] == ["finished", "finished", "failed"]
+    assert "NaN" in found[2].bracket.note
+    assert all(math.isfinite(record.bracket.upper.value) for record in found[:2])

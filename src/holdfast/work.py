@@ -292,7 +292,7 @@ def _ask_again(work: Work) -> None:
         return
     witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
     points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
-    size = work.answers.abs().amax().double()  # at a witness outputs may be near zero
+    size = torch.where(work.answers.isnan(), 0, work.answers).abs().amax().double()  # at a witness outputs may be near zero
     said, precise = problem.network(points), work.twin(points) if work.twin is not None and proved else None
     for place, row in enumerate(shown):
         if precise is not None and row in proved and not same_by_rounding(said[place], precise[place], size):
