@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.errors import Contradiction, StoreError
+from holdfast.errors import StoreError
 
 VERSION = 3
 READABLE = (2, 3)  # 2: without seals
@@ -31,7 +31,6 @@ CREATE TABLE artefact (
 );
 """
 NEWER = ("ALTER TABLE input ADD COLUMN seal TEXT", "ALTER TABLE record ADD COLUMN news TEXT", "ALTER TABLE record ADD COLUMN seal TEXT")
-DAMAGE = (sqlite3.Error, LookupError, TypeError, ValueError, EOFError, AssertionError, Contradiction, StoreError)
 
 
 def connected(file: Path) -> sqlite3.Connection:

@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast.errors import StoreError
 from holdfast.question import Question
 from holdfast.store import database
-from holdfast.store.database import DAMAGE, FILE, KEYS, LOG
+from holdfast.store.database import FILE, KEYS, LOG
 from holdfast.store.rows import Row, in_parts, input_of, key_of, record_of, unsealed
 from holdfast.store.run import ANSWER, INPUT, RECORD, UPSERT, Store
 from holdfast.store.whole import made
@@ -111,7 +111,7 @@ def _saved(damaged: sqlite3.Connection, source: Path, target: Path) -> Salvaged:
         meta = dict(damaged.execute("SELECT name, value FROM meta").fetchall())
         unsealed("its question", (meta["question"], meta["provenance"]), meta.get("seal"))
         question, about = Question.from_json(json.loads(meta["question"])), json.loads(meta["provenance"])
-    except DAMAGE as error:
+    except Exception as error:  # a damaged row fails in any layer of whatever reads it
         raise StoreError(f"{source}: what this run was asked cannot be read or believed ({error}). Begin it anew.") from error
     expected: int | None = None
     with contextlib.suppress(sqlite3.Error):
