@@ -90,7 +90,7 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
     """Begin the run, kill it at a random moment, resume it, and kill that too, up to `most` times; in the end it is finished -> kills."""
     count = 0
     for turn in range(most + 1):
-        begun = (folder / FILE).is_file() and not _unborn(folder)
+        begun = (folder / FILE).is_file() and not unborn(folder)
         command = ["resume", str(folder)] if begun else [*arguments, "--out", str(folder)]
         last = turn == most or (turn > 0 and chance.random() < 0.5)
         code, _ = spent(command, folder, None if last else chance.uniform(0, whole))
@@ -103,7 +103,7 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
     return count
 
 
-def _unborn(folder: Path) -> bool:
+def unborn(folder: Path) -> bool:
     """Killed before the first transaction: there is no run yet, and it is begun again."""
     try:
         Store.open(folder).close()

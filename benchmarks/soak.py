@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.kills import compared, forked, spent
-from holdfast.store import FILE, Store
+from benchmarks.kills import compared, forked, spent, unborn
+from holdfast.store import FILE
 
 NETWORKS, DIGITS = "holdfast.datasets.digits_networks", "holdfast.datasets.digits"
 IMAGES = ("-m", f"{NETWORKS}:digits_cnn", "-d", f"{DIGITS}:images", "--domain", "0,1")
@@ -64,7 +64,7 @@ def disturbed(arguments: Sequence[str], log: Path, after: float, how: str) -> tu
 
 def one_round(arguments: Sequence[str], folder: Path, whole: float, chance: random.Random, counts: Counter[str]) -> None:
     for turn in range(4):
-        begun = (folder / FILE).is_file() and not _unborn(folder)
+        begun = (folder / FILE).is_file() and not unborn(folder)
         command = ["resume", str(folder)] if begun else [*arguments, "--out", str(folder)]
         how = chance.choice(DISTURBANCES)
         code, done = disturbed(command, folder.with_suffix(".log"), chance.uniform(0, whole) if turn < 3 else 1e9, how)
@@ -74,14 +74,6 @@ def one_round(arguments: Sequence[str], folder: Path, whole: float, chance: rand
         if code == 0:  # 1: Ctrl-C before there was anything to keep
             return
     raise RuntimeError(f"{' '.join(arguments)} did not end: {folder.with_suffix('.log').read_text()[-2000:]}")
-
-
-def _unborn(folder: Path) -> bool:
-    try:
-        Store.open(folder).close()
-    except Exception as error:
-        return "damaged" in str(error)
-    return False
 
 
 def main() -> None:
