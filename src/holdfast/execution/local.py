@@ -1,4 +1,6 @@
-"""Supervised processes on this machine: one that raises, hangs, runs out of memory or crashes costs its own task and no other."""
+"""Supervised processes on this machine: one that raises, hangs, runs out of memory or crashes costs its own task and no other.
+
+What travels is pickled: through pipes between this process and its own children, never from a file or from anybody else."""
 
 import contextlib
 import ctypes
