@@ -790,16 +790,23 @@ def test_the_clock_is_set_around_every_step() -> None:
 
 
 def test_an_input_without_an_answer_takes_no_other_with_it() -> None:
-    """What the others show and prove is looked at again in the same batch."""
+    """Witnesses are asked once more, alone, where a layer rounds otherwise than in a batch."""
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3)
 
     class Hole(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.where(x[:, :1] == 0.015625, torch.nan, torch.stack([x.sum(1), 1.5 - x.sum(1)], 1))
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
 
-    x = torch.tensor([[0.5, 0.6, 0.7], [0.2, 0.3, 0.4], [0.015625, 0.9, 0.9]])
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x[:, :1] == 0.015625, torch.nan, self.layer(x))
+
+    x = torch.rand(6, 3) * 0.5 + 0.25
+    x[4, 0] = 0.015625
     net = hf.Network.from_torch(Hole().eval(), domain=(0, 1))
-    problem = hf.Problem(net, Ball(x, torch.full((3,), torch.inf), math.inf, net.domain), Robustness(torch.zeros(3).long()), "radius")
-    found = solve([problem], [PGD(rounds=2)])
-    assert [record.status for record in found] == ["finished", "finished", "failed"]
-    assert "NaN" in found[2].bracket.note
-    assert all(math.isfinite(record.bracket.upper.value) for record in found[:2])
+    required = Robustness(layer(x).argmax(1))
+    found = solve([hf.Problem(net, Ball(x, torch.full((6,), torch.inf), 2, net.domain), required, "radius")], [PGD()])
+    assert [record.status for record in found] == ["finished"] * 4 + ["failed", "finished"]
+    assert "NaN" in found[4].bracket.note
+    assert all(math.isfinite(found[row].bracket.upper.value) for row in (0, 1, 2, 3, 5))
