@@ -310,6 +310,9 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
     problem, centre = work.problem, work.problem.region.centre
     before = problem.network.queries
     work.answers = outputs = problem.answers(centre)
+    expected = (len(problem), problem.network.widths.get(problem.region.shape, *outputs.shape[1:2]))
+    if outputs.shape != expected:
+        raise BadInput(f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to others of this shape.")
     asked = problem.network.queries - before
     tell((), "")
     work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)

@@ -54,6 +54,8 @@ def problem(fault: Callable[[], object] | None = None) -> hf.Problem:
         at_fault = x[:, 0] == MARK
         if fault is not None and at_fault.any():
             given = fault()
+            if given == "fewer":
+                return said[:, :1]
             said[at_fault] = np.nan if given is None else given
         return said
 
@@ -90,6 +92,7 @@ FAULTS = {
     "crashes": (crashes, "its process was ended by SIGSEGV"),
     "hangs": (hangs, "it had not come back after"),
     "leaks": (leaks, "it needs more than the"),
+    "answers with fewer outputs": (lambda: "fewer", "the model answers (1, 1) here, where it answered (batch, 2)"),
     "answers NaN": (lambda: None, "the model answers NaN at the input itself"),
 }
 

@@ -110,9 +110,8 @@ class Neurons:
         weight = x[0].numel() + sum(4 * math.prod(tap.item) for tap in taps.values())
         found = tuple(tap.layer for tap in taps.values())
         cudnn = not any(_operator(node) in RECURRENT for node in graph.graph.nodes)
-        cut = copy.copy(net)
-        cut.module, cut.token_model, cut.queries = Adapter(_Values(module, taps, cudnn)).eval(), None, 0
-        cut._programs, cut._twins, cut._memory = {}, {}, {}
+        cut = net.around(Adapter(_Values(module, taps, cudnn)).eval())
+        cut.token_model, cut.queries = None, 0
         cut.fingerprint = joined(net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)])))
         return Neurons(cut, found, notes, True, _reader(module, taps), weight, cudnn)
 

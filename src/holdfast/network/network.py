@@ -58,6 +58,7 @@ class Network:
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
     queries: int = 0
     tokens_checked: set[tuple[int, ...]] = field(default_factory=set)  # lengths for which the traced token model was looked at
+    widths: dict[tuple[int, ...], int] = field(default_factory=dict)  # shape -> how many outputs it was found to have
     _memory: dict[tuple[int, ...], str | None] = field(default_factory=dict)  # shape -> what the model was found to remember
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
     _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
@@ -435,7 +436,8 @@ class Network:
                 f"{self.name} answers differently when it is asked the same again, so no answer about it has a meaning. Does it draw "
                 f"random numbers (dropout, noise), or remember what it was asked before? Take that out, or fix its state."
             )
-        return int(pair.shape[1])
+        self.widths[shape] = int(pair.shape[1])
+        return self.widths[shape]
 
     def _remembers(self, x: Tensor) -> str | None:
         """What changes in the model when it is asked, so that its answers may depend on what it was asked before. What it only makes at
@@ -524,11 +526,17 @@ class Network:
             self._twins[shape] = self._double(x)
         return self._twins[shape]
 
+    def around(self, module: nn.Module) -> "Network":
+        """A network like this one around another module, of which nothing is known yet."""
+        other = copy.copy(self)
+        other.module, other.widths, other._memory, other._programs, other._twins = module, {}, {}, {}, {}
+        return other
+
     def _double(self, x: Tensor) -> "Network | None":
         for build in (self._double_module, self._double_graph):
             with contextlib.suppress(Exception):
-                twin = copy.copy(self)
-                twin.module, twin.dtype, twin._programs, twin._twins, twin._memory = build(x), torch.float64, {}, {}, {}
+                twin = self.around(build(x))
+                twin.dtype = torch.float64
                 probe = x[:2].to(self.device, self.dtype)
                 # A layer that rounds to float32 inside would be no twin at all.
                 if same_by_rounding(self(probe), twin(probe)):

@@ -1,6 +1,5 @@
 """A network and a function of its outputs as one network with one output: what is proved of it is proved of the function."""
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -31,9 +30,8 @@ def scored(net: Network, score: Callable[[Tensor], Tensor], x: Tensor) -> Networ
     """
     if not net.differentiable:
         return None
-    whole = copy.copy(net)
-    whole.module, whole.name = Scored(net.module, score), f"a score of {net.name}"
-    whole._programs, whole._twins, whole._memory = {}, {}, {}
+    whole = net.around(Scored(net.module, score))
+    whole.name = f"a score of {net.name}"
     probe = x[:2].to(net.device, net.dtype)
     try:
         graph = Adapter(as_plain_module(whole.program(probe)))
