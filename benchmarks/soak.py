@@ -95,8 +95,8 @@ def main() -> None:
             outcome = compared(folder, Path(place, name))
             runs[name] += 1
             same, wider, faults = same + outcome.identical, wider + len(outcome.wider), faults + len(outcome.faults)
-            for text in outcome.faults:
-                print(f"FAULT {name} {text}", flush=True)
+            for text in [f"FAULT {name} {text}" for text in outcome.faults] + [f"wider: {name} {text}" for text in outcome.wider]:
+                print(text, flush=True)
     print("runs: " + ", ".join(f"{name} {count}" for name, count in runs.items()))
     print("disturbed: " + ", ".join(f"{how} {count}" for how, count in counts.items()))
     print(f"{same} records identical, {wider} with a wider bracket than undisturbed, {faults} lost, contradictory or not finished alike")
