@@ -128,7 +128,7 @@ def compared(folder: Path, calm: Path, kills: int = 0) -> Outcome:
         if (ours[key].status in DONE) != (others[key].status in DONE):
             faults.append(f"input {key}: {ours[key].status} here, {others[key].status} undisturbed")
         if command != "verify" and a.gap > max(gap, b.gap) * (1 + 1e-9):
-            wider.append(f"input {key}: {a} is wider than {b}")
+            wider.append(f"input {key}: {a} is wider than {b}, by {a.gap - b.gap:.2g}")
     if command == "verify":
         said = [{i: verdict([r for k, r in run.items() if k.index == i]).answer for i in {k.index for k in run}} for run in (ours, others)]
         faults += [f"instance {i}: {said[0].get(i)} here, {said[1].get(i)} undisturbed" for i in said[1] if said[0].get(i) != said[1][i]]

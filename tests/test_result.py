@@ -183,3 +183,20 @@ def test_keys_sort_by_part_then_place() -> None:
     keys = [Key(1, part="b"), Key(0, 2), Key(0), Key(1), Key(0, part="b"), Key(0, 1)]
     assert sorted(keys) == [Key(0), Key(0, 1), Key(0, 2), Key(1), Key(0, part="b"), Key(1, part="b")]
     assert [str(key) for key in (Key(3), Key(3, 1), Key(3, 1, "largest"))] == ["3", "3/1", "3/1 largest"]
+
+
+def test_an_end_that_nobody_found_says_which_one_is_missing_and_why() -> None:
+    unproved = Bracket(by_definition(0.0), bound(0.25, "witnessed"))
+    assert str(unproved) == "[nothing proved, 0.25 witnessed]"
+    assert repr([unproved]) == "[Bracket[nothing proved, 0.25 witnessed]]"
+    assert str(Bracket(bound(0.25), by_definition(math.inf))) == "[0.25 proved, nothing found]"
+    assert str(Bracket(by_definition(0.0), by_definition(math.inf))) == "[nothing known, nothing known]"
+    assert str(Bracket(by_definition(math.inf), by_definition(math.inf))) == "[inf proved, inf proved]"
+    record = Record(Key(0), unproved, "finished", 1.0, 1, skipped=("Certify: layer 3 has no bound",))
+    assert record.explained.note == "Certify: layer 3 has no bound"
+    assert replace(record, bracket=bracket(0.1, 0.25)).explained.note == ""
+
+
+def test_a_bound_is_one_short_line() -> None:
+    shown = Bound(0.5, Evidence("witnessed", "PGD", witness=torch.zeros(9999)))
+    assert repr(shown) == "Bound(0.5 witnessed by PGD)"

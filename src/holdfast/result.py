@@ -15,6 +15,7 @@ Kind = Literal["proved", "witnessed", "sampled", "estimated"]
 Setting = str | int | float | bool | None
 Goal = Literal["radius", "worst", "largest", "steepness", "probability"]
 
+BY_DEFINITION = "definition"  # the method of ends that no method found
 SHOWN = 8  # numbers of a witness in a message
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
 
@@ -76,13 +77,21 @@ class Bound:
     slack: float = 0.0
     executed: float | None = None
 
+    @property
+    def known(self) -> bool:
+        """A method found it; else it holds by definition alone, as that no distance is below zero."""
+        return self.evidence.method != BY_DEFINITION
+
+    def __repr__(self) -> str:
+        return f"Bound({self.value!r} {self.evidence.kind} by {self.evidence.method})"
+
     def turned(self) -> "Bound":
         return replace(self, value=0.0 - self.value, executed=None if self.executed is None else 0.0 - self.executed)  # no minus zero
 
 
 def by_definition(value: float) -> Bound:
     """A bound that needs no computation: no distance is below zero, no number above infinity."""
-    return Bound(value, Evidence(kind="proved", method="definition", traits=DEFINITION))
+    return Bound(value, Evidence(kind="proved", method=BY_DEFINITION, traits=DEFINITION))
 
 
 def contradiction(lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")) -> Contradiction:
@@ -146,6 +155,13 @@ class Bracket:
         """Both ends are the same number: the truth is known."""
         return self.lower.value == self.upper.value
 
+    @property
+    def missing(self) -> tuple[str, str]:
+        """What to say of the lower and the upper end where no method found it: it is the one that the other is not."""
+        others = (self.upper, self.lower)
+        said = ["nothing known" if not o.known else f"nothing {'proved' if o.evidence.kind == 'witnessed' else 'found'}" for o in others]
+        return said[0], said[1]
+
     def tightened(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
         """The bracket with whichever offered end is better than its own; raises Contradiction if they then cross."""
         better_lower = lower is not None and lower.value > self.lower.value
@@ -170,8 +186,12 @@ class Bracket:
 
     def __str__(self) -> str:
         low, high = _few_digits(self.lower.value, ROUND_FLOOR), _few_digits(self.upper.value, ROUND_CEILING)
-        text = f"[{low} {self.lower.evidence.kind}, {high} {self.upper.evidence.kind}]"
+        ends = zip((self.lower, self.upper), (low, high), self.missing, strict=True)
+        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in ends)}]"
         return f"{text} ({self.note})" if self.note else text
+
+    def __repr__(self) -> str:
+        return f"Bracket{self}"
 
 
 def _few_digits(value: float, rounding: str) -> str:
@@ -264,6 +284,14 @@ class Record:
     means: str = ""
     goal: Goal = "radius"
     aside: "Mapping[str, Tensor]" = field(default_factory=dict, compare=False)
+
+    @property
+    def explained(self) -> Bracket:
+        """The bracket; where nothing is proved, its note says which methods could not, and why."""
+        bracket, ends = self.bracket, (self.bracket.lower, self.bracket.upper)
+        if bracket.closed or not self.skipped or any(end.known and end.evidence.kind == "proved" for end in ends):
+            return bracket
+        return replace(bracket, note="; ".join(filter(None, (bracket.note, *self.skipped))))
 
     @property
     def witness(self) -> "Tensor | None":

@@ -124,10 +124,10 @@ def radius(
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
     if not (isinstance(frames, str) and frames == "each"):
-        return [r.bracket for r in ordered]
+        return [r.explained for r in ordered]
     each: dict[int, list[Bracket]] = {}
     for r in ordered:
-        each.setdefault(r.key.index, []).append(r.bracket)
+        each.setdefault(r.key.index, []).append(r.explained)
     return list(each.values())
 
 
@@ -150,7 +150,7 @@ def worst(
     """
     problem = Problem(net, region, property, "worst")
     chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
-    return [r.bracket for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
+    return [r.explained for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,16 +6,30 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
+from holdfast import __version__
 from holdfast.cli import commands
 from holdfast.errors import HoldfastError
 
+
+class Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> object:
+        """Ctrl-C before there is anything to keep: the exit code that a shell expects."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _tell("yellow", "interrupted", "nothing had begun that could be kept.")
+            sys.exit(130)
+
+
 app = typer.Typer(
     name="holdfast",
+    cls=Commands,
     help="How far can a trained network be pushed before it lets go?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -23,8 +37,17 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"holdfast {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error; works after a command too.")] = False,
 ) -> None:
     """How far can a trained network be pushed before it lets go?"""

@@ -63,6 +63,11 @@ class Network:
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
     _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        words = "" if self.vectors is None else f", {len(self.vectors)} words"
+        kind = str(self.dtype).removeprefix("torch.") if self.differentiable else "black box"
+        return f"Network({self.name} from {self.source}, {kind} on {self.device}, domain {self.domain}{words})"
+
     # ---- ways in
 
     @classmethod

@@ -31,7 +31,7 @@ class Heat:
 
     def level(self, end: Bound, bracket: Bracket) -> str:
         value = end.value
-        if not bracket.closed and bracket.lower.evidence.method == bracket.upper.evidence.method == "definition":
+        if not (bracket.closed or bracket.lower.known or bracket.upper.known):
             return "open"
         if math.isinf(value):
             return "h0" if unbreakable(bracket) else "open"

@@ -34,7 +34,7 @@ class Sense:
     def is_open(self, bracket: Bracket) -> bool:
         """Nothing was found on the side of the witness, and what is proved does not settle it."""
         end = self.witnessed(bracket)
-        return not bracket.closed and (math.isinf(end.value) or end.evidence.method == "definition")
+        return not bracket.closed and (math.isinf(end.value) or not end.known)
 
     def holds(self, bracket: Bracket) -> bool:
         end = self.proved(bracket).value

@@ -84,8 +84,8 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
     ("label", _label),
     ("name", lambda row, _: Text(row.called)),
     ("verdict", lambda row, question: Text(spoken(verdict(row, 0.0), question.command))),
-    ("lower", lambda row, _: _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.closed)),
-    ("upper", lambda row, _: _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.closed)),
+    ("lower", lambda row, _: _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.missing[0], row.bracket.closed)),
+    ("upper", lambda row, _: _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.missing[1], row.bracket.closed)),
     ("estimates", _estimates),
     ("status", _status),
     ("note", _notes),
@@ -114,9 +114,9 @@ def _weakest(row: Row, question: Question) -> Text:
     return Text("\n").join([found, sentence])
 
 
-def _end(bound: Bound, shown: str, closed: bool) -> Text:
-    if bound.evidence.method == "definition":
-        return Text(shown if closed or not bound.value else f"{shown} nothing yet", style="dim")
+def _end(bound: Bound, shown: str, missing: str, closed: bool) -> Text:
+    if not bound.known:
+        return Text(shown if closed else missing, style="dim")
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
 
 

@@ -1,6 +1,7 @@
-"""Live progress on a terminal: inputs done, time left, the mean bracket. A file or a pipe sees nothing of it."""
+"""Progress while a command works: a bar on a terminal, a line every ten seconds where the output goes into a file or a pipe."""
 
 import math
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -12,9 +13,11 @@ from rich.progress import Progress as Bar
 from holdfast.result import Record
 from holdfast.solver import Progress
 
+EVERY = 10.0  # seconds between lines
+
 
 class Live:
-    """A bar that `solve` can report to; use as a context manager. It leaves the terminal as it was."""
+    """What `solve` can report to; use as a context manager. It leaves the terminal as it was; lines go to the standard error."""
 
     def __init__(self, console: Console, title: str, total: int) -> None:
         self._bar = Bar(
@@ -23,6 +26,8 @@ class Live:
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task(title, total=total, left="", now="")
+        self._lines = None if console.is_terminal else Console(stderr=True, quiet=console.quiet)
+        self._title, self._told = title, time.monotonic()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -33,7 +38,12 @@ class Live:
 
     def __call__(self, now: Progress) -> None:
         left = "" if now.seconds_left is None else f"{now.seconds_left:.0f} s left"
-        self._bar.update(self._task, completed=now.done, total=now.total, left=left, now=f"{now.method} {mean_bracket(now.records)}")
+        work = f"{now.method} {mean_bracket(now.records)}".strip()
+        self._bar.update(self._task, completed=now.done, total=now.total, left=left, now=work)
+        if self._lines is not None and time.monotonic() - self._told >= EVERY:
+            self._told = time.monotonic()
+            parts = [f"{self._title}: {now.done} of {now.total}", f"{now.seconds:.0f} s", left, work]
+            self._lines.print(", ".join(filter(None, parts)), soft_wrap=True, markup=False, highlight=False)
 
 
 def mean_bracket(records: Sequence[Record]) -> str:
