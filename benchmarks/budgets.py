@@ -2,7 +2,6 @@
 
 python -m benchmarks.budgets                       every question below
 python -m benchmarks.budgets --only lstm verify    those whose name holds one of these words
-python -m benchmarks.budgets --device cuda
 
 Every question is asked by `holdfast` itself in a forked child, so that imports are paid once, before. From the inside are taken: when the
 search began, what torch.export took to trace the model (which nothing can end early), when the search ended, and which steps of which
@@ -265,7 +264,7 @@ def _watched(seen: Seen, seconds: float) -> None:
 
         return watched
 
-    for name in ("solve", "answer_in_turn"):
+    for name in ("ask", "solve", "answer_in_turn"):
         inner = getattr(solver, name)
         outer = search(inner)
         for module in [m for key, m in sys.modules.items() if key.startswith("holdfast")]:
@@ -300,7 +299,7 @@ def _watched(seen: Seen, seconds: float) -> None:
                 setattr(kind, what, step(vars(kind)[what], what))
 
 
-def asked_in_a_child(asked: Asked, folder: Path, device: str) -> dict[str, Any]:
+def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
     """-> what was noted; or where it failed, why."""
     _warm()
     log, report = folder / "log", folder / "report"
@@ -315,7 +314,7 @@ def asked_in_a_child(asked: Asked, folder: Path, device: str) -> dict[str, Any]:
             torch.set_num_threads(1)
             run = folder / f"run-{os.getpid()}"
             said = [*asked.arguments, "--seconds", str(asked.seconds), *(["--out", str(run)] if asked.kept else [])]
-            said += [] if "monitor" in asked.arguments or device == "cpu" else ["--device", device]
+            said += ["--executor", "here"]  # steps of other processes could not be seen from here
             seen = Seen()
             _watched(seen, asked.seconds)
             try:
@@ -354,7 +353,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], help="words of names")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--list", action="store_true", help="only the names")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -367,7 +365,7 @@ def main() -> None:
             if chosen.list:
                 print(asked.name, *asked.arguments)
                 continue
-            found = asked_in_a_child(asked, folder, chosen.device)
+            found = asked_in_a_child(asked, folder)
             if "failed" in found:
                 print(f"| {asked.name} | {asked.seconds:g} | | | | | | {found['failed']} |", flush=True)
             else:

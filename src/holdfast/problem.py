@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.errors import BadInput
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_value
+from holdfast.network.fingerprint import of_rows, of_value
 from holdfast.network.network import ELEMENTS_IN_TIME, ELEMENTS_PER_CALL
 from holdfast.property import Linear, Property
 from holdfast.region import Family, Region, Words
@@ -106,16 +106,8 @@ class Problem:
 
     def digests(self) -> list[str]:
         """For each row the hash of what is asked there: the network, the goal, the region and the property."""
-        shared = self.shared_digest()
-        return [self.row_digest(shared, row) for row in range(len(self))]
-
-    def shared_digest(self) -> str:
-        """The hash of what all rows have in common."""
-        return of_value([self.network.identity(self.region.centre), self.goal, batch.settings(self.region), batch.settings(self.property)])
-
-    def row_digest(self, shared: str, row: int) -> str:
-        tensors = [*batch.tensors(self.region), *batch.tensors(self.property)]
-        return of_value([shared, *(tensor[row] for tensor in tensors)])
+        shared = [self.network.identity(self.region.centre), self.goal, batch.settings(self.region), batch.settings(self.property)]
+        return of_rows(of_value(shared), [*batch.tensors(self.region), *batch.tensors(self.property)])
 
     def mergeable(self) -> tuple[object, ...]:
         """Problems with equal answers here can be solved as one batch."""

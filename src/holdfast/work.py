@@ -168,7 +168,7 @@ class Batches:
         self._ways = [methods(problem) if callable(methods) else methods for problem in problems]
         self._means = [of_value([(m.name, m.settings()) for m in way] + [seed, stop.gap, stop.sign]) for way in self._ways]
         self._place = {key: (at, row) for at, problem in enumerate(problems) for row, key in enumerate(problem.keys)}
-        self._shared: dict[int, str] = {}  # of the digests of a problem's rows, once it is needed
+        self._digests: dict[int, list[str]] = {}  # of the rows of a problem, once they are needed
 
     def __len__(self) -> int:
         return len(self._place)
@@ -192,9 +192,9 @@ class Batches:
         at, row = self._place[key]
         if not self._hashed:
             return "", self._means[at]
-        if at not in self._shared:
-            self._shared[at] = self.problems[at].shared_digest()
-        return self.problems[at].row_digest(self._shared[at], row), self._means[at]
+        if at not in self._digests:
+            self._digests[at] = self.problems[at].digests()
+        return self._digests[at][row], self._means[at]
 
     def question(self, key: Key) -> str:
         return self.told(key)[0]

@@ -2,7 +2,8 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -35,9 +36,29 @@ def of_tensors(named: Mapping[str, Tensor], begin: str = "") -> str:
     for name, value in named.items():
         if is_lazy(value):
             continue
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(_told(name, value.dtype, tuple(value.shape)))
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def of_rows(first: str, tensors: Sequence[Tensor]) -> list[str]:
+    """For every row of tensors that have a common batch axis, `of_value` of [first, the row of each], all at once."""
+    begun = of_value(first)
+    return [of_text(str([begun, *row])) for row in zip(*map(_each_row, tensors), strict=True)]
+
+
+def _each_row(tensor: Tensor) -> list[str]:
+    shape, found = tuple(tensor.shape[1:]), []
+    begun = hashlib.sha256(_told("", tensor.dtype, shape))
+    for row in tensor.detach().cpu().contiguous().reshape(len(tensor), math.prod(shape)).view(torch.uint8).numpy():
+        digest = begun.copy()
+        digest.update(row.data)
+        found.append(digest.hexdigest())
+    return found
+
+
+def _told(name: str, kind: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    return f"{name} {kind} {shape}".encode()
 
 
 def of_module(module: nn.Module, seen: frozenset[int] = frozenset()) -> str:

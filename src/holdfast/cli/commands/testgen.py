@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 FILE = "tests.npz"
+VALUES = 2**28  # of neurons that are looked at together: one for each neuron and each item of a batch
 KEPT = 2**26  # numbers: more than these are not copied into a run for its page
 WHY = {"finished": "not reached", "stopped": "not reached before the limit", "interrupted": "not reached before the interruption"}
 
@@ -89,7 +90,8 @@ class Testgen(Command):
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
         criterion = f"{self.criterion} of {self.layers or 'all layers'} per {self.per}, {self.threshold:g}, {self.sections}{ranges}"
         question = question_of(self, net, data, Asked(norm="0", unit=self.unit, criterion=criterion))
-        return Built(net, question, suite.problems, [method], stop, data, self.seed, max(1, len(suite)), extra=suite)
+        together = max(1, min(len(suite), VALUES // sum(layer.neurons for layer in suite.neurons.layers)))
+        return Built(net, question, suite.problems, [method], stop, data, self.seed, together, extra=suite)
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         """For each item the input that comes nearest to it."""

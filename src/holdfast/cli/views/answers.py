@@ -40,11 +40,17 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
             rows = [row for row in some.tolist() if problem.keys[row] in can]
             keys = [problem.keys[row] for row in rows]
             found = {key: point for key in keys if (point := records[key].witness) is not None}
-            before = likeliest(problem.network(problem.region.centre[rows])) if rows else []
+            before = likeliest(_asked_once(problem.network, problem.region.centre[rows])) if rows else []
             after = likeliest(problem.network(_points(problem.network, list(found.values())))) if found else []
             said = dict(zip(found, after, strict=True))
             if rows:
                 store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, before, strict=True)})
+
+
+def _asked_once(net: Network, x: Tensor) -> Tensor:
+    """Several questions may be about one input."""
+    distinct, place = x.unique(dim=0, return_inverse=True)
+    return net(distinct)[place] if len(distinct) < len(x) else net(x)
 
 
 def _points(net: Network, witnesses: list[Tensor]) -> Tensor:
