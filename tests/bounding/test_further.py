@@ -2,10 +2,15 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from bounds_zoo import BIAS, HIDDEN, Wrapped, values
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,6 +36,7 @@ GROUPS: dict[str, list[Callable[[Tensor], Tensor]]] = {
         lambda h: torch.where(HIDDEN, h.reshape(-1, 2, 3), torch.full((2, 3), -torch.inf).to(h)).amax((1, 2)).unsqueeze(1),
         lambda h: (h.reshape(-1, 2, 3) - HIDDEN * 1e30).masked_fill(HIDDEN.flip(0), -1e5).log_softmax(2)[:, :, 0],
         lambda h: h.masked_fill(h > 0.3, -0.5) + h.masked_fill(torch.arange(6) > 3, 2.0) + torch.where(torch.arange(6) > 3, h, -2e3) / 1e3,
+        lambda h: (h.reshape(-1, 2, 3) * 1.5).masked_fill_(HIDDEN, -torch.inf).softmax(2).flatten(1),
         lambda h: h.reshape(-1, 2, 3).tril().flatten(1) + h.reshape(-1, 2, 3).triu(1).flatten(1),
     ],
     "whole numbers": [
@@ -221,3 +227,43 @@ def test_inspect_says_yes_where_bounds_are_found_and_only_there(function: Callab
         said = str(error)
     assert (said is None) == (not refused)
     assert said is None or said in refused.values()
+
+
+# ---------------------------------------------------------------- the same from a file
+
+
+def test_an_onnx_file_with_masks_pools_stairs_and_waves_is_proved(tmp_path: Path) -> None:
+    tensors = {
+        "shape": np.array([0, 2, 3]), "mask": np.array([[0, -np.inf, 0.5], [0, 0, -np.inf]], np.float32), "hidden": HIDDEN.numpy(),
+        "low": np.array(-np.inf, np.float32), "one": np.array(1.5, np.float32),
+    }  # fmt: skip
+    unary = ("Sin", "Cos", "Atan", "Floor", "Ceil", "Round", "Sign")
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+        helper.make_node("Add", ["r", "mask"], ["added"]),
+        helper.make_node("Softmax", ["added"], ["y0"], axis=-1),
+        helper.make_node("Where", ["hidden", "low", "r"], ["chosen"]),
+        helper.make_node("Softmax", ["chosen"], ["y1"], axis=-1),
+        helper.make_node("MaxPool", ["r"], ["y2"], kernel_shape=[3], pads=[1, 1], strides=[1]),
+        helper.make_node("MaxPool", ["r"], ["y3"], kernel_shape=[2], dilations=[2], strides=[1]),
+        helper.make_node("MaxPool", ["r"], ["y4"], kernel_shape=[2], strides=[2], ceil_mode=1),
+        helper.make_node("Mod", ["r", "one"], ["y5"], fmod=1),
+        helper.make_node("Pow", ["one", "r"], ["y6"]),
+        *(helper.make_node(kind, ["r"], [f"y{k}"]) for k, kind in enumerate(unary, 7)),
+        helper.make_node("Concat", [f"y{k}" for k in range(7 + len(unary))], ["wide"], axis=2),
+        helper.make_node("Flatten", ["wide"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 6), ("y", 72))]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "all.onnx")
+    net = hf.Network.from_onnx(tmp_path / "all.onnx")
+    x = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+    found = hf.bounds(net, hf.Ball(x, 0.3))
+    near = x + 0.3 * (2 * torch.rand((300, 2, 6), generator=torch.Generator().manual_seed(1)) - 1)
+    session = onnxruntime.InferenceSession(tmp_path / "all.onnx")
+    said = torch.from_numpy(session.run(None, {"x": near.flatten(0, 1).numpy()})[0]).double().reshape(300, 2, -1)
+    assert found.lower.isfinite().all()
+    assert (found.lower <= said + 1e-5).all()
+    assert (said - 1e-5 <= found.upper).all()
+    assert float((found.upper - found.lower - (said.amax(0) - said.amin(0))).mean()) < 0.2  # and not by being far away

@@ -609,9 +609,9 @@ def _check_weights(module: nn.Module, name: str) -> None:
     for key, value in module.state_dict().items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
             continue
-        # An attention mask says minus infinity in places; no weight does, and no running mean.
-        mask = key not in trained and "running_" not in key and bool((value <= 0).all())
-        if not bool((value.isfinite() | (mask & (value == -torch.inf))).all()):
+        # An attention mask says minus infinity in places; no trained weight does, and no running mean.
+        may_mask = key not in trained and "running_" not in key
+        if not bool((value.isfinite() | (may_mask & (value == -torch.inf))).all()):
             raise BadInput(f"{name}: {key} holds NaN or infinity. The file is damaged or the training diverged.")
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,6 +61,23 @@ def _gate(graph: Graph, name: str, node: Node) -> Node | None:
     return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if node.factor == -1 else None
 
 
+def negated(graph: Graph, name: str, node: Node) -> Node:
+    return graph.affine(name, [node], lambda v: -v, lambda m: m)
+
+
+def times(graph: Graph, name: str, node: Node, factor: float) -> Node:
+    return graph.affine(name, [node], lambda v: v * factor, lambda m: m * abs(factor))
+
+
+def difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
+    """sign (a - b), of which one at least is a node."""
+    if not isinstance(b, Node):
+        return graph.affine(name, [a], lambda v: sign * (v - b), lambda m: m + abs(b))
+    if not isinstance(a, Node):
+        return graph.affine(name, [b], lambda v: sign * (a - v), lambda m: m + abs(a))
+    return graph.affine(name, [a, b], lambda v, z: sign * (v - z), lambda v, z: v + z)
+
+
 def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node:
     """a / b; nothing is known where b may be zero."""
     inverse = graph.relaxed(name, [b], Reciprocal())
@@ -70,7 +88,7 @@ def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node
 
 def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | None = None) -> Node:
     """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus for ReLU."""
-    ahead = graph.affine(name, [a, b], lambda v, z: v - z, lambda v, z: v + z)
+    ahead = difference(graph, name, a, b)
     return graph.affine(name, [graph.relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2)
 
 
@@ -116,7 +134,7 @@ def log_softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Nod
 
 def _log_softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
     total = along(graph, name, node, axis, LOG_SUM)
-    return graph.affine(name, [node, total], lambda v, t: v - t, lambda v, t: v + t)
+    return difference(graph, name, node, total)
 
 
 def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:

@@ -1,27 +1,21 @@
-"""The functions of a traced graph, as a table: activations, powers, clipping, maxima, softmax, with their relaxations."""
+"""Functions of single numbers of a traced graph, as a table: activations, powers, clipping, with their relaxations."""
 
-import functools
-import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.graph import compose, masks
-from holdfast.bounding.graph.graph import Affine, Call, Entry, Graph, Handler, Node, Relaxed, handles, leaves
-from holdfast.bounding.graph.node import Lowered, Unbounded
+from holdfast.bounding.graph import compose
+from holdfast.bounding.graph.graph import Call, Graph, Handler, Node, handles
 from holdfast.bounding.relax import (
     Abs,
     Atan,
-    Ceil,
     Clip,
     Cosine,
     Elu,
     Erf,
     Exp,
-    Floor,
     Gelu,
     GeluTanh,
     Hardswish,
@@ -29,25 +23,21 @@ from holdfast.bounding.relax import (
     Log,
     Mish,
     Power,
-    Product,
     Reciprocal,
     Relaxation,
     Relu,
-    Round,
     Rsqrt,
     Sigmoid,
-    Sign,
     Silu,
     Sine,
     Softplus,
     Sqrt,
-    Step,
     Tanh,
-    Unsure,
 )
 from holdfast.errors import UnsupportedLayer
 
 aten = torch.ops.aten
+
 
 # ---- functions of single numbers
 
@@ -91,8 +81,8 @@ def softplus(graph: Graph, call: Call) -> Node:
 @handles(aten.log_sigmoid.default)
 def log_sigmoid(graph: Graph, call: Call) -> Node:
     """-softplus(-v)."""
-    smooth = graph.relaxed(call.name, [_negated(graph, call.name, call.args[0])], compose.LOG_SUM)
-    return _negated(graph, call.name, smooth)
+    smooth = graph.relaxed(call.name, [compose.negated(graph, call.name, call.args[0])], compose.LOG_SUM)
+    return compose.negated(graph, call.name, smooth)
 
 
 @handles(aten.logaddexp.default)
@@ -106,12 +96,8 @@ def log_add_exp(graph: Graph, call: Call) -> Node:
     node, constant = (a, b) if isinstance(a, Node) else (b, a)
     if not bool(constant.any()) and torch.broadcast_shapes(node.shape, constant.shape) == node.shape:
         return graph.relaxed(call.name, [node], compose.LOG_SUM)
-    above = graph.relaxed(call.name, [_difference(graph, call.name, node, constant)], compose.LOG_SUM)
+    above = graph.relaxed(call.name, [compose.difference(graph, call.name, node, constant)], compose.LOG_SUM)
     return graph.affine(call.name, [above], lambda v: v + constant, lambda m: m + constant.abs())
-
-
-def _negated(graph: Graph, name: str, node: Node) -> Node:
-    return graph.affine(name, [node], lambda v: -v, lambda m: m)
 
 
 @handles(aten.log1p.default, aten.log1p_.default)
@@ -151,7 +137,7 @@ def prelu(graph: Graph, call: Call) -> Node:
     """v + (1 - slope) relu(-v)."""
     node, slope = call.args
     bend = 1 - slope.reshape(-1, *(1 for _ in node.shape[2:]))
-    below = graph.relaxed(call.name, [_negated(graph, call.name, node)], Relu())
+    below = graph.relaxed(call.name, [compose.negated(graph, call.name, node)], Relu())
     return graph.affine(call.name, [node, below], lambda v, r: v + bend * r, lambda v, r: v + bend.abs() * r)
 
 
@@ -187,6 +173,10 @@ def power(graph: Graph, call: Call) -> Node | Tensor:
     node, exponent = call.args
     if isinstance(exponent, Tensor) and exponent.numel() == 1:
         exponent = exponent.item()
+    if isinstance(exponent, Node) and not isinstance(node, Node) and bool((node > 0).all()):
+        rate = node.log()
+        argument = graph.affine(call.name, [exponent], lambda v: v * rate, lambda m: m * rate.abs())
+        return graph.relaxed(call.name, [argument], Exp())
     if not isinstance(node, Node) or not isinstance(exponent, int | float):
         raise UnsupportedLayer(f"{call.name}: a power whose exponent is no constant number has no bound here; attacks still work.")
     whole = float(exponent).is_integer()
@@ -204,11 +194,7 @@ def power(graph: Graph, call: Call) -> Node | Tensor:
 
 def _exponential(graph: Graph, name: str, node: Node, rate: float) -> Node:
     """exp(rate v)."""
-    return graph.relaxed(name, [_times(graph, name, node, rate)], Exp())
-
-
-def _times(graph: Graph, name: str, node: Node, factor: float) -> Node:
-    return graph.affine(name, [node], lambda v: v * factor, lambda m: m * abs(factor))
+    return graph.relaxed(name, [compose.times(graph, name, node, rate)], Exp())
 
 
 @handles(aten.pow.Scalar, aten.exp2.default)
@@ -224,7 +210,7 @@ LOGARITHMS: dict[Any, float] = {aten.log2.default: 1 / math.log(2), aten.log10.d
 
 @handles(*LOGARITHMS)
 def logarithm(graph: Graph, call: Call) -> Node:
-    return _times(graph, call.name, graph.relaxed(call.name, call.nodes, Log()), LOGARITHMS[call.target])
+    return compose.times(graph, call.name, graph.relaxed(call.name, call.nodes, Log()), LOGARITHMS[call.target])
 
 
 @handles(aten.sinh.default, aten.cosh.default)
@@ -258,86 +244,7 @@ def log_odds(graph: Graph, call: Call) -> Node:
     return graph.affine(call.name, logs, lambda a, b: half * (a - b), lambda a, b: half * (a + b))
 
 
-# ---- whole numbers
-
-
-JUMPS: dict[Any, Relaxation] = {
-    target: relaxation
-    for targets, relaxation in (
-        ((aten.floor.default, aten.floor_.default), Floor()),
-        ((aten.ceil.default, aten.ceil_.default), Ceil()),
-        ((aten.round.default, aten.round_.default), Round()),
-        ((aten.sign.default, aten.sign_.default, aten.sgn.default), Sign()),
-    )
-    for target in targets
-}
-
-
-@handles(*JUMPS)
-def jumping(graph: Graph, call: Call) -> Node:
-    return _jumping(graph, call.name, call.args[0], JUMPS[call.target])
-
-
-def _jumping(graph: Graph, name: str, node: Node, relaxation: Relaxation) -> Node:
-    """The function of what the network's arithmetic may have computed; its input, and what is moved or cut off of it, is what it is."""
-    return graph.relaxed(name, [node if _given(node) else graph.relaxed(name, [node], Unsure())], relaxation)
-
-
-def _given(node: Node) -> bool:
-    copies = (isinstance(node, Affine) and node.copies) or (isinstance(node, Relaxed) and isinstance(node.relaxation, Relu))
-    return isinstance(node, Entry) or (copies and all(_given(source) for source in node.inputs))
-
-
-@handles(aten.round.decimals)
-def rounded(graph: Graph, call: Call) -> Node:
-    node, unit = call.args[0], 10.0 ** call.kwargs.get("decimals", 0)
-    return _times(graph, call.name, _jumping(graph, call.name, _times(graph, call.name, node, unit), Round()), 1 / unit)
-
-
-@handles(aten.trunc.default, aten.trunc_.default, aten.fix.default)
-def truncated(graph: Graph, call: Call) -> Node:
-    return _truncated(graph, call.name, call.args[0])
-
-
-@handles(aten.frac.default)
-def fraction(graph: Graph, call: Call) -> Node:
-    return _difference(graph, call.name, call.args[0], _truncated(graph, call.name, call.args[0]))
-
-
-def _truncated(graph: Graph, name: str, node: Node) -> Node:
-    """floor of what is above zero, ceil of what is below."""
-    if not _given(node):
-        node = graph.relaxed(name, [node], Unsure())
-    above = graph.relaxed(name, [graph.relaxed(name, [node], Relu())], Floor())
-    below = graph.relaxed(name, [graph.relaxed(name, [node], Clip(high=0.0))], Ceil())
-    return graph.summed(name, [above, below])
-
-
-@handles(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default)
-def divided(graph: Graph, call: Call) -> Node:
-    a, b = call.args
-    return _whole_quotient(graph, call.name, a, b, call.kwargs.get("rounding_mode", "floor"))
-
-
-@handles(aten.remainder.Scalar, aten.remainder.Tensor, aten.fmod.Scalar, aten.fmod.Tensor)
-def remainder(graph: Graph, call: Call) -> Node:
-    """a - b floor(a / b), or with fmod b trunc(a / b)."""
-    a, b = call.args
-    mode = "trunc" if call.target in (aten.fmod.Scalar, aten.fmod.Tensor) else "floor"
-    times = _whole_quotient(graph, call.name, a, b, mode)
-    if isinstance(b, Node):
-        return _difference(graph, call.name, a, compose.product(graph, call.name, b, times))
-    return _difference(graph, call.name, a, graph.affine(call.name, [times], lambda v: v * b, lambda m: m * abs(b)))
-
-
-def _whole_quotient(graph: Graph, name: str, a: Any, b: Any, mode: str | None) -> Node:
-    ratio = compose.quotient(graph, name, a, b) if isinstance(b, Node) else graph.affine(name, [a], lambda v: v / b, lambda m: m / abs(b))
-    if mode is None:
-        return ratio
-    return _jumping(graph, name, ratio, Floor()) if mode == "floor" else _truncated(graph, name, ratio)
-
-
-# ---- clipping, maxima, softmax
+# ---- clipping, maxima
 
 CLIPS: dict[Any, tuple[float | None, float | None]] = {
     target: ends
@@ -399,313 +306,11 @@ def maximum(graph: Graph, call: Call) -> Node:
     nodes = [leaf for leaf in call.args if isinstance(leaf, Node)]
     if len(nodes) == 1:  # against a constant c: v + relu(c - v), or v - relu(v - c)
         (constant,) = (leaf for leaf in call.args if not isinstance(leaf, Node))
-        ahead = _difference(graph, call.name, constant, nodes[0], sign)
+        ahead = compose.difference(graph, call.name, constant, nodes[0], sign)
         return graph.affine(
             call.name, [*nodes, graph.relaxed(call.name, [ahead], Relu())], lambda v, r: v + sign * r, lambda v, r: v + r
         )  # fmt: skip
     shape = torch.broadcast_shapes(*(node.shape for node in nodes))
     a, b = (graph.affine(call.name, [node], lambda v: sign * v.expand(shape), lambda m: m.expand(shape)) for node in nodes)
     answer = compose.larger(graph, call.name, a, b)
-    return answer if sign == 1 else _negated(graph, call.name, answer)
-
-
-ABOVE = (aten.gt.Scalar, aten.gt.Tensor, aten.ge.Scalar, aten.ge.Tensor)
-
-
-@handles(*ABOVE, aten.lt.Scalar, aten.lt.Tensor, aten.le.Scalar, aten.le.Tensor)
-def comparison(graph: Graph, call: Call) -> Node:
-    """1 where it holds, else 0: a step of the difference."""
-    a, b = call.args
-    sign = 1 if call.target in ABOVE else -1
-    return graph.relaxed(call.name, [_difference(graph, call.name, a, b, sign)], Step())
-
-
-def may_be_truth(value: Any) -> bool:
-    """Whether it is made of comparisons alone, moved or multiplied; float64 nodes do not say what they were to torch."""
-    if isinstance(value, Relaxed) and not isinstance(value.relaxation, Product):
-        return isinstance(value.relaxation, Step)
-    if isinstance(value, Node):
-        return bool(value.inputs) and all(may_be_truth(source) for source in value.inputs)
-    return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
-
-
-EITHER = (aten.logical_or.default, aten.bitwise_or.Tensor, aten.__or__.Tensor)
-NOT = (aten.logical_not.default, aten.bitwise_not.default)
-
-
-@handles(*EITHER, *NOT, aten.logical_and.default, aten.bitwise_and.Tensor, aten.__and__.Tensor)
-def logic(graph: Graph, call: Call) -> Any:
-    """1 - a, a b and 1 - (1 - a) (1 - b)."""
-    if not all(may_be_truth(value) for value in call.args):
-        raise UnsupportedLayer(f"{call.name}: {call.target} is bounded for truth values only; attacks still work.")
-    turned = call.target in EITHER
-    sides = [_not(graph, call.name, side) if turned or call.target in NOT else side for side in call.args]
-    if len(sides) == 1:
-        return sides[0]
-    a, b = sides if isinstance(sides[0], Node) else sides[::-1]
-    both = compose.product(graph, call.name, a, b) if isinstance(b, Node) else graph.affine(call.name, [a], *(lambda v: v * b,) * 2)
-    return _not(graph, call.name, both) if turned else both
-
-
-def _not(graph: Graph, name: str, value: Any) -> Any:
-    return graph.affine(name, [value], lambda v: 1 - v, lambda m: 1 + m) if isinstance(value, Node) else ~torch.as_tensor(value)
-
-
-@handles(aten.threshold.default)
-def threshold(graph: Graph, call: Call) -> Any:
-    """v above it, else the value."""
-    node, at, value = call.args
-    above = comparison(graph, Call(call.name, aten.gt.Scalar, (node, at), {}))
-    return where(graph, Call(call.name, aten.where.self, (above, node, value), {}))
-
-
-@handles(aten.nan_to_num.default)
-def numbers(graph: Graph, call: Call) -> Node:
-    """Where there may be none, nothing is known of the node anyway."""
-    node: Node = call.args[0]
-    return node
-
-
-@handles(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, masked=True)
-def where(graph: Graph, call: Call) -> Node | Lowered:
-    """b + condition (a - b)."""
-    condition, a, b = call.args
-    low = [
-        isinstance(side, Lowered) or (not isinstance(side, Node) and bool((torch.as_tensor(side) <= masks.LOW).any())) for side in (a, b)
-    ]
-    if any(low) and not isinstance(condition, Node):
-        a, b = (side if isinstance(side, Node | Lowered) else torch.as_tensor(side, device=graph.device) for side in (a, b))
-        return masks.chosen(graph, call.name, condition, a, b)
-    a, b = (graph.settled(call.name, side) for side in (a, b))
-    if not isinstance(condition, Node):
-        return graph.affine(call.name, call.nodes, *(_choice(call, size) for size in (False, True)))
-    if any(not isinstance(side, Node) and not bool(torch.as_tensor(side).isfinite().all()) for side in (a, b)):
-        raise UnsupportedLayer(
-            f"{call.name}: a mask that depends on the input has no bound where it says minus infinity; attacks still work."
-        )
-    if not isinstance(a, Node) and not isinstance(b, Node):
-        a, b = (torch.as_tensor(v, device=graph.device).double() for v in (a, b))
-        return graph.affine(call.name, [condition], lambda c: b + c * (a - b), lambda c: b.abs() + c * (a.abs() + b.abs()))
-    chosen = compose.product(graph, call.name, condition, _difference(graph, call.name, a, b))
-    if isinstance(b, Node):
-        return graph.affine(call.name, [b, chosen], *(lambda v, c: v + c,) * 2)
-    return graph.affine(call.name, [chosen], lambda c: b + c, lambda c: abs(b) + c)
-
-
-@handles(aten.masked_fill.Scalar, aten.masked_fill.Tensor, masked=True)
-def masked_fill(graph: Graph, call: Call) -> Any:
-    node, mask, value = call.args
-    return where(graph, Call(call.name, aten.where.self, (mask, value, node), {}))
-
-
-def _choice(call: Call, size: bool) -> Callable[..., Tensor]:
-    """The call for a condition that is known, as a function of its nodes; with `size` of everything's size."""
-
-    def run(*values: Tensor) -> Tensor:
-        place = dict(zip(call.nodes, values, strict=True))
-        condition, a, b = call.args
-        a, b = (place[v] if isinstance(v, Node) else abs(v) if size else v for v in (a, b))
-        return torch.where(condition, a, b)
-
-    return run
-
-
-def _difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
-    """sign (a - b), of which one at least is a node."""
-    if not isinstance(b, Node):
-        return graph.affine(name, [a], lambda v: sign * (v - b), lambda m: m + abs(b))
-    if not isinstance(a, Node):
-        return graph.affine(name, [b], lambda v: sign * (a - v), lambda m: m + abs(a))
-    return graph.affine(name, [a, b], lambda v, z: sign * (v - z), lambda v, z: v + z)
-
-
-POOLS: dict[Any, int] = {
-    aten.max_pool1d.default: 1, aten.max_pool2d.default: 2, aten.max_pool3d.default: 3,
-    aten.max_pool1d_with_indices.default: 1, aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3,
-}  # fmt: skip
-ADAPTIVE_POOLS: dict[Any, int] = {
-    aten.adaptive_max_pool1d.default: 1,
-    aten.adaptive_max_pool2d.default: 2,
-    aten.adaptive_max_pool3d.default: 3,
-}
-WHICH = Unbounded("which element is the largest or smallest depends on the input")
-
-
-@handles(*POOLS)
-def max_pool(graph: Graph, call: Call) -> Node | tuple[Node, Unbounded]:
-    """The largest of the elements that stand at one place of all windows, over the places."""
-    given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
-    node, kernel, stride, padding, dilation, _ = given
-    if call.kwargs:
-        raise UnsupportedLayer(f"{call.name}: max pooling with {', '.join(call.kwargs)} has no bound here; attacks still work.")
-    axes = POOLS[call.target]
-    sizes, gaps, begins = (_each_axis(value, axes) for value in (kernel, dilation, padding))
-    steps = _each_axis(stride, axes) if leaves(stride) else sizes
-    answer = call.target(torch.zeros(node.shape), *call.args[1:])
-    counts = leaves(answer)[0].shape[-axes:]
-    seen = [
-        _seen(call.name, length, count, graph.device, *window)
-        for length, count, *window in zip(node.shape[-axes:], counts, sizes, steps, gaps, begins, strict=True)
-    ]
-    largest = _largest(graph, call.name, node, seen)
-    return (largest, WHICH) if isinstance(answer, tuple) else largest
-
-
-@handles(*ADAPTIVE_POOLS)
-def adaptive_max_pool(graph: Graph, call: Call) -> tuple[Node, Unbounded]:
-    """Windows from floor(i length / count) to ceil((i + 1) length / count); in a shorter one its first element stands once more."""
-    node, axes = call.args[0], ADAPTIVE_POOLS[call.target]
-    seen = []
-    for length, wanted in zip(node.shape[-axes:], leaves(call.args[1]), strict=True):
-        count = length if wanted is None else wanted
-        begin = torch.arange(count, device=graph.device) * length // count
-        end = -(-(torch.arange(count, device=graph.device) + 1) * length // count)
-        at = begin[:, None] + torch.arange(int((end - begin).max()), device=graph.device)
-        seen.append(torch.where(at < end[:, None], at, begin[:, None]))
-    return _largest(graph, call.name, node, seen), WHICH
-
-
-def _largest(graph: Graph, name: str, node: Node, seen: list[Tensor]) -> Node:
-    """Over windows; seen: (windows, places) for each of the last axes, the elements that a window has there."""
-
-    def corner(places: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-        def cut(v: Tensor) -> Tensor:
-            for axis, (place, which) in enumerate(zip(places, seen, strict=True), -len(seen)):
-                v = v.index_select(axis, which[:, place])
-            return v
-
-        return cut
-
-    windows = itertools.product(*(range(which.shape[1]) for which in seen))
-    return compose.largest(graph, name, [graph.moved(name, [node], corner(places)) for places in windows])
-
-
-def _seen(name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int) -> Tensor:
-    """(windows, places) along one axis: the elements that each window sees. Where one lies in the padding, which is below everything,
-    an element of the same window stands there once more."""
-    at = torch.arange(count, device=device)[:, None] * step - begin + torch.arange(size, device=device) * gap
-    real = (at >= 0) & (at < length)
-    if not bool(real.any(1).all()):
-        raise UnsupportedLayer(f"{name}: a window of the max pooling sees padding only, which has no bound; attacks still work.")
-    first = at.gather(1, real.int().argmax(1, keepdim=True))
-    return torch.where(real, at, first)
-
-
-def _each_axis(value: Any, axes: int) -> list[int]:
-    found = [int(leaf) for leaf in leaves(value)]
-    return found * axes if len(found) == 1 else found
-
-
-@handles(aten.amax.default, masked=True)
-def amax(graph: Graph, call: Call) -> Node:
-    return _reduced(graph, call, Relu())
-
-
-@handles(aten.amin.default)
-def amin(graph: Graph, call: Call) -> Node:
-    turned = (_negated(graph, call.name, call.args[0]), *call.args[1:])
-    return _negated(graph, call.name, _reduced(graph, Call(call.name, call.target, turned, call.kwargs), Relu()))
-
-
-@handles(aten.max.dim, aten.min.dim, aten.max.default, aten.min.default, masked=True)
-def extreme(graph: Graph, call: Call) -> tuple[Node, Unbounded]:
-    """The value along one axis; all axes together have the batch among them, which is refused."""
-    largest = call.target in (aten.max.dim, aten.max.default)
-    value = call.args[0] if largest else graph.settled(call.name, call.args[0])
-    dims = [call.args[1]] if len(call.args) > 1 else []
-    found = (amax if largest else amin)(graph, Call(call.name, call.target, (value, dims, *call.args[2:]), call.kwargs))
-    return found, WHICH
-
-
-@handles(aten.linalg_vector_norm.default)
-def vector_norm(graph: Graph, call: Call) -> Node:
-    """The root of the sum of squares, the sum of sizes, the largest size."""
-    node, order, dims, keep = (*call.args, *(2, None, False)[len(call.args) - 1 :])[:4]
-    if order == math.inf:
-        return _reduced(graph, Call(call.name, call.target, (graph.relaxed(call.name, [node], Abs()), dims or [], keep), {}), Relu())
-    if order not in (1, 2):
-        raise UnsupportedLayer(
-            f"{call.name}: a norm of order {order:g} has no bound here, only those of order 1, 2 and inf; attacks still work."
-        )
-    total = _summed(graph, call, graph.relaxed(call.name, [node], Abs() if order == 1 else Power(2)), dims, keep)
-    return total if order == 1 else _root(graph, call.name, total)
-
-
-VARIANCES = (aten.var.dim, aten.var.correction, aten.std.dim, aten.std.correction)
-
-
-@handles(*VARIANCES)
-def variance(graph: Graph, call: Call) -> Node:
-    """The sum of squares of what is centred, over their number less one (or less the correction given), and its root."""
-    node, dims, unbiased, keep = (*call.args, *(None, True, call.kwargs.get("keepdim", False))[len(call.args) - 1 :])[:4]
-    correction = call.kwargs.get("correction", 1) if call.target in (aten.var.correction, aten.std.correction) else int(unbiased)
-    axes = _axes(call, node, dims)
-    count = math.prod(node.shape[axis] for axis in axes)
-    square = graph.relaxed(call.name, [compose.centred(graph, call.name, node, axes)], Power(2))
-    share = 1 / (count - (1 if correction is None else correction))
-    spread = _times(graph, call.name, _summed(graph, call, square, axes, keep), share)
-    return spread if call.target in (aten.var.dim, aten.var.correction) else _root(graph, call.name, spread)
-
-
-def _root(graph: Graph, name: str, node: Node) -> Node:
-    """The root of what is no less than zero, whatever rounding says of its bounds."""
-    return graph.relaxed(name, [graph.relaxed(name, [node], Clip(low=0.0))], Sqrt())
-
-
-def _summed(graph: Graph, call: Call, node: Node, dims: Any, keep: bool) -> Node:
-    axes = _axes(call, node, dims)
-    return graph.affine(call.name, [node], *(lambda v: v.sum(axes, keepdim=keep),) * 2)
-
-
-def _axes(call: Call, node: Node | Lowered, dims: Any) -> list[int]:
-    """Those that are named, or all; never that of the batch."""
-    axes = [d % len(node.shape) for d in leaves(dims) if d is not None] or list(range(len(node.shape)))
-    if 0 in axes:
-        raise UnsupportedLayer(f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them can be proved.")
-    return axes
-
-
-@handles(aten.prod.dim_int)
-def product(graph: Graph, call: Call) -> Node:
-    """One half times the other, again and again."""
-    node, axis = call.args[0], call.args[1] % len(call.args[0].shape)
-    _axes(call, node, [axis])
-    while (size := node.shape[axis]) > 1:
-        half = size // 2
-        parts = [
-            graph.moved(call.name, [node], lambda v, a=a, n=n: v.narrow(axis, a, n))
-            for a, n in ((0, half), (half, half), (2 * half, size % 2))
-        ]
-        first = compose.product(graph, call.name, *parts[:2])
-        node = graph.moved(call.name, [first, parts[2]], lambda *v: torch.cat(v, axis)) if size % 2 else first
-    keep = len(call.args) > 2 and call.args[2]
-    return node if keep else graph.moved(call.name, [node], lambda v: v.squeeze(axis))
-
-
-@handles(aten.logsumexp.default, masked=True)
-def logsumexp(graph: Graph, call: Call) -> Node:
-    return _reduced(graph, call, compose.LOG_SUM)
-
-
-def _reduced(graph: Graph, call: Call, relaxation: Relaxation) -> Node:
-    node: Node | Lowered = call.args[0]
-    dims = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", [])
-    keep = bool(call.args[2]) if len(call.args) > 2 else bool(call.kwargs.get("keepdim", False))
-    axes = _axes(call, node, dims)
-    if isinstance(node, Lowered):
-        shape = [1 if axis in axes else size for axis, size in enumerate(node.shape)]
-        found = compose.along(graph, call.name, masks.joined(graph, call.name, node, axes), -1, relaxation)
-        whole = graph.moved(call.name, [found], lambda v: v.reshape(shape))
-    else:
-        whole = functools.reduce(lambda part, axis: compose.along(graph, call.name, part, axis, relaxation), axes, node)
-    return whole if keep else graph.moved(call.name, [whole], lambda v: v.squeeze(axes))
-
-
-@handles(aten.softmax.int, aten._softmax.default, masked=True)
-def softmax(graph: Graph, call: Call) -> Node:
-    return compose.softmax(graph, call.name, call.args[0], call.args[1])
-
-
-@handles(aten.log_softmax.int, aten._log_softmax.default, masked=True)
-def log_softmax(graph: Graph, call: Call) -> Node | Lowered:
-    return compose.log_softmax(graph, call.name, call.args[0], call.args[1])
+    return answer if sign == 1 else compose.negated(graph, call.name, answer)

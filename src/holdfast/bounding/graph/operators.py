@@ -1,4 +1,5 @@
-"""The operators of a traced graph, as a table: affine maps with their magnitudes, products and norms. `functions` has the rest."""
+"""The operators of a traced graph, as a table: affine maps with their magnitudes, products and norms. `functions`, `jumps` and `reductions`
+have the rest."""
 
 import math
 import operator
@@ -9,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounding.graph import compose, functions, masks
+from holdfast.bounding.graph import compose, functions, jumps, masks, reductions
 from holdfast.bounding.graph.graph import Call, Graph, Node, handles, leaves
 from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
 from holdfast.bounding.graph.node import Lowered, is_image
 from holdfast.errors import UnsupportedLayer
 
-__all__ = ["functions"]  # imported for what it adds to the table
+__all__ = ["functions", "jumps", "reductions"]  # imported for what it adds to the table
 
 aten = torch.ops.aten
 
@@ -81,7 +82,7 @@ def _positive(leaf: Any) -> Any:
 )  # fmt: skip
 def moved(graph: Graph, call: Call) -> Node | Lowered | Tensor:
     lowered, *others = [leaf for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Node | Lowered)]
-    if isinstance(lowered, Lowered) and not others:
+    if call.args[0] is lowered and isinstance(lowered, Lowered) and not others:
         inner = Call(call.name, call.target, (lowered.node, *call.args[1:]), call.kwargs)
         node = moved(graph, inner)
         return Lowered(node, call.target(lowered.by, *call.args[1:], **call.kwargs)) if isinstance(node, Node) else node
@@ -230,7 +231,7 @@ def add(graph: Graph, call: Call) -> Node | Lowered:
         if isinstance(a, Lowered) or masks.hides(constant):
             return masks.added(graph, call.name, a, constant)
     call = settled(graph, call)
-    if all(functions.may_be_truth(value) for value in call.args[:2]):
+    if all(jumps.may_be_truth(value) for value in call.args[:2]):
         raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
     if call.target == aten.add.Tensor and _apart(call.args) and not call.kwargs:
         return graph.summed(call.name, call.nodes)
@@ -335,16 +336,14 @@ def added_product(graph: Graph, call: Call) -> Any:
     """beta base + alpha a b."""
     base, a, b = call.args
     beta, alpha = (call.kwargs.get(key, 1) for key in ("beta", "alpha"))
-    product = compose.matrix_product(graph, call.name, a, b)
-    if alpha != 1:
-        product = graph.affine(call.name, [product], lambda v: v * alpha, lambda m: m * abs(alpha))
-    return add(graph, Call(call.name, aten.add.Tensor, (product, multiply_constant(graph, call.name, base, beta)), {}))
+    product = _times(graph, call.name, compose.matrix_product(graph, call.name, a, b), alpha)
+    return add(graph, Call(call.name, aten.add.Tensor, (product, _times(graph, call.name, base, beta)), {}))
 
 
-def multiply_constant(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node | Tensor:
-    if not isinstance(value, Node):
-        return value if factor == 1 else value * factor
-    return value if factor == 1 else graph.affine(name, [value], lambda v: v * factor, lambda m: m * abs(factor))
+def _times(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node | Tensor:
+    if factor == 1:
+        return value
+    return compose.times(graph, name, value, factor) if isinstance(value, Node) else value * factor
 
 
 @handles(aten.scaled_dot_product_attention.default)
@@ -364,7 +363,7 @@ def attention(graph: Graph, call: Call) -> Node | Tensor:
         key, value = (_repeated(graph, call.name, part, query.shape[-3]) for part in (key, value))
     scale = given.get("scale")
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    query = multiply_constant(graph, call.name, query, factor)
+    query = _times(graph, call.name, query, factor)
     key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2)) if isinstance(key, Node) else key.transpose(-1, -2)
     if given.get("is_causal"):
         mask = torch.ones(query.shape[-2], key.shape[-1], dtype=torch.bool, device=graph.device).tril()
