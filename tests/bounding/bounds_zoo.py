@@ -345,16 +345,11 @@ FURTHER: dict[str, list[Function]] = {
         lambda h: (h.reshape(-1, 2, 3) + HIDDEN * -1e4).softmax(2).flatten(1),
         lambda h: h.reshape(-1, 2, 3).masked_fill(HIDDEN, -torch.inf).max(2)[0],
     ],
-    "pools": [
-        lambda h: F.adaptive_max_pool1d(h.unsqueeze(1), 4).flatten(1), lambda h: h.reshape(-1, 2, 3).min(1)[0],
-        lambda h: F.conv_transpose1d(h.unsqueeze(1), V6[None, None, :3].to(h), stride=2).flatten(1),
-    ],
     "stairs": [
         lambda h: torch.floor(2.0 * h), torch.ceil, lambda h: torch.round(3.0 * h) / 3.0, torch.sign, lambda h: h % 0.9,
         lambda h: ((h > 0.5) | ~(h > -0.5)).to(h.dtype),
     ],
     "waves": [torch.sin, lambda h: torch.cos(5.0 * h), torch.atan],
-    "roots": [lambda h: (1.0 + h * h) ** 0.75, lambda h: h.var(1, keepdim=True), lambda h: h.norm(dim=1, keepdim=True)],
 }  # fmt: skip
 ZOO: dict[str, Specimen] = {
     **{name: Specimen(lambda f=group: Wrapped(*f), (4,)) for name, group in GROUPS.items()},  # type: ignore[misc]

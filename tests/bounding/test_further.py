@@ -24,11 +24,8 @@ GROUPS: dict[str, list[Callable[[Tensor], Tensor]]] = {
     "attention": [
         lambda h: F.scaled_dot_product_attention(three(h), three(h).flip(1), three(h) * 2.0, is_causal=True).flatten(1),
         lambda h: F.scaled_dot_product_attention(torch.ones(3, 2).to(h), three(h), three(h) + 1.0, BIAS.to(h) > -1).flatten(1),
-        lambda h: F.scaled_dot_product_attention(three(h), torch.ones(3, 2).to(h), three(h)).flatten(1),
-        lambda h: F.scaled_dot_product_attention(three(h), three(h), torch.ones(3, 2).to(h)).flatten(1),
         lambda h: F.scaled_dot_product_attention(four(h), four(h)[:, :1], four(h)[:, 1:], enable_gqa=True).flatten(1),
         lambda h: torch.baddbmm(BIAS.to(h).expand(h.shape[0], 3, 3), three(h), three(h).mT, beta=0.5, alpha=2.0).softmax(-1).flatten(1),
-        lambda h: torch.baddbmm(three(h) @ three(h).mT, three(h), three(h).mT, beta=-0.5).flatten(1),
     ],
     "masks": [
         lambda h: (h.reshape(-1, 2, 3).masked_fill(HIDDEN, -torch.inf) * 2.0 + 0.3).transpose(1, 2).softmax(1).flatten(1),
@@ -45,6 +42,7 @@ GROUPS: dict[str, list[Callable[[Tensor], Tensor]]] = {
         lambda h: h % (2.0 + torch.tanh(h.flip(1))), lambda h: torch.div(h, 0.7, rounding_mode=None),
     ],
     "pools": [
+        lambda h: F.adaptive_max_pool1d(h.unsqueeze(1), 4).flatten(1), lambda h: h.reshape(-1, 2, 3).min(1)[0],
         lambda h: F.adaptive_max_pool2d(h.reshape(-1, 1, 2, 3), (1, None)).flatten(1), lambda h: h.amin(1, keepdim=True),
         lambda h: F.max_pool2d(h.reshape(-1, 1, 2, 3), 2, 1, 1, return_indices=True)[0].flatten(1),
         lambda h: F.max_pool3d(h.reshape(-1, 1, 1, 2, 3), (1, 2, 2), 1, (0, 1, 1)).flatten(1), lambda h: h.unfold(1, 3, 2).flatten(1),
@@ -58,7 +56,8 @@ GROUPS: dict[str, list[Callable[[Tensor], Tensor]]] = {
         lambda h: torch.logit(0.1 + 0.8 * torch.sigmoid(h)), lambda h: torch.logit(h, 0.2), lambda h: torch.atanh(0.8 * torch.tanh(h)),
     ],
     "norms": [
-        lambda h: h.norm(1, 1, keepdim=True), lambda h: torch.linalg.vector_norm(h, torch.inf, 1, keepdim=True), F.normalize,
+        lambda h: h.norm(1, 1, keepdim=True), lambda h: h.norm(dim=1, keepdim=True), lambda h: (1.0 + h * h) ** 0.75,
+        lambda h: torch.linalg.vector_norm(h, torch.inf, 1, keepdim=True), F.normalize,
         lambda h: h.prod(1, keepdim=True), lambda h: h.reshape(-1, 2, 3).std(2), lambda h: h.var(1, correction=0).unsqueeze(1),
     ],
     "choices": [
@@ -95,12 +94,12 @@ def test_the_graph_says_what_torch_says_and_no_point_escapes(name: str) -> None:
     with torch.no_grad():
         wanted = Wrapped.forward(model.double(), x.double())
     torch.testing.assert_close(values(graph, x)[graph.output].flatten(1), wanted, rtol=1e-10, atol=1e-10)
-    for radius in (0.0, 0.02, 0.4):
+    for radius in (0.0, 0.3):
         region = hf.Ball(x.double(), torch.full((3,), radius, dtype=torch.float64))
         low, high = ends(graph, region)
         assert low.isfinite().all()
         near = x.double() + radius * (2 * torch.rand((400, 3, 4), generator=torch.Generator().manual_seed(4), dtype=torch.float64) - 1)
-        near[:8] = x.double() + radius * (2 * torch.randint(0, 2, (8, 3, 4), generator=torch.Generator().manual_seed(5)) - 1)
+        near[:8] = x.double() + radius * (2 * torch.randint(0, 2, (8, 3, 4), generator=torch.Generator().manual_seed(5)).double() - 1)
         with torch.no_grad():
             said = model(near.flatten(0, 1)).reshape(400, 3, -1)
         assert (low <= said).all()

@@ -212,6 +212,7 @@ def test_the_probabilities_of_a_small_region_are_tight() -> None:
     [
         torch.reciprocal, lambda h: 1 / h, lambda h: h / h.flip(1), torch.log, torch.sqrt, torch.rsqrt, lambda h: h**-0.5, lambda h: h**-1,
         lambda h: h.abs().log(), lambda h: (h - 1e9).sqrt(), lambda h: torch.exp(1e6 * h), lambda h: h / (h * 0),
+        lambda h: h**0.75, lambda h: h.log().relu(), lambda h: h.log().exp(), lambda h: (1 / h).square(), lambda h: h.log().sin(),
     ],
 )  # fmt: skip
 def test_where_a_function_has_no_values_nothing_is_proved(function: Callable[[Tensor], Tensor]) -> None:

@@ -546,12 +546,12 @@ def test_both_sides_of_the_drop_of_softplus_count(beta: float, threshold: float)
 def test_stairs_are_exact_at_their_jumps(name: str) -> None:
     """Boxes that end at a jump, or within a float of one: no side is missed, and none counts that the box does not have."""
     truth = TRUTHS[name]
-    for jump in (0.0, 0.5, 1.0, -1.5, 2.5, -3.0, 4503599627370495.5, 2.0**52):
+    for jump in (0.0, 0.5, -3.0, 4503599627370495.5):
         near = [math.nextafter(jump, -math.inf), jump, math.nextafter(jump, math.inf)]
         for low, high in itertools.combinations_with_replacement([jump - 1.2, *near, jump + 1.7], 2):
             below, above = value_range(truth.relaxation, tensors((low,)), tensors((high,)))
             assert (float(below), float(above)) == tuple(float(truth.function(mpf(end))) for end in (low, high))
-            for slope in (0.0, 0.7, -2.0, 1e6):
+            for slope in (0.7, -2.0):
                 found = intercept(truth.relaxation, tensors((low,)), tensors((high,)), tensors((slope,)))
                 check(truth, (low,), (high,), (slope,), *map(float, found))
 
@@ -560,11 +560,11 @@ def test_stairs_are_exact_at_their_jumps(name: str) -> None:
 def test_waves_far_out_miss_no_crest(name: str) -> None:
     """Boxes around a crest at any distance, just before and behind it: its place is only known to a few units there."""
     truth = TRUTHS[name]
-    for far in (1.0, 1e3, 1e6, 1e8, 1e9, 1e12):
+    for far in (1.0, 1e6, 1e9, 1e12):
         crest = float((2 * int(far) + (mpf(0.5) if name == "sine" else 0)) * mp.pi)
         for left, right in ((1e-3, 1e-3), (0.0, 0.3), (0.3, 0.0), (1.0, 12.0), (1e-9 * far, 1e-9 * far)):
             lower, upper = (crest - left,), (crest + right,)
-            for slope in (0.0, 1e-3, -0.5, 1.0):
+            for slope in (0.0, -0.5):
                 found = intercept(truth.relaxation, tensors(lower), tensors(upper), tensors((slope,)))
                 check(truth, lower, upper, (slope,), *map(float, found))
 

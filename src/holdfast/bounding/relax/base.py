@@ -130,7 +130,7 @@ def value_range(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Ten
     known = relaxation.limits(lower, upper)
     if known is None:
         return least, most
-    numbers = ~torch.stack([*lower, *upper, *known]).isnan().any(0)  # of any other box nothing is known
+    numbers = torch.stack([*lower, *upper]).isfinite().all(0)  # an infinite end may mean that the argument has no value somewhere
     low, high = torch.maximum(least, known[0]), torch.minimum(most, known[1])
     return torch.where(numbers, low, least), torch.where(numbers, high, most)
 
