@@ -116,6 +116,24 @@ class Encoder(nn.Module):
         return answer
 
 
+class Masked(nn.Module):
+    """Attention that sees no later frame, with its weights read, then cross attention to two learnt places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2, batch_first=True)
+        self.places, self.head = nn.Parameter(torch.randn(1, 2, 4)), nn.Linear(4, 3)
+        self.register_buffer("later", torch.ones(3, 3, dtype=torch.bool).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.transpose(0, 1)
+        out, weights = self.own(y, y, y, attn_mask=self.later)
+        last = torch.tensor([[False, False, True]], device=x.device).expand(x.shape[0], 3)
+        read, _ = self.cross(self.places.expand(x.shape[0], 2, 4), out.transpose(0, 1), x, key_padding_mask=last, need_weights=False)
+        answer: Tensor = self.head(read.mean(1)) + weights[:, 2]
+        return answer
+
+
 class Residual(nn.Module):
     """Convolutions with batch norm, a skip, average pooling."""
 
@@ -151,6 +169,14 @@ def _weights(*shape: int) -> Tensor:
 
 W64, V6, T66 = _weights(6, 4), _weights(6), _weights(2, 3, 6)
 SIGNS = torch.tensor([1, -2, 3, -1, 0, 2])
+
+BIAS = torch.tensor([[0.3, -torch.inf, 1.0], [-2.0, 0.0, -torch.inf], [-torch.inf, -torch.inf, 0.7]])
+HIDDEN = torch.tensor([[False, True, False], [False, False, True]])
+
+
+def _three(h: Tensor) -> Tensor:
+    return h.reshape(-1, 3, 2)
+
 
 Function = Callable[[Tensor], Tensor]
 
@@ -312,10 +338,25 @@ OTHERS = {
         lambda: nn.Sequential(nn.Conv1d(3, 4, 2), nn.Tanh(), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(8, 3)), (3, 3)
     ),
 }  # fmt: skip
+# At the end, so that the others keep their places: regions are drawn by them.
+FURTHER: dict[str, list[Function]] = {
+    "masks": [
+        lambda h: F.scaled_dot_product_attention(_three(h), _three(h), _three(h), BIAS.to(h), scale=2.0).flatten(1),
+        lambda h: (h.reshape(-1, 2, 3) + HIDDEN * -1e4).softmax(2).flatten(1),
+        lambda h: h.reshape(-1, 2, 3).masked_fill(HIDDEN, -torch.inf).max(2)[0],
+    ],
+    "stairs": [
+        lambda h: torch.floor(2.0 * h), torch.ceil, lambda h: torch.round(3.0 * h) / 3.0, torch.sign, lambda h: h % 0.9,
+        lambda h: ((h > 0.5) | ~(h > -0.5)).to(h.dtype),
+    ],
+    "waves": [torch.sin, lambda h: torch.cos(5.0 * h), torch.atan],
+}  # fmt: skip
 ZOO: dict[str, Specimen] = {
     **{name: Specimen(lambda f=group: Wrapped(*f), (4,)) for name, group in GROUPS.items()},  # type: ignore[misc]
     **RECURRENT,
     **OTHERS,
+    **{name: Specimen(lambda f=group: Wrapped(*f), (4,)) for name, group in FURTHER.items()},  # type: ignore[misc]
+    "masked attention": Specimen(Masked, (3, 4)),
 }
 
 

@@ -17,10 +17,14 @@ from mpmath import mp, mpf
 from holdfast.bounding import relax
 from holdfast.bounding.relax import (
     Abs,
+    Atan,
+    Ceil,
     Clip,
+    Cosine,
     Elu,
     Erf,
     Exp,
+    Floor,
     Gelu,
     GeluTanh,
     Hardswish,
@@ -33,15 +37,19 @@ from holdfast.bounding.relax import (
     Reciprocal,
     Relaxation,
     Relu,
+    Round,
     Rsqrt,
     Sigmoid,
     SigmoidTanh,
     SigmoidTimes,
+    Sign,
     Silu,
+    Sine,
     Softplus,
     Sqrt,
     Step,
     Tanh,
+    Unsure,
     planes,
     value_range,
 )
@@ -249,6 +257,46 @@ def gated(kind: type[SelfGated]) -> Truth:
     return Truth(kind(), GATED[kind][0], where(roots), size=lambda low, high: max(abs(low), abs(high)))
 
 
+def stairs(relaxation: Relaxation, function: Exact, ahead: float) -> Truth:
+    """Both sides of the first three and of the last three jumps inside the box; between them it goes on alike."""
+
+    def sides(low: float, high: float) -> list[tuple[mpf, mpf]]:
+        first, last = (int(mp.floor(mpf(end) - mpf(ahead))) for end in (low, high))
+        steps = {k for start in (first, last) for k in range(start - 2, start + 4)}
+        jumps = [(k + mpf(ahead), mpf(k)) for k in sorted(steps)]
+        below = [(v, k) for v, k in jumps if mpf(low) < v <= mpf(high)]
+        return below + [(v, k + 1) for v, k in jumps if mpf(low) <= v < mpf(high)]
+
+    def there(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
+        return [(v,) for v, _ in sides(lower[0], upper[0])]
+
+    return Truth(relaxation, function, there, size=lambda low, high: 1 + max(abs(low), abs(high)), limits=sides)
+
+
+def wave(relaxation: Relaxation, function: Exact, roots: Callable[[mpf], list[mpf]]) -> Truth:
+    """For each place of a period where the derivative is the slope, the first two and the last two in the box."""
+
+    def stationary(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
+        if abs(slope[0]) > 1:
+            return []
+        found = []
+        for root in roots(mpf(slope[0])):
+            for end in (lower[0], upper[0]):
+                turns = int(mp.floor((mpf(end) - root) / (2 * mp.pi)))
+                found += [(root + 2 * mp.pi * k,) for k in range(turns - 1, turns + 3)]
+        return found
+
+    return Truth(relaxation, function, stationary, size=lambda low, high: 1 + (max(abs(low), abs(high)) * 2.0**-25) ** 2)
+
+
+def none_inside(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
+    return []
+
+
+def half_to_even(v: mpf) -> mpf:
+    return mp.nint(v)
+
+
 def positive(low: float, high: float) -> bool:
     return low > 0
 
@@ -273,6 +321,19 @@ TRUTHS = {
     "step": Truth(
         Step(), lambda v: mpf(v >= 0), kinks(0), size=lambda low, high: 1.0,
         limits=lambda low, high: [(mpf(0), mpf(0)), (mpf(0), mpf(1))] if low <= 0 <= high else [],
+    ),
+    "sign": Truth(
+        Sign(), mp.sign, kinks(0), size=lambda low, high: 1.0,
+        limits=lambda low, high: [(mpf(0), mpf(v)) for v, here in ((-1, low < 0 <= high), (1, low <= 0 < high)) if here],
+    ),
+    "floor": stairs(Floor(), mp.floor, 1.0),
+    "ceil": stairs(Ceil(), mp.ceil, 0.0),
+    "round": stairs(Round(), half_to_even, 0.5),
+    "unsure": Truth(Unsure(), lambda v: v, none_inside, size=lambda low, high: 2.0**29 * (1 + max(abs(low), abs(high)))),
+    "sine": wave(Sine(), mp.sin, lambda s: [mp.acos(s), -mp.acos(s)]),
+    "cosine": wave(Cosine(), mp.cos, lambda s: [-mp.asin(s), mp.pi + mp.asin(s)]),
+    "atan": Truth(
+        Atan(), mp.atan, where(lambda s: [k * mp.sqrt(1 / s - 1) for k in (1, -1)] if 0 < s < 1 else []), size=lambda low, high: 2.0
     ),
     "tanh": Truth(Tanh(), mp.tanh, where(steep_tanh), size=lambda low, high: 1.0),
     "sigmoid": Truth(Sigmoid(), sigmoid, where(steep_sigmoid), size=lambda low, high: 1.0),
@@ -481,6 +542,40 @@ def test_both_sides_of_the_drop_of_softplus_count(beta: float, threshold: float)
             assert mpf(float(above)) >= most
 
 
+@pytest.mark.parametrize("name", ["floor", "ceil", "round", "sign"])
+def test_stairs_are_exact_at_their_jumps(name: str) -> None:
+    """Boxes that end at a jump, or within a float of one: no side is missed, and none counts that the box does not have."""
+    truth = TRUTHS[name]
+    for jump in (0.0, 0.5, -3.0, 4503599627370495.5):
+        near = [math.nextafter(jump, -math.inf), jump, math.nextafter(jump, math.inf)]
+        for low, high in itertools.combinations_with_replacement([jump - 1.2, *near, jump + 1.7], 2):
+            below, above = value_range(truth.relaxation, tensors((low,)), tensors((high,)))
+            assert (float(below), float(above)) == tuple(float(truth.function(mpf(end))) for end in (low, high))
+            for slope in (0.7, -2.0):
+                found = intercept(truth.relaxation, tensors((low,)), tensors((high,)), tensors((slope,)))
+                check(truth, (low,), (high,), (slope,), *map(float, found))
+
+
+@pytest.mark.parametrize("name", ["sine", "cosine"])
+def test_waves_far_out_miss_no_crest(name: str) -> None:
+    """Boxes around a crest at any distance, just before and behind it: its place is only known to a few units there."""
+    truth = TRUTHS[name]
+    for far in (1.0, 1e6, 1e9, 1e12):
+        crest = float((2 * int(far) + (mpf(0.5) if name == "sine" else 0)) * mp.pi)
+        for left, right in ((1e-3, 1e-3), (0.0, 0.3), (0.3, 0.0), (1.0, 12.0), (1e-9 * far, 1e-9 * far)):
+            lower, upper = (crest - left,), (crest + right,)
+            for slope in (0.0, -0.5):
+                found = intercept(truth.relaxation, tensors(lower), tensors(upper), tensors((slope,)))
+                check(truth, lower, upper, (slope,), *map(float, found))
+
+
+def test_what_is_never_negative_is_known_not_to_be() -> None:
+    """Ends that nothing was rounded for: a floor behind a ReLU never sees the step below zero."""
+    low, high = tensors((-3.0,)), tensors((1.0,))
+    for f, least in ((Relu(), 0.0), (Clip(0.0, 7.0), 0.0), (Power(2), 0.0), (Exp(), 0.0), (Step(), 0.0), (Sine(), -1.0)):
+        assert float(value_range(f, low, high)[0]) >= least
+
+
 def test_a_box_around_a_pole_says_nothing() -> None:
     for low, high in ((-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0), (0.0, 0.0), (-0.0, 2.0), (-5e-324, 5e-324), (-math.inf, math.inf)):
         for slope in (0.0, -1.0, 1.0, 1e-300):
@@ -490,7 +585,7 @@ def test_a_box_around_a_pole_says_nothing() -> None:
         assert (float(own.lower_offset), float(own.upper_offset)) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("name", [name for name in SINGLE if name != "softplus that drops"])
+@pytest.mark.parametrize("name", [name for name in SINGLE if name not in ("softplus that drops", "unsure")])
 def test_own_planes_are_close_to_the_hull(name: str) -> None:
     """In the middle of the box no line could pass much closer than the one that is offered."""
     truth, generator = TRUTHS[name], torch.Generator().manual_seed(0)

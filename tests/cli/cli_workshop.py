@@ -21,12 +21,12 @@ def pooled():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)).eval()
 
-class Sine(nn.Module):
+class Sinc(nn.Module):
     def forward(self, x):
-        return torch.sin(x)
+        return torch.sinc(x)
 
 def waving():
-    return nn.Sequential(nn.Linear(4, 5), Sine(), nn.Linear(5, 3))
+    return nn.Sequential(nn.Linear(4, 5), Sinc(), nn.Linear(5, 3))
 
 def linear():
     torch.manual_seed(0)

@@ -40,7 +40,7 @@ def test_softplus_is_shown_as_it_is() -> None:
     assert entry in (BOUNDS / "graph" / "functions.py").read_text()
 
 
-@pytest.mark.parametrize("block", [0, 1], ids=["softplus", "atan"])
+@pytest.mark.parametrize("block", [0, 1], ids=["softplus", "asinh"])
 def test_the_relaxations_of_the_page_are_sound(block: int) -> None:
     """The classes of the page themselves, on boxes of all widths, with their own slopes and with others."""
     names: dict[str, object] = {"__name__": "page"}
@@ -67,7 +67,7 @@ def test_the_relaxations_of_the_page_are_sound(block: int) -> None:
 
 TOYS = {
     "command": "class Towards(Command)",
-    "activation": "class Atan",
+    "activation": "class Asinh",
     "cell": "def mgu_cell",
     "region": "class OneOf",
     "property": "class TopTwo",
@@ -112,7 +112,7 @@ def test_an_activation_is_one_file(toy: ModuleType) -> None:
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), ([[1.5]], [0.2], [[1.0], [-1.0]], [0.3, -0.3]), strict=True):
             parameter.copy_(torch.tensor(value))
-    exact = (math.tan(0.3) + 0.2) / 1.5 + 0.5  # from 0.5 down to where atan(1.5 v + 0.2) = -0.3
+    exact = (math.sinh(0.3) + 0.2) / 1.5 + 0.5  # from 0.5 down to where asinh(1.5 v + 0.2) = -0.3
     net, x = hf.Network.from_torch(model), torch.tensor([[0.5]], dtype=torch.float64)
     [b] = hf.radius(net, x, [0], methods=[hf.certify.Certify(), hf.attacks.PGD()])
     assert 0.9 * exact < b.lower.value <= exact * (1 + 1e-9) <= b.upper.value * (1 + 2e-9) < 1.1 * exact
@@ -120,7 +120,7 @@ def test_an_activation_is_one_file(toy: ModuleType) -> None:
     assert tight.lower.value == pytest.approx(b.lower.value, rel=1e-6)
     [risk] = hf.risk(net, x, "robustness", radius=0.1, queries=200)
     assert math.isinf(risk.metric.upper.value)
-    assert any("derivative of Atan" in note for note in risk.notes)
+    assert any("derivative of Asinh" in note for note in risk.notes)
 
 
 @uses("cell")

@@ -358,7 +358,7 @@ def test_a_black_box_has_witnesses_only() -> None:
 def test_a_layer_without_bounds_is_named() -> None:
     class Waving(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return torch.sin(3 * x)
+            return torch.sinc(3 * x)
 
     net = hf.Network.from_torch(nn.Sequential(nn.Linear(2, 4), Waving(), nn.Linear(4, 1)).eval(), shape=(2,))
     (found,) = reach(net, SQUARE)

@@ -2,10 +2,12 @@
 
 import contextlib
 import copy
+import functools
+import inspect
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +30,9 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # Where it fails torch prints the whole graph; the error says it in a line.
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
-            program = torch.export.export(copy.deepcopy(module), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+            program = torch.export.export(
+                _unguessed(copy.deepcopy(module)), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
+            )
             _refuse_batch_sizes(program)
             return _without_copies(functional(program))
     except UnsupportedLayer:
@@ -43,6 +47,27 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         logging.disable(before)
         if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # where tracing fails inside a vmap, torch stays there
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+def _unguessed(module: nn.Module) -> nn.Module:
+    """torch's transformers look at the numbers of a mask to guess whether it is causal, which no tracer can follow. It is a hint for
+    kernels; without it the mask itself is used."""
+    for inner in module.modules():
+        hint = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}.get(type(inner))
+        if hint is not None:
+            inner.forward = _hinted(inner.forward, hint)
+    return module
+
+
+def _hinted(forward: Callable[..., Any], hint: str) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(forward).bind(*args, **kwargs)
+        if given.arguments.get(hint) is None:
+            given.arguments[hint] = False
+        return forward(*given.args, **given.kwargs)
+
+    return run
 
 
 # Composite operators whose kernels answer with fresh memory and which have bounds as they are. The schema of others may hide that they
@@ -175,6 +200,7 @@ class Layer:
     """One operator of the graph as a person would name it."""
 
     name: str  # where it stands in the user's module, or the graph's own name
+    node: str  # its name in the graph
     operator: str  # aten.linear.default
     shape: tuple[int | None, ...]  # of its output; None where it is free
 
@@ -186,7 +212,7 @@ def layers(program: torch.export.ExportedProgram) -> Iterator[Layer]:
             value = node.meta.get("val")
             first = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(first, Tensor):
-                yield Layer(where(node), str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape))
+                yield Layer(where(node), node.name, str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape))
 
 
 def where(node: fx.Node) -> str:

@@ -126,6 +126,14 @@ def _within(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
 def _refuse(found: Tensor, wanted: Tensor, net: Network, what: str) -> None:
     apart = f"by up to {float((found.double() - wanted.double()).abs().amax()):.3g}" if found.shape == wanted.shape else "in its shape"
     raise UnsupportedLayer(
-        f"{what} does not answer as {net.name} does (they differ {apart}), so nothing can be proved. Does the model choose by the size of "
-        f"the batch, by whether it is being traced or compiled, or by something it remembers? Attacks still work."
+        f"{what} does not answer as {net.name} does (they differ {apart}), so nothing can be proved. {_suspicion(net)} Attacks still work."
     )
+
+
+def _suspicion(net: Network) -> str:
+    if any(isinstance(part, torch.nn.TransformerEncoder) and part.enable_nested_tensor for part in net.module.modules()):
+        return (
+            "torch's fast path for nn.TransformerEncoder blanks padded frames, which its code does not: build it with "
+            "enable_nested_tensor=False."
+        )
+    return "Does the model choose by the size of the batch, by whether it is being traced or compiled, or by something it remembers?"

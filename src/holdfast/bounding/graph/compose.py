@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.bounding.graph import masks
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.graph.node import Lowered
 from holdfast.bounding.relax import (
     Clip,
     Exp,
@@ -58,6 +61,23 @@ def _gate(graph: Graph, name: str, node: Node) -> Node | None:
     return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if node.factor == -1 else None
 
 
+def negated(graph: Graph, name: str, node: Node) -> Node:
+    return graph.affine(name, [node], lambda v: -v, lambda m: m)
+
+
+def times(graph: Graph, name: str, node: Node, factor: float) -> Node:
+    return graph.affine(name, [node], lambda v: v * factor, lambda m: m * abs(factor))
+
+
+def difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
+    """sign (a - b), of which one at least is a node."""
+    if not isinstance(b, Node):
+        return graph.affine(name, [a], lambda v: sign * (v - b), lambda m: m + abs(b))
+    if not isinstance(a, Node):
+        return graph.affine(name, [b], lambda v: sign * (a - v), lambda m: m + abs(a))
+    return graph.affine(name, [a, b], lambda v, z: sign * (v - z), lambda v, z: v + z)
+
+
 def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node:
     """a / b; nothing is known where b may be zero."""
     inverse = graph.relaxed(name, [b], Reciprocal())
@@ -68,7 +88,7 @@ def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node
 
 def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | None = None) -> Node:
     """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus for ReLU."""
-    ahead = graph.affine(name, [a, b], lambda v, z: v - z, lambda v, z: v + z)
+    ahead = difference(graph, name, a, b)
     return graph.affine(name, [graph.relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2)
 
 
@@ -80,10 +100,13 @@ def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
     return nodes[0]
 
 
-def along(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
+def along(graph: Graph, name: str, node: Node | Lowered, axis: int, relaxation: Relaxation) -> Node:
     """The maximum (ReLU) or log-sum-exp (softplus) along an axis, which stays at size one: one half against the other, again and again."""
     if relaxation is LOG_SUM:
         graph.fused.append(name)
+    if isinstance(node, Lowered):
+        found, top = masks.along(graph, name, node, axis, relaxation)
+        return graph.affine(name, [found], lambda v: v + top, lambda m: m + top.abs()) if bool(top.any()) else found
     while node.shape[axis] > 1:
         node = _halved(graph, name, node, axis, relaxation)
     return node
@@ -102,32 +125,44 @@ def _halved(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxati
     return graph.affine(name, [graph.relaxed(name, [between], relaxation), node], joined, joined)
 
 
-def log_softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
+def log_softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node | Lowered:
+    if isinstance(node, Lowered):
+        graph.fused.append(name)
+        return masks.log_softmax(graph, name, node, axis, LOG_SUM)
+    return _log_softmax(graph, name, node, axis)
+
+
+def _log_softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
     total = along(graph, name, node, axis, LOG_SUM)
-    return graph.affine(name, [node, total], lambda v, t: v - t, lambda v, t: v + t)
+    return difference(graph, name, node, total)
 
 
-def softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
+def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:
     """exp(log softmax). The logarithm is never positive; saying so keeps loose bounds of it from growing."""
-    return graph.relaxed(name, [graph.relaxed(name, [log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp())
+    if isinstance(node, Lowered):
+        graph.fused.append(name)
+        return masks.softmax(graph, name, node, axis, LOG_SUM)
+    return graph.relaxed(name, [graph.relaxed(name, [_log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp())
 
 
-def standardised(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, centred: bool = True) -> Node:
+def centred(graph: Graph, name: str, node: Node, axes: Sequence[int]) -> Node:
+    """v less its mean along the axes: the matrix has 1 - 1 / n on its diagonal and -1 / n beside it."""
+    dims = list(axes)
+    beside = 1 - 2 / math.prod(node.shape[axis] for axis in dims)
+    return graph.affine(name, [node], lambda v: v - v.mean(dims, keepdim=True), lambda m: m * beside + m.mean(dims, keepdim=True))
+
+
+def standardised(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, around_mean: bool = True) -> Node:
     """(v - mean) / sqrt(mean square of that + eps) along the axes. With n elements it is at most sqrt(n - 1), sqrt(n) if not centred."""
     graph.fused.append(name)
     dims = list(axes)
     count = math.prod(node.shape[axis] for axis in dims)
-    if centred:  # the matrix has 1 - 1 / n on its diagonal and -1 / n beside it
-        node = graph.affine(
-            name,
-            [node],
-            lambda v: v - v.mean(dims, keepdim=True),
-            lambda m: m * (1 - 2 / count) + m.mean(dims, keepdim=True),
-        )
+    if around_mean:
+        node = centred(graph, name, node, dims)
     square = graph.relaxed(name, [node], Power(2))
     spread = graph.affine(name, [square], *(lambda v: v.mean(dims, keepdim=True) + eps,) * 2)
     ratio = product(graph, name, node, graph.relaxed(name, [spread], Rsqrt()))
-    most = math.sqrt(max(count - int(centred), 0)) * (1 + 1e-15)
+    most = math.sqrt(max(count - int(around_mean), 0)) * (1 + 1e-15)
     return graph.relaxed(name, [ratio], Clip(-most, most))
 
 
@@ -138,8 +173,12 @@ def scaled(graph: Graph, name: str, node: Node, weight: Tensor | None, bias: Ten
     return graph.affine(name, [node], lambda v: v * factor + shift, lambda m: m * factor.abs() + shift.abs())
 
 
-def matrix_product(graph: Graph, name: str, a: Node, b: Node) -> Node:
-    """(..., m, k) times (..., k, n): every product of two numbers, then sums."""
+def matrix_product(graph: Graph, name: str, a: Node | Tensor, b: Node | Tensor) -> Node:
+    """(..., m, k) times (..., k, n), of which one at least is a node. Of two, every product of two numbers, then sums."""
+    if not isinstance(a, Node):
+        return graph.affine(name, [b], lambda v: torch.matmul(a, v), lambda m: torch.matmul(a.abs(), m))  # type: ignore[list-item]
+    if not isinstance(b, Node):
+        return graph.affine(name, [a], lambda v: torch.matmul(v, b), lambda m: torch.matmul(m, b.abs()))
     left = graph.moved(name, [a], lambda v: v.unsqueeze(-1))
     right = graph.moved(name, [b], lambda v: v.unsqueeze(-3))
     return graph.affine(name, [product(graph, name, left, right)], *(lambda v: v.sum(-2),) * 2)

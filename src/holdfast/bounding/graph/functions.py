@@ -1,17 +1,18 @@
-"""The functions of a traced graph, as a table: activations, powers, clipping, maxima, softmax, with their relaxations."""
+"""Functions of single numbers of a traced graph, as a table: activations, powers, clipping, with their relaxations."""
 
-import itertools
-from collections.abc import Callable
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.graph import compose
-from holdfast.bounding.graph.graph import Call, Graph, Handler, Node, handles, leaves
+from holdfast.bounding.graph.graph import Call, Graph, Handler, Node, handles
 from holdfast.bounding.relax import (
     Abs,
+    Atan,
     Clip,
+    Cosine,
     Elu,
     Erf,
     Exp,
@@ -28,14 +29,15 @@ from holdfast.bounding.relax import (
     Rsqrt,
     Sigmoid,
     Silu,
+    Sine,
     Softplus,
     Sqrt,
-    Step,
     Tanh,
 )
 from holdfast.errors import UnsupportedLayer
 
 aten = torch.ops.aten
+
 
 # ---- functions of single numbers
 
@@ -54,6 +56,9 @@ FUNCTIONS: dict[tuple[Any, ...], Relaxation] = {
     (aten.rsqrt.default, aten.rsqrt_.default): Rsqrt(),
     (aten.square.default, aten.square_.default): Power(2),
     (aten.reciprocal.default, aten.reciprocal_.default): Reciprocal(),
+    (aten.sin.default, aten.sin_.default): Sine(),
+    (aten.cos.default, aten.cos_.default): Cosine(),
+    (aten.atan.default, aten.atan_.default): Atan(),
 }
 
 
@@ -76,8 +81,8 @@ def softplus(graph: Graph, call: Call) -> Node:
 @handles(aten.log_sigmoid.default)
 def log_sigmoid(graph: Graph, call: Call) -> Node:
     """-softplus(-v)."""
-    smooth = graph.relaxed(call.name, [_negated(graph, call.name, call.args[0])], compose.LOG_SUM)
-    return _negated(graph, call.name, smooth)
+    smooth = graph.relaxed(call.name, [compose.negated(graph, call.name, call.args[0])], compose.LOG_SUM)
+    return compose.negated(graph, call.name, smooth)
 
 
 @handles(aten.logaddexp.default)
@@ -91,12 +96,8 @@ def log_add_exp(graph: Graph, call: Call) -> Node:
     node, constant = (a, b) if isinstance(a, Node) else (b, a)
     if not bool(constant.any()) and torch.broadcast_shapes(node.shape, constant.shape) == node.shape:
         return graph.relaxed(call.name, [node], compose.LOG_SUM)
-    above = graph.relaxed(call.name, [_difference(graph, call.name, node, constant)], compose.LOG_SUM)
+    above = graph.relaxed(call.name, [compose.difference(graph, call.name, node, constant)], compose.LOG_SUM)
     return graph.affine(call.name, [above], lambda v: v + constant, lambda m: m + constant.abs())
-
-
-def _negated(graph: Graph, name: str, node: Node) -> Node:
-    return graph.affine(name, [node], lambda v: -v, lambda m: m)
 
 
 @handles(aten.log1p.default, aten.log1p_.default)
@@ -136,7 +137,7 @@ def prelu(graph: Graph, call: Call) -> Node:
     """v + (1 - slope) relu(-v)."""
     node, slope = call.args
     bend = 1 - slope.reshape(-1, *(1 for _ in node.shape[2:]))
-    below = graph.relaxed(call.name, [_negated(graph, call.name, node)], Relu())
+    below = graph.relaxed(call.name, [compose.negated(graph, call.name, node)], Relu())
     return graph.affine(call.name, [node, below], lambda v, r: v + bend * r, lambda v, r: v + bend.abs() * r)
 
 
@@ -168,21 +169,82 @@ def _elu(graph: Graph, call: Call, alpha: float = 1.0, scale: float = 1.0, inner
 
 
 @handles(aten.pow.Tensor_Scalar, aten.pow_.Scalar, aten.pow.Tensor_Tensor)
-def power(graph: Graph, call: Call) -> Node:
+def power(graph: Graph, call: Call) -> Node | Tensor:
     node, exponent = call.args
     if isinstance(exponent, Tensor) and exponent.numel() == 1:
         exponent = exponent.item()
+    if isinstance(exponent, Node) and not isinstance(node, Node) and bool((node > 0).all()):
+        rate = node.log()
+        argument = graph.affine(call.name, [exponent], lambda v: v * rate, lambda m: m * rate.abs())
+        return graph.relaxed(call.name, [argument], Exp())
     if not isinstance(node, Node) or not isinstance(exponent, int | float):
         raise UnsupportedLayer(f"{call.name}: a power whose exponent is no constant number has no bound here; attacks still work.")
-    if exponent >= 2 and float(exponent).is_integer():
+    whole = float(exponent).is_integer()
+    if exponent in (0, 1):
+        return node if exponent == 1 else torch.ones(node.shape, dtype=torch.float64, device=graph.device)
+    if exponent >= 2 and whole:
         return graph.relaxed(call.name, [node], Power(int(exponent)))
     special: dict[float, Relaxation] = {0.5: Sqrt(), -0.5: Rsqrt(), -1.0: Reciprocal()}
-    if float(exponent) not in special:
-        raise UnsupportedLayer(f"{call.name}: there is no bound for the power {exponent:g}; 0.5, -0.5, -1, 2, 3, ... have one.")
-    return graph.relaxed(call.name, [node], special[float(exponent)])
+    if float(exponent) in special:
+        return graph.relaxed(call.name, [node], special[float(exponent)])
+    if whole:
+        return graph.relaxed(call.name, [graph.relaxed(call.name, [node], Power(-int(exponent)))], Reciprocal())
+    return _exponential(graph, call.name, graph.relaxed(call.name, [node], Log()), float(exponent))
 
 
-# ---- clipping, maxima, softmax
+def _exponential(graph: Graph, name: str, node: Node, rate: float) -> Node:
+    """exp(rate v)."""
+    return graph.relaxed(name, [compose.times(graph, name, node, rate)], Exp())
+
+
+@handles(aten.pow.Scalar, aten.exp2.default)
+def exponential(graph: Graph, call: Call) -> Node:
+    base, node = call.args if call.target == aten.pow.Scalar else (2.0, call.args[0])
+    if not base > 0:
+        raise UnsupportedLayer(f"{call.name}: powers of {base:g} have no bound here, only those of a positive number; attacks still work.")
+    return _exponential(graph, call.name, node, math.log(base))
+
+
+LOGARITHMS: dict[Any, float] = {aten.log2.default: 1 / math.log(2), aten.log10.default: 1 / math.log(10)}
+
+
+@handles(*LOGARITHMS)
+def logarithm(graph: Graph, call: Call) -> Node:
+    return compose.times(graph, call.name, graph.relaxed(call.name, call.nodes, Log()), LOGARITHMS[call.target])
+
+
+@handles(aten.sinh.default, aten.cosh.default)
+def hyperbolic(graph: Graph, call: Call) -> Node:
+    """(exp(v) -+ exp(-v)) / 2."""
+    (node,), sign = call.nodes, -1 if call.target == aten.sinh.default else 1
+    rising, falling = (_exponential(graph, call.name, node, rate) for rate in (1.0, -1.0))
+    return graph.affine(call.name, [rising, falling], lambda v, z: (v + sign * z) / 2, lambda v, z: (v + z) / 2)
+
+
+@handles(aten.tan.default)
+def tangent(graph: Graph, call: Call) -> Node:
+    """sin / cos; nothing is known where the cosine may be zero."""
+    sine, cosine = (graph.relaxed(call.name, call.nodes, f) for f in (Sine(), Cosine()))
+    return compose.quotient(graph, call.name, sine, cosine)
+
+
+@handles(aten.atanh.default, aten.logit.default)
+def log_odds(graph: Graph, call: Call) -> Node:
+    """log(p) - log(1 - p); the area tangent is half of that at (1 + v) / 2."""
+    (node,), area = call.nodes, call.target == aten.atanh.default
+    if not area and len(call.args) > 1 and call.args[1] is not None:
+        node = graph.relaxed(call.name, [node], Clip(float(call.args[1]), 1 - float(call.args[1])))
+    low = 1.0 if area else 0.0
+    sides = [
+        graph.affine(call.name, [node], lambda v: low + v, lambda m: low + m),
+        graph.affine(call.name, [node], lambda v: 1 - v, lambda m: 1 + m),
+    ]
+    half = 0.5 if area else 1.0
+    logs = [graph.relaxed(call.name, [side], Log()) for side in sides]
+    return graph.affine(call.name, logs, lambda a, b: half * (a - b), lambda a, b: half * (a + b))
+
+
+# ---- clipping, maxima
 
 CLIPS: dict[Any, tuple[float | None, float | None]] = {
     target: ends
@@ -196,7 +258,7 @@ CLIPS: dict[Any, tuple[float | None, float | None]] = {
 
 
 @handles(*CLIPS)
-def clip(graph: Graph, call: Call) -> Node:
+def clip(graph: Graph, call: Call) -> Any:
     ends = CLIPS[call.target]
     low = call.args[1] if len(call.args) > 1 else call.kwargs.get("min", call.kwargs.get("min_val", ends[0]))
     high = call.args[2] if len(call.args) > 2 else call.kwargs.get("max", call.kwargs.get("max_val", ends[1]))
@@ -204,18 +266,21 @@ def clip(graph: Graph, call: Call) -> Node:
 
 
 @handles(aten.clamp_min.default, aten.clamp_min_.default)
-def clip_below(graph: Graph, call: Call) -> Node:
+def clip_below(graph: Graph, call: Call) -> Any:
     return _clip(graph, call, call.args[1], None)
 
 
 @handles(aten.clamp_max.default, aten.clamp_max_.default)
-def clip_above(graph: Graph, call: Call) -> Node:
+def clip_above(graph: Graph, call: Call) -> Any:
     return _clip(graph, call, None, call.args[1])
 
 
-def _clip(graph: Graph, call: Call, low: Any, high: Any) -> Node:
+def _clip(graph: Graph, call: Call, low: Any, high: Any) -> Any:
     if any(isinstance(end, Node) or (isinstance(end, Tensor) and end.numel() > 1) for end in (low, high)):
-        raise UnsupportedLayer(f"{call.name}: clipping is bounded between two numbers only; attacks still work.")
+        node = call.args[0]
+        for end, target in ((low, aten.maximum.default), (high, aten.minimum.default)):
+            node = node if end is None else maximum(graph, Call(call.name, target, (node, end), {}))
+        return node
     top = torch.inf if high is None else float(high)
     # Where the ends are the wrong way round torch answers with the upper one.
     return graph.relaxed(call.name, [call.args[0]], Clip(min(-torch.inf if low is None else float(low), top), top))
@@ -241,134 +306,11 @@ def maximum(graph: Graph, call: Call) -> Node:
     nodes = [leaf for leaf in call.args if isinstance(leaf, Node)]
     if len(nodes) == 1:  # against a constant c: v + relu(c - v), or v - relu(v - c)
         (constant,) = (leaf for leaf in call.args if not isinstance(leaf, Node))
-        ahead = _difference(graph, call.name, constant, nodes[0], sign)
+        ahead = compose.difference(graph, call.name, constant, nodes[0], sign)
         return graph.affine(
             call.name, [*nodes, graph.relaxed(call.name, [ahead], Relu())], lambda v, r: v + sign * r, lambda v, r: v + r
         )  # fmt: skip
     shape = torch.broadcast_shapes(*(node.shape for node in nodes))
     a, b = (graph.affine(call.name, [node], lambda v: sign * v.expand(shape), lambda m: m.expand(shape)) for node in nodes)
     answer = compose.larger(graph, call.name, a, b)
-    return answer if sign == 1 else _negated(graph, call.name, answer)
-
-
-ABOVE = (aten.gt.Scalar, aten.gt.Tensor, aten.ge.Scalar, aten.ge.Tensor)
-
-
-@handles(*ABOVE, aten.lt.Scalar, aten.lt.Tensor, aten.le.Scalar, aten.le.Tensor)
-def comparison(graph: Graph, call: Call) -> Node:
-    """1 where it holds, else 0: a step of the difference."""
-    a, b = call.args
-    sign = 1 if call.target in ABOVE else -1
-    return graph.relaxed(call.name, [_difference(graph, call.name, a, b, sign)], Step())
-
-
-@handles(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
-def where(graph: Graph, call: Call) -> Node:
-    """b + condition (a - b)."""
-    condition, a, b = call.args
-    if not isinstance(condition, Node):
-        return graph.affine(call.name, call.nodes, *(_choice(call, size) for size in (False, True)))
-    if not isinstance(a, Node) and not isinstance(b, Node):
-        a, b = (torch.as_tensor(v, device=graph.device).double() for v in (a, b))
-        return graph.affine(call.name, [condition], lambda c: b + c * (a - b), lambda c: b.abs() + c * (a.abs() + b.abs()))
-    chosen = compose.product(graph, call.name, condition, _difference(graph, call.name, a, b))
-    if isinstance(b, Node):
-        return graph.affine(call.name, [b, chosen], *(lambda v, c: v + c,) * 2)
-    return graph.affine(call.name, [chosen], lambda c: b + c, lambda c: abs(b) + c)
-
-
-def _choice(call: Call, size: bool) -> Callable[..., Tensor]:
-    """The call for a condition that is known, as a function of its nodes; with `size` of everything's size."""
-
-    def run(*values: Tensor) -> Tensor:
-        place = dict(zip(call.nodes, values, strict=True))
-        condition, a, b = call.args
-        a, b = (place[v] if isinstance(v, Node) else abs(v) if size else v for v in (a, b))
-        return torch.where(condition, a, b)
-
-    return run
-
-
-def _difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
-    """sign (a - b), of which one at least is a node."""
-    if not isinstance(b, Node):
-        return graph.affine(name, [a], lambda v: sign * (v - b), lambda m: m + abs(b))
-    if not isinstance(a, Node):
-        return graph.affine(name, [b], lambda v: sign * (a - v), lambda m: m + abs(a))
-    return graph.affine(name, [a, b], lambda v, z: sign * (v - z), lambda v, z: v + z)
-
-
-@handles(aten.max_pool1d.default, aten.max_pool2d.default)
-def max_pool(graph: Graph, call: Call) -> Node:
-    """The largest of the elements that stand at one place of all windows, over the places."""
-    given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
-    node, kernel, stride, padding, dilation, _ = given
-    if call.kwargs:
-        raise UnsupportedLayer(f"{call.name}: max pooling with {', '.join(call.kwargs)} has no bound here; attacks still work.")
-    axes = 1 if call.target == aten.max_pool1d.default else 2
-    sizes, gaps, begins = (_each_axis(value, axes) for value in (kernel, dilation, padding))
-    steps = _each_axis(stride, axes) if leaves(stride) else sizes
-    counts = call.target(torch.zeros(node.shape), *call.args[1:]).shape[-axes:]
-    seen = [
-        _seen(call.name, length, count, graph.device, *window)
-        for length, count, *window in zip(node.shape[-axes:], counts, sizes, steps, gaps, begins, strict=True)
-    ]
-
-    def corner(places: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-        def cut(v: Tensor) -> Tensor:
-            for axis, (place, which) in enumerate(zip(places, seen, strict=True), -axes):
-                v = v.index_select(axis, which[:, place])
-            return v
-
-        return cut
-
-    windows = itertools.product(*(range(size) for size in sizes))
-    return compose.largest(graph, call.name, [graph.moved(call.name, [node], corner(places)) for places in windows])
-
-
-def _seen(name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int) -> Tensor:
-    """(windows, places) along one axis: the elements that each window sees. Where one lies in the padding, which is below everything,
-    an element of the same window stands there once more."""
-    at = torch.arange(count, device=device)[:, None] * step - begin + torch.arange(size, device=device) * gap
-    real = (at >= 0) & (at < length)
-    if not bool(real.any(1).all()):
-        raise UnsupportedLayer(f"{name}: a window of the max pooling sees padding only, which has no bound; attacks still work.")
-    first = at.gather(1, real.int().argmax(1, keepdim=True))
-    return torch.where(real, at, first)
-
-
-def _each_axis(value: Any, axes: int) -> list[int]:
-    found = [int(leaf) for leaf in leaves(value)]
-    return found * axes if len(found) == 1 else found
-
-
-@handles(aten.amax.default)
-def amax(graph: Graph, call: Call) -> Node:
-    return _reduced(graph, call, Relu())
-
-
-@handles(aten.logsumexp.default)
-def logsumexp(graph: Graph, call: Call) -> Node:
-    return _reduced(graph, call, compose.LOG_SUM)
-
-
-def _reduced(graph: Graph, call: Call, relaxation: Relaxation) -> Node:
-    node: Node = call.args[0]
-    dims = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", [])
-    keep = bool(call.args[2]) if len(call.args) > 2 else bool(call.kwargs.get("keepdim", False))
-    axes = [d % len(node.shape) for d in dims or range(len(node.shape))]
-    if 0 in axes:
-        raise UnsupportedLayer(f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them can be proved.")
-    for axis in axes:
-        node = compose.along(graph, call.name, node, axis, relaxation)
-    return node if keep else graph.moved(call.name, [node], lambda v: v.squeeze(axes))
-
-
-@handles(aten.softmax.int, aten._softmax.default)
-def softmax(graph: Graph, call: Call) -> Node:
-    return compose.softmax(graph, call.name, call.args[0], call.args[1])
-
-
-@handles(aten.log_softmax.int, aten._log_softmax.default)
-def log_softmax(graph: Graph, call: Call) -> Node:
-    return compose.log_softmax(graph, call.name, call.args[0], call.args[1])
+    return answer if sign == 1 else compose.negated(graph, call.name, answer)

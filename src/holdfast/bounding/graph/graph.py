@@ -5,6 +5,7 @@ A node's value for one input keeps the batch axis that the operators expect, at 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any
 
 import torch
@@ -12,13 +13,13 @@ from torch import Tensor, fx
 
 from holdfast.bounding.graph.affine import Affine, Transform, copied, exact_nodes, mapped, summed
 from holdfast.bounding.graph.kernel import Kernel
-from holdfast.bounding.graph.node import Entry, Node, Relaxed
+from holdfast.bounding.graph.node import Entry, Lowered, Node, Relaxed, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, converted, where
 
-__all__ = ["HANDLERS", "Affine", "Call", "Entry", "Graph", "Handler", "Node", "Relaxed", "build", "handles", "leaves"]
+__all__ = ["HANDLERS", "Affine", "Call", "Entry", "Graph", "Handler", "Node", "Relaxed", "build", "handles", "leaves", "refusals"]
 
 LARGEST_MATRIX = 2**22  # elements; 32 MiB
 
@@ -73,6 +74,18 @@ class Graph:
     def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
         return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
 
+    def settled(self, name: str, value: Any) -> Any:
+        """The node that is the sum of what a mask keeps apart; UnsupportedLayer where it is infinite. All else as it is."""
+        if not isinstance(value, Lowered):
+            return value
+        by = value.by
+        if not bool(by.isfinite().all()):
+            raise UnsupportedLayer(
+                f"layer {name}: minus infinity in some places, as masks make it, is bounded only where a softmax or a maximum follows with "
+                f"nothing but moves and constants between; attacks still work."
+            )
+        return self.affine(name, [value.node], lambda v: v + by, lambda m: m + by.abs())
+
     def _keep(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
@@ -95,15 +108,17 @@ class Call:
 
 Handler = Callable[["Graph", Call], Any]
 HANDLERS: dict[Any, Handler] = {}
+MASKED: set[Any] = set()  # the operators whose handlers know what to do with what a mask lowered
 
 
-def handles(*targets: Any) -> Callable[[Handler], Handler]:
+def handles(*targets: Any, masked: bool = False) -> Callable[[Handler], Handler]:
     """Register the handler of some operators; a second one for the same operator is a mistake."""
 
     def register(handler: Handler) -> Handler:
         for target in targets:
             assert target not in HANDLERS, f"{target} has a handler already"
             HANDLERS[target] = handler
+        MASKED.update(targets if masked else ())
         return handler
 
     return register
@@ -114,10 +129,27 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
 
     With `ranking` only the order of the outputs matters, so a last softmax, which keeps it, is left out.
     """
+    graph, output = _built(net, x, ranking, None)
+    if output is not graph.output:
+        graph.moved("output", [output], lambda v: v)
+    _keep_what_is_read(graph)
+    graph.exact = exact_nodes(graph.nodes)
+    return graph
 
+
+def refusals(net: Network, x: Tensor) -> dict[str, str]:
+    """Every node of the traced program that stops a proof, by its name, with what `build` says of it; nothing where it stops nowhere.
+    What comes behind is looked at as if the node were an input."""
+    refused: dict[str, str] = {}
+    _built(net, x, False, refused)
+    return refused
+
+
+def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | None) -> tuple[Graph, Node]:
+    """-> the graph and its output. What cannot be bounded is raised, or noted where there is a place for it."""
     program = net.program(x)
     names = {node.name: where(node) for node in program.graph.nodes}
-    _refuse_rounding(program.graph, net.dtype, names)
+    coarse = _rounds(program.graph, net.dtype, names)
     module = converted(as_plain_module(program), dtype=torch.float64, device=net.device)
     graph = Graph(device=net.device)
     skipped = last_softmax(module.graph) if ranking else None
@@ -134,17 +166,35 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
             (known[node],) = fx.node.map_arg(node.args[:1], known.__getitem__)
             graph.ending = torch.nn.LogSoftmax(-1) if "log" in str(node.target) else torch.nn.Softmax(-1)
         else:
-            known[node] = _call(graph, names.get(node.name, node.name), node, known)
+            try:
+                if node.name in coarse:
+                    raise UnsupportedLayer(coarse[node.name])
+                known[node] = _call(graph, names.get(node.name, node.name), node, known)
+            except UnsupportedLayer as error:
+                if refused is None:
+                    raise
+                refused[node.name] = str(error)
+                known[node] = _stand_in(graph, node.meta.get("val"))
     while isinstance(result, tuple | list):
         result = result[0]
-    output = known[result]
-    if not isinstance(output, Node):
-        raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
-    if output is not graph.output:
-        graph.moved("output", [output], lambda v: v)
-    _keep_what_is_read(graph)
-    graph.exact = exact_nodes(graph.nodes)
-    return graph
+    try:
+        output = graph.settled("output", known[result])
+        if not isinstance(output, Node):
+            raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
+    except UnsupportedLayer as error:
+        if refused is None:
+            raise
+        refused.setdefault("output", str(error))
+        output = graph.output
+    return graph, output
+
+
+def _stand_in(graph: Graph, value: Any) -> Any:
+    """An input in the place of what was refused, of the shape that the tracer noted."""
+    if isinstance(value, tuple | list):
+        return tuple(_stand_in(graph, part) for part in value)
+    shape = value.shape if isinstance(value, Tensor) else ()
+    return graph.add_entry([size if isinstance(size, int) else 1 for size in shape])
 
 
 def _keep_what_is_read(graph: Graph) -> None:
@@ -158,12 +208,14 @@ def _keep_what_is_read(graph: Graph) -> None:
         object.__setattr__(node, "place", place)
 
 
-def _refuse_rounding(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> None:
-    """Raise where the network goes to a coarser arithmetic than its own: in real arithmetic that step would vanish."""
+def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[str, str]:
+    """Where the network goes to a coarser arithmetic than its own, and what is said of it: in real arithmetic that step would vanish."""
+    found = {}
     for node in graph.nodes:
         kinds = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, torch.dtype) and leaf.is_floating_point]
         if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
-            raise UnsupportedLayer(f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work.")
+            found[node.name] = f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work."
+    return found
 
 
 SOFTMAX = (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default)
@@ -188,11 +240,14 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
     if str(getattr(node.target, "__module__", "")).startswith("torch._functorch"):
         raise UnsupportedLayer(f"{name}: the model maps over its inputs (torch.func), which has no bound here; attacks still work.")
-    if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
+    given = leaves((args, kwargs))
+    if unknown := next((leaf for leaf in given if isinstance(leaf, Unbounded) and node.target is not getitem), None):
+        raise UnsupportedLayer(f"layer {name}: {unknown.what}, which has no bound here; attacks still work.")
+    if not any(isinstance(leaf, Node | Lowered) for leaf in given):
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node, args):
             raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
         constant = node.target(*args, **kwargs)  # type: ignore[operator]
-        if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((args, kwargs))):
+        if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in given):
             graph.folded.append(name)
         return constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
     if node.target not in HANDLERS:
@@ -200,6 +255,8 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
             f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
             f"methods still work; to add one, see docs/extending.md."
         )
+    if node.target not in MASKED:
+        args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.settled(name, leaf))
     try:
         return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
     except HoldfastError:

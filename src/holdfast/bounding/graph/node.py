@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from holdfast.bounding.relax import Relaxation
 
@@ -36,3 +37,25 @@ class Relaxed(Node):
     """value = relaxation.function(*inputs), element by element, between two planes."""
 
     relaxation: Relaxation
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A node plus constants, in some places so low that a softmax or a maximum leaves nothing of them, or minus infinity: what masks make.
+
+    It is no node. The two are kept apart, since minus infinity has no bounds and a sum with -1e38 would lose the node's digits.
+    """
+
+    node: Node
+    by: Tensor  # of the node's shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.shape
+
+
+@dataclass(frozen=True)
+class Unbounded:
+    """An answer that nothing is known of; harmless while nobody reads it."""
+
+    what: str

@@ -1,4 +1,5 @@
-"""The operators of a traced graph, as a table: affine maps with their magnitudes, products and norms. `functions` has the rest."""
+"""The operators of a traced graph, as a table: affine maps with their magnitudes, products and norms. `functions`, `jumps` and `reductions`
+have the rest."""
 
 import math
 import operator
@@ -9,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounding.graph import compose, functions
-from holdfast.bounding.graph.graph import Call, Graph, Node, Relaxed, handles, leaves
+from holdfast.bounding.graph import compose, functions, jumps, masks, reductions
+from holdfast.bounding.graph.graph import Call, Graph, Node, handles, leaves
 from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
-from holdfast.bounding.graph.node import is_image
-from holdfast.bounding.relax import Product, Step
+from holdfast.bounding.graph.node import Lowered, is_image
 from holdfast.errors import UnsupportedLayer
 
-__all__ = ["functions"]  # imported for what it adds to the table
+__all__ = ["functions", "jumps", "reductions"]  # imported for what it adds to the table
 
 aten = torch.ops.aten
 
@@ -32,6 +32,12 @@ def affine(
     """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
     target = function or call.target
     return graph.affine(call.name, call.nodes, filled(call, target), filled(call, magnitude or target, _positive), kernel=kernel)
+
+
+def settled(graph: Graph, call: Call) -> Call:
+    """The call with nodes for all that masks lowered."""
+    args, kwargs = _map((call.args, call.kwargs), lambda leaf: graph.settled(call.name, leaf))
+    return Call(call.name, call.target, args, kwargs)
 
 
 def filled(call: Call, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf) -> Callable[..., Tensor]:
@@ -69,10 +75,18 @@ def _positive(leaf: Any) -> Any:
     aten.expand.default, aten.select.int, aten.slice.Tensor, aten.cat.default, aten.stack.default, aten.index_select.default,
     aten.index.Tensor, aten.gather.default, aten.repeat.default, aten.flip.default, aten.roll.default, aten.pixel_shuffle.default,
     aten.unflatten.int,
-    aten.movedim.int, aten.swapaxes.default, aten.narrow.default, aten.broadcast_to.default,
-    aten.reshape_as.default, aten.expand_as.default, aten.view_as.default,
+    aten.movedim.int, aten.swapaxes.default, aten.tile.default, aten.repeat_interleave.self_int, aten.unfold.default,
+    aten.pixel_unshuffle.default, aten.adjoint.default, aten.narrow.default, aten.broadcast_to.default,
+    aten.reshape_as.default, aten.expand_as.default, aten.view_as.default, aten.mT.default,
+    masked=True,
 )  # fmt: skip
-def moved(graph: Graph, call: Call) -> Node | Tensor:
+def moved(graph: Graph, call: Call) -> Node | Lowered | Tensor:
+    lowered, *others = [leaf for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Node | Lowered)]
+    if call.args[0] is lowered and isinstance(lowered, Lowered) and not others:
+        inner = Call(call.name, call.target, (lowered.node, *call.args[1:]), call.kwargs)
+        node = moved(graph, inner)
+        return Lowered(node, call.target(lowered.by, *call.args[1:], **call.kwargs)) if isinstance(node, Node) else node
+    call = settled(graph, call)
     picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
     if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
         raise UnsupportedLayer(f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work.")
@@ -88,8 +102,10 @@ def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
 
 @handles(
     aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList, aten.avg_pool1d.default, aten.avg_pool2d.default,
-    aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.upsample_nearest2d.vec,
-    aten.cumsum.default,
+    aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default,
+    aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec, aten.upsample_linear1d.vec,
+    aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.cumsum.default, aten.tril.default, aten.triu.default,
+    aten.im2col.default, aten.col2im.default,
 )  # fmt: skip
 def averaged(graph: Graph, call: Call) -> Node:
     return affine(graph, call, kernel=_pooled(graph, call))
@@ -128,6 +144,7 @@ def getitem(graph: Graph, call: Call) -> Any:
 @handles(
     aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other, aten._assert_tensor_metadata.default,
     aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
+    masked=True,
 )  # fmt: skip
 def same(graph: Graph, call: Call) -> Any:
     """Everything here is float64, and nothing is overwritten: a copy or a change of float type is none, but integers and truth values are
@@ -138,7 +155,7 @@ def same(graph: Graph, call: Call) -> Any:
     return call.args[0]
 
 
-@handles(aten.dropout.default, aten.feature_dropout.default)
+@handles(aten.dropout.default, aten.feature_dropout.default, masked=True)
 def dropout(graph: Graph, call: Call) -> Any:
     if call.args[2]:
         raise UnsupportedLayer(
@@ -147,7 +164,7 @@ def dropout(graph: Graph, call: Call) -> Any:
     return call.args[0]
 
 
-@handles(aten.sym_size.int)
+@handles(aten.sym_size.int, masked=True)
 def size(graph: Graph, call: Call) -> int:
     return int(call.args[0].shape[call.args[1]])
 
@@ -181,7 +198,10 @@ def filled_in(graph: Graph, call: Call) -> Any:
 # ---- affine maps with constants
 
 
-@handles(aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.convolution.default, aten.addmm.default)
+@handles(
+    aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.convolution.default, aten.addmm.default,
+    aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
+)  # fmt: skip
 def weighted(graph: Graph, call: Call) -> Node:
     spot = 1 if call.target == aten.addmm.default else 0
     if any(isinstance(leaf, Node) for i, leaf in enumerate(call.args) if i != spot):
@@ -201,9 +221,17 @@ def _convolved(call: Call) -> Kernel | None:
     return None if transposed or weight.dim() != 4 else convolution(weight, stride, padding, dilation, groups)
 
 
-@handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor)
-def add(graph: Graph, call: Call) -> Node:
-    if all(_may_be_truth(value) for value in call.args[:2]):
+@handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor, masked=True)
+def add(graph: Graph, call: Call) -> Node | Lowered:
+    a, b = call.args[:2]
+    if call.target == aten.add.Tensor and not isinstance(a, Node | Lowered):
+        a, b = b, a
+    if not isinstance(b, Node | Lowered) and not call.kwargs and call.target in (aten.add.Tensor, aten.sub.Tensor):
+        constant = torch.as_tensor(b if call.target == aten.add.Tensor else -b, device=graph.device)
+        if isinstance(a, Lowered) or masks.hides(constant):
+            return masks.added(graph, call.name, a, constant)
+    call = settled(graph, call)
+    if all(jumps.may_be_truth(value) for value in call.args[:2]):
         raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
     if call.target == aten.add.Tensor and _apart(call.args) and not call.kwargs:
         return graph.summed(call.name, call.nodes)
@@ -216,15 +244,6 @@ def _apart(args: tuple[Any, ...]) -> bool:
     return len(args) == 2 and args[0] is not args[1] and all(isinstance(a, Node) for a in args) and args[0].shape == args[1].shape
 
 
-def _may_be_truth(value: Any) -> bool:
-    """Whether it is made of comparisons alone, moved or multiplied; float64 nodes do not say what they were to torch."""
-    if isinstance(value, Relaxed) and not isinstance(value.relaxation, Product):
-        return isinstance(value.relaxation, Step)
-    if isinstance(value, Node):
-        return bool(value.inputs) and all(_may_be_truth(source) for source in value.inputs)
-    return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
-
-
 def _added(a: Any, b: Any, alpha: float = 1) -> Tensor:
     both: Tensor = _size(a) + abs(alpha) * _size(b)
     return both
@@ -234,21 +253,47 @@ def _size(value: Any) -> Any:
     return value if isinstance(value, Tensor) and value.dtype == torch.bool else abs(value)  # of integer tensors too
 
 
+@handles(aten.lerp.Scalar, aten.addcmul.default)
+def mixed(graph: Graph, call: Call) -> Any:
+    """a + weight (b - a), or a + value b c."""
+    a, b, weight = call.args
+    if call.target == aten.addcmul.default:
+        scaled = multiply(graph, Call(call.name, aten.mul.Tensor, (b, weight), {})) if call.nodes else b * weight
+        return add(graph, Call(call.name, aten.add.Tensor, (a, scaled), {"alpha": call.kwargs.get("value", 1)}))
+    return affine(graph, call, magnitude=lambda v, z, _: abs(v) * abs(1 - weight) + abs(z) * abs(weight))
+
+
 @handles(aten.neg.default)
 def negate(graph: Graph, call: Call) -> Node:
     return affine(graph, call, magnitude=lambda m: m)
 
 
-@handles(aten.mul.Tensor, aten.mul.Scalar)
-def multiply(graph: Graph, call: Call) -> Node:
+@handles(aten.mul.Tensor, aten.mul.Scalar, masked=True)
+def multiply(graph: Graph, call: Call) -> Node | Lowered:
+    if (scaled := _scaled(graph, call)) is not None:
+        return scaled
+    call = settled(graph, call)
     v, z = call.args
     if isinstance(v, Node) and isinstance(z, Node):
         return compose.product(graph, call.name, v, z)
     return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b))
 
 
-@handles(aten.div.Tensor, aten.div.Scalar)
-def divide(graph: Graph, call: Call) -> Node:
+def _scaled(graph: Graph, call: Call) -> Lowered | None:
+    """What a mask lowered, times or divided by a positive number: both parts are."""
+    value, factor = call.args
+    number = isinstance(factor, int | float) or (isinstance(factor, Tensor) and factor.numel() == 1)
+    if not isinstance(value, Lowered) or not number or not float(factor) > 0:
+        return None
+    node = affine(graph, Call(call.name, call.target, (value.node, factor), call.kwargs))
+    return Lowered(node, call.target(value.by, factor).expand(node.shape))
+
+
+@handles(aten.div.Tensor, aten.div.Scalar, masked=True)
+def divide(graph: Graph, call: Call) -> Node | Lowered:
+    if (scaled := _scaled(graph, call)) is not None:
+        return scaled
+    call = settled(graph, call)
     a, b = call.args
     if isinstance(b, Node):
         return compose.quotient(graph, call.name, a, b)
@@ -258,11 +303,9 @@ def divide(graph: Graph, call: Call) -> Node:
 @handles(aten.mm.default, aten.matmul.default, aten.bmm.default)
 def matrix_product(graph: Graph, call: Call) -> Node:
     a, b = call.args
-    if isinstance(a, Node) and isinstance(b, Node):
-        if min(len(a.shape), len(b.shape)) < 2:
-            raise UnsupportedLayer(f"{call.name}: a product with a vector where both depend on the input has no bound here.")
-        return compose.matrix_product(graph, call.name, a, b)
-    return affine(graph, call, function=torch.matmul)
+    if isinstance(a, Node) and isinstance(b, Node) and min(len(a.shape), len(b.shape)) < 2:
+        raise UnsupportedLayer(f"{call.name}: a product with a vector where both depend on the input has no bound here.")
+    return compose.matrix_product(graph, call.name, a, b)
 
 
 @handles(aten.einsum.default)
@@ -288,19 +331,60 @@ def einsum(graph: Graph, call: Call) -> Node:
     return graph.affine(call.name, [products], *(lambda v: v.sum(summed) if summed else v,) * 2)
 
 
+@handles(aten.baddbmm.default)
+def added_product(graph: Graph, call: Call) -> Any:
+    """beta base + alpha a b."""
+    base, a, b = call.args
+    beta, alpha = (call.kwargs.get(key, 1) for key in ("beta", "alpha"))
+    product = _times(graph, call.name, compose.matrix_product(graph, call.name, a, b), alpha)
+    return add(graph, Call(call.name, aten.add.Tensor, (product, _times(graph, call.name, base, beta)), {}))
+
+
+def _times(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node | Tensor:
+    if factor == 1:
+        return value
+    return compose.times(graph, name, value, factor) if isinstance(value, Node) else value * factor
+
+
 @handles(aten.scaled_dot_product_attention.default)
-def attention(graph: Graph, call: Call) -> Node:
-    """softmax(q k' scale) v, with neither mask nor dropout."""
-    given = dict(zip(("mask", "dropout", "causal"), call.args[3:], strict=False)) | call.kwargs
-    scale = given.pop("scale", None)
-    if any(given.values()) or any(not isinstance(part, Node) for part in call.args[:3]):
-        raise UnsupportedLayer(f"{call.name}: attention is bounded without masks, dropout or constant parts only; attacks still work.")
-    query, key, value = call.args[:3]
+def attention(graph: Graph, call: Call) -> Node | Tensor:
+    """softmax(q k' scale + mask) v. Where a mask is false, or minus infinity, the weight is zero."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given: dict[str, Any] = dict(zip(names, call.args, strict=False)) | call.kwargs
+    query, key, value = (given[name] for name in names[:3])
+    mask = given.get("attn_mask")
+    if given.get("dropout_p"):
+        raise UnsupportedLayer(
+            f"{call.name}: attention with dropout is random, so nothing can be proved. Export the model in evaluation mode."
+        )
+    if isinstance(mask, Node):
+        raise UnsupportedLayer(f"{call.name}: an attention mask that depends on the input has no bound here; attacks still work.")
+    if given.get("enable_gqa"):
+        key, value = (_repeated(graph, call.name, part, query.shape[-3]) for part in (key, value))
+    scale = given.get("scale")
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    query = graph.affine(call.name, [query], lambda v: v * factor, lambda m: m * abs(factor))
-    key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2))
-    weights = compose.softmax(graph, call.name, compose.matrix_product(graph, call.name, query, key), -1)
+    query = _times(graph, call.name, query, factor)
+    key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2)) if isinstance(key, Node) else key.transpose(-1, -2)
+    if given.get("is_causal"):
+        mask = torch.ones(query.shape[-2], key.shape[-1], dtype=torch.bool, device=graph.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, -torch.inf).double()
+    scores: Node | Lowered | Tensor
+    if isinstance(query, Node) or isinstance(key, Node):
+        scores = compose.matrix_product(graph, call.name, query, key)
+        scores = scores if mask is None else add(graph, Call(call.name, aten.add.Tensor, (scores, mask), {}))
+        weights: Node | Tensor = compose.softmax(graph, call.name, scores, -1)
+    else:
+        weights = (query @ key + (0.0 if mask is None else mask)).softmax(-1)
     return compose.matrix_product(graph, call.name, weights, value)
+
+
+def _repeated(graph: Graph, name: str, part: Node | Tensor, heads: int) -> Node | Tensor:
+    """Each of its heads for as many of the query's as share it."""
+    times = heads // part.shape[-3]
+    return (
+        graph.moved(name, [part], lambda v: v.repeat_interleave(times, -3)) if isinstance(part, Node) else part.repeat_interleave(times, -3)
+    )
 
 
 @handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
@@ -351,7 +435,7 @@ def rms_norm(graph: Graph, call: Call) -> Node:
     if eps is None:
         raise UnsupportedLayer(f"{call.name}: RMS norm without an eps takes that of its arithmetic. Give it one: nn.RMSNorm(n, eps=1e-6).")
     axes = range(len(node.shape) - len(shape), len(node.shape))
-    return compose.scaled(graph, call.name, compose.standardised(graph, call.name, node, axes, eps, centred=False), weight, None)
+    return compose.scaled(graph, call.name, compose.standardised(graph, call.name, node, axes, eps, around_mean=False), weight, None)
 
 
 @handles(aten.group_norm.default)

@@ -12,16 +12,23 @@ from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRe
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
-from holdfast.bounding.relax.sigmoidal import Erf, Sigmoid, Tanh
+from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
 from holdfast.bounding.relax.softplus import Softplus
-from holdfast.bounding.relax.step import Step
+from holdfast.bounding.relax.stairs import Ceil, Floor, Round
+from holdfast.bounding.relax.step import Sign, Step
+from holdfast.bounding.relax.unsure import Unsure
+from holdfast.bounding.relax.wave import Cosine, Sine
 
 __all__ = [
     "Abs",
+    "Atan",
+    "Ceil",
     "Clip",
+    "Cosine",
     "Elu",
     "Erf",
     "Exp",
+    "Floor",
     "Gelu",
     "GeluTanh",
     "Hardswish",
@@ -34,15 +41,19 @@ __all__ = [
     "Reciprocal",
     "Relaxation",
     "Relu",
+    "Round",
     "Rsqrt",
     "Sigmoid",
     "SigmoidTanh",
     "SigmoidTimes",
+    "Sign",
     "Silu",
+    "Sine",
     "Softplus",
     "Sqrt",
     "Step",
     "Tanh",
+    "Unsure",
     "abilities",
     "planes",
     "value_range",

@@ -12,14 +12,18 @@ from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRe
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
-from holdfast.bounding.relax.sigmoidal import Erf, Sigmoid, Tanh
+from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
 from holdfast.bounding.relax.softplus import Softplus
-from holdfast.bounding.relax.step import Step
+from holdfast.bounding.relax.stairs import Ceil, Floor, Round
+from holdfast.bounding.relax.step import Sign, Step
+from holdfast.bounding.relax.unsure import Unsure
+from holdfast.bounding.relax.wave import Cosine, Sine
 
 ABILITIES = ("planes", "value range", "derivative", "parabola", "sign split", "as executed")
 EVERY: tuple[Relaxation, ...] = (
-    Relu(), LeakyRelu(), Abs(), Clip(0.0), Clip(-1.0, 1.0), Elu(), Hardswish(), Step(), Tanh(), Sigmoid(), Erf(), Softplus(), Silu(),
-    Gelu(), GeluTanh(), Mish(), Exp(), Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
+    Relu(), LeakyRelu(), Abs(), Clip(0.0), Clip(-1.0, 1.0), Elu(), Hardswish(), Step(), Sign(), Floor(), Ceil(), Round(), Unsure(),
+    Tanh(), Sigmoid(), Erf(), Atan(), Sine(), Cosine(), Softplus(), Silu(), Gelu(), GeluTanh(), Mish(), Exp(),
+    Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
 )  # fmt: skip
 
 

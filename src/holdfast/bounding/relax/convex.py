@@ -29,6 +29,10 @@ class Exp(Relaxation):
         tangent = torch.exp(low / 2 + high / 2)
         return (tangent,), (chord(torch.exp(low), torch.exp(high), low, high, tangent),)
 
+    def limits(self, lower: Point, upper: Point) -> Interval:
+        zero = torch.zeros_like(lower[0])
+        return zero, zero + torch.inf
+
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return [hull(torch.exp(lower[0]), torch.exp(upper[0]))]
 

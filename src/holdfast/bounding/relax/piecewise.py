@@ -58,6 +58,9 @@ class Relu(LeakyRelu):
     def __init__(self) -> None:
         super().__init__(negative_slope=0.0)
 
+    def limits(self, lower: Point, upper: Point) -> Interval:
+        return lower[0].clamp_min(0), upper[0].clamp_min(0)
+
 
 class Abs(LeakyRelu):
     def __init__(self) -> None:
@@ -87,6 +90,9 @@ class Clip(Relaxation):
         below = chord(self.function(low), self.function(high), low.clamp_min(self.low), high, inside)
         above = chord(self.function(low), self.function(high), low, high.clamp_max(self.high), inside)
         return (torch.where(middle < self.low, 0.0, below),), (torch.where(middle > self.high, 0.0, above),)
+
+    def limits(self, lower: Point, upper: Point) -> Interval:
+        return self.function(*lower), self.function(*upper)
 
     def unresolved(self, lower: Point, upper: Point) -> Tensor:
         (low,), (high,) = lower, upper

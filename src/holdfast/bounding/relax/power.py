@@ -31,6 +31,11 @@ class Power(Relaxation):
         below, above = hull_slopes(self.function, lambda v: self.exponent * v ** (self.exponent - 1), low, high)
         return (below,), (above,)
 
+    def limits(self, lower: Point, upper: Point) -> Interval | None:
+        """An even power is never negative."""
+        zero = torch.zeros_like(lower[0])
+        return (zero, zero + torch.inf) if self.exponent % 2 == 0 else None
+
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """n v^(n - 1): rises for even n; for odd n it is even and rises with |v|."""
         ends = (lower[0], upper[0]) if self.exponent % 2 == 0 else near_and_far(lower[0], upper[0])

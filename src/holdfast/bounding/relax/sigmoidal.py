@@ -1,4 +1,4 @@
-"""tanh, the logistic function, the error function: convex below zero, concave above."""
+"""tanh, the logistic function, the error function, the arc tangent: convex below zero, concave above."""
 
 import math
 from collections.abc import Callable
@@ -95,6 +95,34 @@ class Erf(Relaxation):
         return (Smooth(self, lambda v: -2 * steep * v * torch.exp(-v * v), lambda lower, upper: 2.26, steepest=1.13),)
 
 
+class Atan(Relaxation):
+    """atan'(v) = 1 / (1 + v^2)."""
+
+    measured = True
+    unknown = BENT
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.atan(v[0])
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.full_like(lower[0], 2.0)
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        root = (1 / slope[0].clamp_min(0) - 1).clamp_min(0).sqrt()
+        return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        return (_supporting_slope(lower[0], upper[0], _atan),), (_supporting_slope(-upper[0], -lower[0], _atan),)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Even, falling with |v|."""
+        return [hull(*(1 / (1 + v * v) for v in near_and_far(lower[0], upper[0])))]
+
+    def curves(self) -> tuple[Smooth]:
+        """The third derivative, (6 v^2 - 2) / (1 + v^2)^3, is largest in size at zero."""
+        return (Smooth(self, lambda v: -2 * v / (1 + v * v).square(), lambda lower, upper: 2.0, steepest=1.0),)
+
+
 def tanh_slope_root(slope: Tensor) -> Tensor:
     """The v >= 0 with tanh'(v) = slope; zero where the slope is too steep, far out where it is level."""
     return torch.atanh((1 - slope).clamp(0, 1).sqrt().clamp_max(LAST_BELOW_ONE))
@@ -107,6 +135,10 @@ def _tanh(v: Tensor) -> tuple[Tensor, Tensor]:
 
 def _erf(v: Tensor) -> tuple[Tensor, Tensor]:
     return torch.erf(v), torch.exp(-v * v) * (2 / math.sqrt(math.pi))
+
+
+def _atan(v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.atan(v), 1 / (1 + v * v)
 
 
 def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tuple[Tensor, Tensor]] = _tanh) -> Tensor:

@@ -1,9 +1,10 @@
-"""The step: 0 below zero, 1 above. Comparisons are steps, and a choice between two values is a step times their difference."""
+"""Jumps at zero. The step: 0 below it, 1 above. Comparisons are steps, and a choice between two values is a step times their difference.
+The sign: -1 below, 1 above, 0 at zero itself."""
 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Deviation, Interval, Point, Relaxation, unsplit
+from holdfast.bounding.relax.base import Deviation, Interval, Point, Relaxation, clamp, unsplit
 from holdfast.bounding.relax.parabola import Pieces
 
 
@@ -32,6 +33,9 @@ class Step(Relaxation):
         above = torch.where((high > 0) & (middle < 0) & (low < -1e-9), -1 / low, 0.0)
         return (below,), (above,)
 
+    def limits(self, lower: Point, upper: Point) -> Interval:
+        return torch.where(lower[0] > 0, 1.0, torch.zeros_like(lower[0])), torch.where(upper[0] < 0, 0.0, torch.ones_like(upper[0]))
+
     def unresolved(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] <= 0) & (upper[0] >= 0)
 
@@ -46,6 +50,54 @@ class Step(Relaxation):
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Comparisons are exact."""
         return torch.zeros_like(lower[0])
+
+
+class Sign(Relaxation):
+    unknown = unsplit("jumps, so that its two lines do not meet")
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.where(v[0].isnan(), v[0], torch.sign(v[0]))
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return torch.ones_like(lower[0])
+
+    def limits(self, lower: Point, upper: Point) -> Interval:
+        return self.function(*lower), self.function(*upper)
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        """Ends, zero, and its two sides where the box has them."""
+        (low,), (high,) = lower, upper
+        return [lower, upper, *((clamp(torch.full_like(low, side), low, high),) for side in (-1e-300, 0.0, 1e-300))]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        """From the foot of the jump to the upper end, from the lower end to its top; level where that passes the middle further off."""
+        (low,), (high,) = lower, upper
+        (bottom, top), middle = self.limits(lower, upper), low / 2 + high / 2
+        below = torch.where((low <= 0) & (middle > 0) & (high > 1e-9), (1 - bottom) / high, 0.0)
+        above = torch.where((high >= 0) & (middle < 0) & (low < -1e-9), (1 + top) / -low, 0.0)
+        return (below,), (above,)
+
+    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+        return self.function(*lower) != self.function(*upper)
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        """Level, but for the jump."""
+        jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
+        return [(torch.zeros_like(jump), jump)]
+
+    def curves(self) -> tuple[Pieces]:
+        return (_SignJump(self, (), ((0.0, 0.0),), steepest=0.0),)
+
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        return torch.zeros_like(lower[0])
+
+
+class _SignJump(Pieces):
+    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+        """With zero itself and both sides of it wherever the box comes to it."""
+        least, most = super().extremes(deviation, slope, bend, lower, upper, at)
+        across, there = (lower <= 0) & (upper >= 0), deviation(torch.zeros_like(lower))
+        return torch.where(across, torch.minimum(least, there - 1), least), torch.where(across, torch.maximum(most, there + 1), most)
 
 
 class _Jump(Pieces):

@@ -7,7 +7,8 @@ from rich.table import Table
 
 from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
-from holdfast.bounding import stops
+from holdfast.bounding.graph.graph import refusals
+from holdfast.bounding.graph.prepare import for_one
 from holdfast.certify.cost import LIMIT, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
@@ -81,18 +82,20 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> Non
 
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
+    one = for_one(net)
     try:
-        program = net.program(x)
+        program, refused = one.program(x), refusals(one, x)
     except HoldfastError as error:
         console.print(f"[yellow]no graph:[/] {escape(str(error))}", soft_wrap=True)
         return
-    blocked = stops(program)
     table = Table("layer", "operator", "output", "proof", title="layers", title_justify="left")
     for layer in layers(program):
-        if "getitem" not in layer.operator:
-            verdict = "[red]stops here[/]" if layer.operator in blocked else "[green]yes[/]"
+        if "getitem" not in layer.operator or layer.node in refused:
+            verdict = "[red]stops here[/]" if layer.node in refused else "[green]yes[/]"
             table.add_row(escape(layer.name), layer.operator, _shape(layer.shape, "batch"), verdict)
     console.print(table)
+    for reason in dict.fromkeys(refused.values()):
+        console.print(f"[yellow]no proof:[/] {escape(reason)}", soft_wrap=True)
 
 
 def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:

@@ -19,8 +19,11 @@ def softplus(value: Tensor) -> Tensor:
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs,
     "Acos": torch.acos,
+    "Acosh": torch.acosh,
     "Asin": torch.asin,
+    "Asinh": torch.asinh,
     "Atan": torch.atan,
+    "Atanh": torch.atanh,
     "Ceil": torch.ceil,
     "Cos": torch.cos,
     "Cosh": torch.cosh,

@@ -1,0 +1,123 @@
+"""What masks leave of a softmax or a maximum. A place at minus infinity takes no part: its weight is zero, and no number is computed of it.
+
+Log-sum-exp and the maximum go in pairs along an axis, as in `compose.along`, with each row's places sorted by their constants first. The
+first of a pair then has the higher constant: a + log(1 + exp(b - a + constant of b - constant of a)) needs no other, and the constants of
+what is visible, zero most often, are never added to anything.
+"""
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Graph, Node
+from holdfast.bounding.graph.node import Lowered
+from holdfast.bounding.relax import Clip, Exp, Relaxation
+from holdfast.errors import UnsupportedLayer
+
+LOW = -1e3  # exp of it is zero in any arithmetic; what masks add is lower
+
+
+def hides(constant: Tensor | float) -> bool:
+    """Whether some places of a constant mask what they are added to; one that lowers all of them, but not to minus infinity, does not."""
+    numbers = torch.as_tensor(constant)
+    low = numbers <= LOW
+    return bool(low.any()) and not (bool(low.all()) and bool(numbers.isfinite().all()))
+
+
+def added(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -> Lowered:
+    """value + constant, kept apart."""
+    node, by = (value.node, value.by) if isinstance(value, Lowered) else (value, torch.zeros((), device=graph.device))
+    shape = torch.broadcast_shapes(node.shape, constant.shape)
+    if node.shape != shape:
+        node = graph.moved(name, [node], lambda v: v.expand(shape))
+    return Lowered(node, (by + constant.double()).expand(shape))
+
+
+def chosen(graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tensor, b: Node | Lowered | Tensor) -> Lowered:
+    """a where the condition, which is constant, holds, else b; constants may be low in places."""
+    (node_a, by_a), (node_b, by_b) = (_parts(side, condition.device) for side in (a, b))
+    nodes = list(dict.fromkeys(side for side in (node_a, node_b) if isinstance(side, Node)))
+    shape = torch.broadcast_shapes(condition.shape, *(side.shape for side in (node_a, node_b)))
+
+    def picked(*values: Tensor, size: bool = False) -> Tensor:
+        given = dict(zip(nodes, values, strict=True))
+        one, other = (given[side] if isinstance(side, Node) else side.abs() if size else side for side in (node_a, node_b))
+        return torch.where(condition, one, other).expand(shape)
+
+    node = graph.affine(name, nodes, picked, lambda *m: picked(*m, size=True))
+    return Lowered(node, torch.where(condition, by_a, by_b).expand(shape))
+
+
+def _parts(side: Node | Lowered | Tensor, device: torch.device) -> tuple[Node | Tensor, Tensor]:
+    """A node or ordinary numbers, and what lowers them."""
+    if isinstance(side, Lowered):
+        return side.node, side.by
+    if isinstance(side, Node):
+        return side, torch.zeros((), dtype=torch.float64, device=device)
+    low = side <= LOW
+    return torch.where(low, 0, side).double(), torch.where(low, side, 0).double()
+
+
+def joined(graph: Graph, name: str, value: Lowered, axes: list[int]) -> Lowered:
+    """These axes as one, the last: a row that is masked in one of them may have something in another."""
+    others = [axis for axis in range(len(value.shape)) if axis not in axes]
+
+    def moved(v: Tensor) -> Tensor:
+        return v.permute(*others, *axes).flatten(len(others))
+
+    return Lowered(graph.moved(name, [value.node], moved), moved(value.by))
+
+
+def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxation) -> tuple[Node, Tensor]:
+    """The maximum (ReLU) or log-sum-exp (softplus) along an axis, which stays at size one, as a node and the constant beside it."""
+    rows = value.by.movedim(axis, -1)
+    by, order = rows.flatten(0, -2).sort(dim=1, descending=True, stable=True)
+    if bool((by[:, 0] <= LOW).any()):
+        raise UnsupportedLayer(
+            f"layer {name}: in some row everything is masked, so that nothing is left to choose from (0 / 0 in a softmax) and nothing can "
+            f"be proved. Leave one place of every row unmasked; attacks still work."
+        )
+    last = int((by > -torch.inf).sum(1).max())
+    by, order = by[:, :last], order[:, :last]
+    node = graph.moved(name, [value.node], lambda v: v.movedim(axis, -1).flatten(0, -2).gather(1, order))
+    while by.shape[1] > 1:
+        node, by = _halved(graph, name, node, by, relaxation)
+    shape = (*rows.shape[:-1], 1)
+    return graph.moved(name, [node], lambda v: v.reshape(shape).movedim(-1, axis)), by.reshape(shape).movedim(-1, axis)
+
+
+def _halved(graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxation) -> tuple[Node, Tensor]:
+    """(rows, n), sorted -> (rows, about n / 2): each place of the first half with one of the second, where that is not masked."""
+    half = by.shape[1] // 2
+    rest = torch.cat([by[:, :half], by[:, 2 * half :]], 1)
+    row, place = (by[:, half : 2 * half] > -torch.inf).nonzero(as_tuple=True)
+    gap = by[row, place + half] - by[row, place]
+    slot = torch.full((len(by), half), len(row), device=by.device)
+    slot[row, place] = torch.arange(len(row), device=by.device)
+
+    def joined(rise: Tensor, v: Tensor) -> Tensor:
+        return torch.cat([v[:, :half] + torch.cat([rise, rise.new_zeros(1)])[slot], v[:, 2 * half :]], 1)
+
+    ahead = graph.affine(
+        name, [node], lambda v: v[row, place + half] - v[row, place] + gap, lambda m: m[row, place + half] + m[row, place] + gap.abs()
+    )
+    return graph.affine(name, [graph.relaxed(name, [ahead], relaxation), node], joined, joined), rest
+
+
+def log_softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Lowered:
+    total, top = along(graph, name, value, axis, log_sum)
+    return Lowered(graph.affine(name, [value.node, total], lambda v, t: v - t, lambda v, t: v + t), value.by - top)
+
+
+def softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Node:
+    """exp(log softmax) of what is visible, and zero elsewhere."""
+    total, top = along(graph, name, value, axis, log_sum)
+    seen = (value.by > -torch.inf).nonzero(as_tuple=True)
+    its_row = tuple(torch.zeros_like(place) if k == axis % len(value.shape) else place for k, place in enumerate(seen))
+    below = (value.by - top)[seen]
+    logarithm = graph.affine(
+        name, [value.node, total], lambda v, t: v[seen] - t[its_row] + below, lambda v, t: v[seen] + t[its_row] + below.abs()
+    )
+    weight = graph.relaxed(name, [graph.relaxed(name, [logarithm], Clip(high=0.0))], Exp())
+    slot = torch.full(value.shape, len(below), device=below.device)
+    slot[seen] = torch.arange(len(below), device=below.device)
+    return graph.affine(name, [weight], *(lambda w: torch.cat([w, w.new_zeros(1)])[slot],) * 2)
