@@ -79,7 +79,6 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "leaky relu above one": (lambda h: F.leaky_relu(h, 1.5), "slope 1.5"),
     "leaky relu below zero": (lambda h: F.leaky_relu(h, -0.1), "slope -0.1"),
     "training dropout": (lambda h: F.dropout(h, 0.5, training=True), "dropout in training mode"),
-    "assigned slice": (lambda h: torch.zeros(h.shape).index_fill_(1, torch.tensor([0]), 1.0).copy_(h), "copy_"),
 }  # fmt: skip
 
 

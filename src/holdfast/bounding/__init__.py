@@ -3,11 +3,11 @@ forwards by affine forms (zonotope) and by quadratic models (second_order)."""
 
 import torch
 
-from holdfast.bounding.graph import cells, operators  # they fill the table of operators
+from holdfast.bounding.graph import assigned, cells, operators  # they fill the table of operators
 from holdfast.bounding.graph.graph import HANDLERS
 from holdfast.network.trace import layers
 
-__all__ = ["cells", "operators", "stops"]
+__all__ = ["assigned", "cells", "operators", "stops"]
 
 
 def stops(program: torch.export.ExportedProgram) -> set[str]:

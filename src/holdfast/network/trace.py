@@ -60,7 +60,11 @@ WHOLE = {
 
 def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program where nothing overwrites anything; UnsupportedLayer where it changes its own weights or buffers."""
-    if all(_alone(node) for node in program.graph.nodes if _overwrites(node)):
+    writing = [node for node in program.graph.nodes if _overwrites(node)]
+    if all(_alone(node) for node in writing):
+        for node in writing:
+            node.target = _plain_form(node.target) or node.target
+        program.graph_module.recompile()
         return program
     for node in list(program.graph.nodes):
         if "dropout" in str(node.target) and node.args[2] is False:  # answers with its very input, which its schema does not say
@@ -107,6 +111,14 @@ def _alone(node: fx.Node) -> bool:
     if not isinstance(first, fx.Node) or set(first.users) != {node} or written != [node.target._schema.arguments[0].name]:  # type: ignore[union-attr]
         return False
     return _alone(first) if _overwrites(first) else _fresh(first)
+
+
+def _plain_form(op: Any) -> Any:
+    """The operator that computes the same without overwriting anything, where there is one of the same arguments."""
+    space, _, name = op._schema.name.partition("::")
+    plain = getattr(getattr(getattr(torch.ops, space), name.removesuffix("_"), None), op._schema.overload_name or "default", None)
+    same = plain is not None and [a.name for a in plain._schema.arguments] == [a.name for a in op._schema.arguments]
+    return plain if same else None
 
 
 def _fresh(node: fx.Node) -> bool:

@@ -163,21 +163,6 @@ def made(graph: Graph, call: Call) -> Tensor:
     return constant
 
 
-@handles(aten.slice_scatter.default, aten.select_scatter.default)
-def scattered(graph: Graph, call: Call) -> Node:
-    """What an assignment to a part leaves: the base, with the part in its place."""
-    return affine(graph, call)
-
-
-@handles(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
-def filled_in(graph: Graph, call: Call) -> Any:
-    """Every element overwritten: what was there does not matter."""
-    node, value = call.args[:2]
-    if isinstance(value, Node):
-        return graph.moved(call.name, [value], lambda v: v.expand(node.shape))
-    return torch.as_tensor(value, device=graph.device).double().expand(node.shape)
-
-
 # ---- affine maps with constants
 
 
@@ -203,7 +188,7 @@ def _convolved(call: Call) -> Kernel | None:
 
 @handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor)
 def add(graph: Graph, call: Call) -> Node:
-    if all(_may_be_truth(value) for value in call.args[:2]):
+    if all(may_be_truth(value) for value in call.args[:2]):
         raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
     if call.target == aten.add.Tensor and _apart(call.args) and not call.kwargs:
         return graph.summed(call.name, call.nodes)
@@ -216,12 +201,12 @@ def _apart(args: tuple[Any, ...]) -> bool:
     return len(args) == 2 and args[0] is not args[1] and all(isinstance(a, Node) for a in args) and args[0].shape == args[1].shape
 
 
-def _may_be_truth(value: Any) -> bool:
+def may_be_truth(value: Any) -> bool:
     """Whether it is made of comparisons alone, moved or multiplied; float64 nodes do not say what they were to torch."""
     if isinstance(value, Relaxed) and not isinstance(value.relaxation, Product):
         return isinstance(value.relaxation, Step)
     if isinstance(value, Node):
-        return bool(value.inputs) and all(_may_be_truth(source) for source in value.inputs)
+        return bool(value.inputs) and all(may_be_truth(source) for source in value.inputs)
     return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
 
 
