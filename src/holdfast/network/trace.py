@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
+from holdfast.network.packed import unpacked
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -28,9 +29,11 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # Where it fails torch prints the whole graph; the error says it in a line.
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
-            program = torch.export.export(copy.deepcopy(module), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+            traced = copy.deepcopy(module)
+            with unpacked(traced):
+                program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
             _refuse_batch_sizes(program)
-            return _without_copies(functional(program))
+            return _tidied(functional(program))
     except UnsupportedLayer:
         raise
     except Exception as error:
@@ -89,9 +92,16 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     return opened
 
 
-def _without_copies(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The copy with which a model's input is kept from it is no layer, where nothing is written into it."""
+def _tidied(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The copy with which a model's input is kept from it is no layer, where nothing is written into it. And squeeze() takes away what has
+    size one in every batch: in a batch of one that axis is not meant."""
     for node in list(program.graph.nodes):
+        if node.target == torch.ops.aten.squeeze.default:
+            sizes = node.args[0].meta["val"].shape
+            node.target, node.args = (
+                torch.ops.aten.squeeze.dims,
+                (node.args[0], [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]),
+            )
         copies = node.target == torch.ops.aten.clone.default and not any(_overwrites(user) for user in node.users)
         if copies and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
@@ -186,6 +196,7 @@ def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.
 class Layer:
     """One operator of the graph as a person would name it."""
 
+    node: str  # the graph's own name for it
     name: str  # where it stands in the user's module, or the graph's own name
     operator: str  # aten.linear.default
     shape: tuple[int | None, ...]  # of its output; None where it is free
@@ -198,12 +209,12 @@ def layers(program: torch.export.ExportedProgram) -> Iterator[Layer]:
             value = node.meta.get("val")
             first = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(first, Tensor):
-                yield Layer(where(node), str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape))
+                yield Layer(str(node.name), where(node), str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape))
 
 
 def where(node: fx.Node) -> str:
     """The path of the user's submodule that a node came from, or the node's own name."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
-    path = path.removeprefix("model.")
-    return path if path and path != "model" else str(node.name)
+    path = path.removeprefix("model.").removeprefix("behind.")
+    return path if path and path not in ("model", "behind") else str(node.name)

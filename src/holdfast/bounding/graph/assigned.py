@@ -12,7 +12,7 @@ from holdfast.errors import UnsupportedLayer
 
 aten = torch.ops.aten
 
-PART = {
+PART: dict[Any, int] = {
     aten.slice_scatter.default: 1,
     aten.select_scatter.default: 1,
     aten.index_put.default: 2,
@@ -26,7 +26,8 @@ def assigned(graph: Graph, call: Call) -> Node:
     """Every element is one of the base or one of the part. Which, is found out by assigning their numbers."""
     args, spot = list(call.args), PART[call.target]
     if _is_choice(call):
-        return functions.where(graph, Call(call.name, aten.where.self, (args[1][0], args[2], args[0]), {}))
+        held: Node = functions.where(graph, Call(call.name, aten.where.self, (args[1][0], args[2], args[0]), {}))
+        return held
     if any(isinstance(leaf, Node) for leaf in leaves([arg for i, arg in enumerate(args) if i not in (0, spot)])):
         raise UnsupportedLayer(f"{call.name}: an assignment to places that depend on the input has no bound here; attacks still work.")
     if args[3:] == [True] and call.target == aten.index_put.default:
@@ -63,7 +64,7 @@ def _is_choice(call: Call) -> bool:
 def _written(call: Call, piece: torch.Size) -> int:
     """How many places are written to, each counted as often as it is."""
     if call.target == aten.index_put.default:
-        return aten.index.Tensor(torch.zeros(call.args[0].shape, device=_device(call)), call.args[1]).numel()
+        return int(aten.index.Tensor(torch.zeros(call.args[0].shape, device=_device(call)), call.args[1]).numel())
     return int(call.args[2].numel()) if call.target == aten.scatter.src else piece.numel()
 
 

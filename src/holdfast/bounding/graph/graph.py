@@ -109,10 +109,11 @@ def handles(*targets: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
+def build(net: Network, x: Tensor, *, ranking: bool = False, stopped: dict[str, str] | None = None) -> Graph:
     """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded.
 
-    With `ranking` only the order of the outputs matters, so a last softmax, which keeps it, is left out.
+    With `ranking` only the order of the outputs matters, so a last softmax, which keeps it, is left out. With `stopped` every layer that
+    cannot be bounded is written down there, by its name in the traced program, and taken for an input: no graph to prove anything with.
     """
 
     program = net.program(x)
@@ -134,7 +135,13 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
             (known[node],) = fx.node.map_arg(node.args[:1], known.__getitem__)
             graph.ending = torch.nn.LogSoftmax(-1) if "log" in str(node.target) else torch.nn.Softmax(-1)
         else:
-            known[node] = _call(graph, names.get(node.name, node.name), node, known)
+            try:
+                known[node] = _call(graph, names.get(node.name, node.name), node, known)
+            except UnsupportedLayer as error:
+                if stopped is None:
+                    raise
+                stopped[node.name] = str(error)
+                known[node] = _taken_for_input(graph, node.meta.get("val"))
     while isinstance(result, tuple | list):
         result = result[0]
     output = known[result]
@@ -145,6 +152,12 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
     _keep_what_is_read(graph)
     graph.exact = exact_nodes(graph.nodes)
     return graph
+
+
+def _taken_for_input(graph: Graph, value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_taken_for_input(graph, part) for part in value]
+    return graph.add_entry([d if isinstance(d, int) else 1 for d in value.shape]) if isinstance(value, Tensor) else value
 
 
 def _keep_what_is_read(graph: Graph) -> None:
@@ -191,6 +204,8 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     if not any(isinstance(leaf, Node) for leaf in leaves((args, kwargs))):
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node, args):
             raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
+        if "_assert_async" in str(node.target) and not bool(args[0]):
+            raise UnsupportedLayer(f"{name}: {args[1] if len(args) > 1 else 'a check of the model fails'}.")
         constant = node.target(*args, **kwargs)  # type: ignore[operator]
         if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((args, kwargs))):
             graph.folded.append(name)

@@ -47,7 +47,7 @@ def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
 
 def _check(problem: Problem, graph: Graph) -> None:
     if isinstance(problem.region, Words):
-        tokens_read_once(problem.network, problem.region.tokens)
+        tokens_read_once(problem.network, problem.region)
     agreement.check(problem.network, graph, problem.region, for_one(problem.network))
     _checked.add(problem)
 

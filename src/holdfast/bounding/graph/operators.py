@@ -278,6 +278,7 @@ def attention(graph: Graph, call: Call) -> Node:
     """softmax(q k' scale) v, with neither mask nor dropout."""
     given = dict(zip(("mask", "dropout", "causal"), call.args[3:], strict=False)) | call.kwargs
     scale = given.pop("scale", None)
+    given = {name: value for name, value in given.items() if not (isinstance(value, Tensor) and _keeps_all(value))}
     if any(given.values()) or any(not isinstance(part, Node) for part in call.args[:3]):
         raise UnsupportedLayer(f"{call.name}: attention is bounded without masks, dropout or constant parts only; attacks still work.")
     query, key, value = call.args[:3]
@@ -286,6 +287,10 @@ def attention(graph: Graph, call: Call) -> Node:
     key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2))
     weights = compose.softmax(graph, call.name, compose.matrix_product(graph, call.name, query, key), -1)
     return compose.matrix_product(graph, call.name, weights, value)
+
+
+def _keeps_all(mask: Tensor) -> bool:
+    return bool((mask if mask.dtype == torch.bool else mask == 0).all())
 
 
 @handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)

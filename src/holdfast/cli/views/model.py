@@ -8,6 +8,8 @@ from rich.table import Table
 from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
 from holdfast.bounding import stops
+from holdfast.bounding.graph.prepare import for_one
+from holdfast.certify import Certify
 from holdfast.certify.cost import LIMIT, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
@@ -46,7 +48,7 @@ def look(question: ModelOptions, console: Console) -> None:
     for note in net.notes:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if net.differentiable:
-        _layers(net, x, console)
+        _layers(net, x, outputs, console)
         if _bounders(net, x, console):
             _costs(net, x, outputs, console)
     _methods(net, x, outputs, console)
@@ -80,19 +82,23 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> Non
     console.print(table)
 
 
-def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
+def _layers(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
     try:
-        program = net.program(x)
+        one = for_one(net)
+        program, blocked = one.program(x), stops(one, x)
     except HoldfastError as error:
         console.print(f"[yellow]no graph:[/] {escape(str(error))}", soft_wrap=True)
         return
-    blocked = stops(program)
     table = Table("layer", "operator", "output", "proof", title="layers", title_justify="left")
     for layer in layers(program):
         if "getitem" not in layer.operator:
-            verdict = "[red]stops here[/]" if layer.operator in blocked else "[green]yes[/]"
+            verdict = "[red]stops here[/]" if layer.node in blocked else "[green]yes[/]"
             table.add_row(escape(layer.name), layer.operator, _shape(layer.shape, "batch"), verdict)
     console.print(table)
+    ball = Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
+    why = Certify().obstacle(_problem(net, ball, outputs))
+    if why is not None:
+        console.print(f"[yellow]no proof:[/] {escape(why)}", soft_wrap=True)
 
 
 def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
