@@ -19,7 +19,7 @@ from holdfast.network import Network
 def proved(net: Network, x: Tensor, radius: float = 0.05) -> tuple[Tensor, Tensor]:
     """Bounds of the outputs around x, after the graph was found to be the model, attacked by samples."""
     ball = hf.Ball(x, radius)
-    one = for_one(net)
+    one = for_one(net, x)
     check(net, build(one, x), ball, one)
     found = hf.bounds(net, ball)
     generator = torch.Generator().manual_seed(0)
@@ -114,6 +114,32 @@ def test_lengths_that_are_not_full_or_not_known_prove_nothing(lengths: Callable[
     methods = [hf.attacks.PGD(rounds=1, steps=5), hf.certify.Certify()]
     found = hf.radius(net, x, net(x).argmax(-1), norm=2, methods=methods)  # the model itself is measured as it packs
     assert all(b.lower.value == 0 < b.upper.value for b in found)
+
+
+class Looks(nn.Module):
+    """Looks at the values of the lengths."""
+
+    def __init__(self, read: Callable[[nn.GRU, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.out, self.read = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2), read
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return self.out(self.read(self.cell, x, lengths))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda cell, x, lengths: cell(pack_padded_sequence(x[:, : int(lengths.max())], lengths.tolist(), batch_first=True))[1][-1],
+        lambda cell, x, lengths: cell(x)[0][torch.arange(len(x)), lengths - 1],
+    ],
+)
+def test_the_values_of_full_lengths_are_known(read: Callable[[nn.GRU, Tensor, Tensor], Tensor]) -> None:
+    x = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(1))
+    found = proved(Network.from_torch(Looks(read).eval()), x)
+    plain = hf.bounds(Network.from_torch(Looks(lambda cell, x, _: cell(x)[1][-1]).eval()), hf.Ball(x, 0.05))
+    torch.testing.assert_close(found, (plain.lower, plain.upper), rtol=1e-9, atol=1e-12)
 
 
 # ---------------------------------------------------------------- attention over time

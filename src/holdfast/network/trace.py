@@ -142,6 +142,8 @@ def _composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
+CHOOSES = "chooses what to do by the size of the batch"
+
 # cuDNN has no batch norm for more inputs at once than these (evaluation, training); up to there it is what every other kernel computes.
 LIMITS_OF_KERNELS = {f"L['x'].size()[0] <= {limit}" for limit in (65535, 880801)}
 
@@ -155,8 +157,7 @@ def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
         if ".size()[0]" in guard and not (kernels and guard in LIMITS_OF_KERNELS):
             told = guard.replace("L['x'].size()[0]", "the size of the batch")
             raise UnsupportedLayer(
-                f"the model chooses what to do by the size of the batch (seen: {told}), so a graph shows one of its sides only and nothing "
-                f"can be proved. Attacks still work."
+                f"the model {CHOOSES} (seen: {told}), so a graph shows one of its sides only and nothing can be proved. Attacks still work."
             )
 
 

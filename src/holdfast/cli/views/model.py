@@ -84,7 +84,7 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> Non
 
 def _layers(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
     try:
-        one = for_one(net)
+        one = for_one(net, x)
         program, blocked = one.program(x), stops(one, x)
     except HoldfastError as error:
         console.print(f"[yellow]no graph:[/] {escape(str(error))}", soft_wrap=True)
