@@ -118,6 +118,7 @@ WORDS = {
     "vocabulary": Word("the words of a token model", "Sequence None", "FILE"),
     "device": Word("where to compute", "str device", "WHERE"),
     "name": Word("what the network is called", "str None"),
+    "output": Word("which part of a model's answer is measured, by its name", "str None"),
     "black_box": Word("run an ONNX file as it is, without proofs", "bool", "flag"),
     "batched": Word("whether an ONNX file has a batch axis", "bool"),
     "unbatched": Word("the ONNX file has no batch axis", shown="flag"),

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import holdfast as hf
 from holdfast.bounding.graph.agreement import value
-from holdfast.bounding.graph.graph import build
+from holdfast.bounding.graph.graph import build, refusals
 
 
 def agree(model: nn.Module, net: hf.Network, shape: tuple[int, ...]) -> None:
@@ -30,6 +30,7 @@ def agree(model: nn.Module, net: hf.Network, shape: tuple[int, ...]) -> None:
 def test_the_graph_equals_the_module(name: str) -> None:
     model, net = network(name)
     agree(model, net, ZOO[name].shape)
+    assert refusals(net, torch.zeros(1, *ZOO[name].shape)) == {}
 
 
 def test_constants_made_inside_join_the_arithmetic() -> None:
@@ -78,7 +79,6 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "leaky relu above one": (lambda h: F.leaky_relu(h, 1.5), "slope 1.5"),
     "leaky relu below zero": (lambda h: F.leaky_relu(h, -0.1), "slope -0.1"),
     "training dropout": (lambda h: F.dropout(h, 0.5, training=True), "dropout in training mode"),
-    "assigned slice": (lambda h: torch.zeros(h.shape).index_fill_(1, torch.tensor([0]), 1.0).copy_(h), "copy_"),
 }  # fmt: skip
 
 
@@ -93,6 +93,31 @@ def test_what_has_no_bound_is_refused_by_name(name: str) -> None:
     region = hf.Ball(x, torch.zeros(2, dtype=torch.float64))
     problem = hf.Problem(net, region, hf.Robustness(torch.tensor([0, 1])), "radius", (hf.result.Key(0), hf.result.Key(1)))
     assert hf.certify.Certify().obstacle(problem) == str(caught.value)
+    assert next(iter(told(net, x))) == str(caught.value)
+
+
+def told(net: hf.Network, x: Tensor) -> list[str]:
+    """What `holdfast inspect` says of the layers that stop a proof."""
+    try:
+        return list(refusals(net, x).values())
+    except hf.errors.UnsupportedLayer as error:
+        return [str(error)]
+
+
+def test_the_table_of_layers_says_what_a_proof_says() -> None:
+    """Of an operator by what it is given: constants may go into any, and some forms of one that has a bound have none."""
+
+    def looked_up(h: Tensor) -> Tensor:
+        return h + F.embedding(torch.arange(6), torch.eye(6)[:, 0:1]).squeeze(-1)
+
+    def triple(h: Tensor) -> Tensor:
+        return torch.einsum("bi,bi,bi->bi", h, 2 * h, h + 1).asin() + torch.einsum("bi,ij->bj", h, torch.eye(6))
+
+    x = torch.randn(2, 4)
+    assert told(hf.Network.from_torch(Wrapped(looked_up).eval()), x) == []
+    found = refusals(hf.Network.from_torch(Wrapped(triple).eval()), x)
+    assert list(found) == ["einsum", "asin"]
+    assert "einsum 'bi,bi,bi->bi' of several things" in found["einsum"]
 
 
 def hidden_view(h: Tensor) -> Tensor:

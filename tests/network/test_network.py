@@ -1,6 +1,7 @@
 """Networks in: the user's model is copied and never changed, asked as it wants to be asked, and refused in words."""
 
 import copy
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -243,7 +244,7 @@ def test_words_are_replayed_through_the_whole_model() -> None:
         """Never changes its mind about tokens, whatever the vectors say."""
 
         def forward(self, tokens: Tensor) -> Tensor:
-            return nn.functional.one_hot(known.y[row : row + 1], 2).float().expand(len(tokens), 2)
+            return answers(known.model, known.tokens[row : row + 1]).expand(len(tokens), 2)
 
     assert net.token_model is not None
     all_ = hf.radius(net, known.tokens, known.y, substitutes=known.substitutes)
@@ -277,13 +278,66 @@ class TwoTables(nn.Module):
         return self.out((self.one(tokens) + self.two(tokens)).sum(1))
 
 
-def test_models_that_use_tokens_for_more_than_their_vectors_are_refused() -> None:
-    with pytest.raises(BadInput, match="a padding mask perhaps"):
-        Network.from_torch(Masked().eval(), tokens=True)
-    with pytest.raises(BadInput, match=r"2 nn.Embedding layers \(one, two\)"):
-        Network.from_torch(TwoTables().eval(), tokens=True)
-    with pytest.raises(BadInput, match=r"refused token ids|0 nn.Embedding layers"):
-        Network.from_torch(small(), tokens=True)
+def test_a_mask_of_padding_is_taken_along_and_sentences_with_padding_are_refused() -> None:
+    """Ids are all one word to the model of vectors, so only sentences may be measured for which that makes no difference."""
+    model = Masked().eval()
+    net = Network.from_torch(model, tokens=True)
+    whole, padded = torch.tensor([[1, 5, 3]]), torch.tensor([[1, 5, 0]])
+    assert torch.allclose(net(net.embed(whole)), answers(model, whole), atol=1e-6)
+    with pytest.raises(BadInput, match="does not answer the sentence '1 5 0' by its word vectors"):
+        hf.radius(net, torch.cat([whole, padded]), [0, 0])
+    label = answers(model, whole).argmax(-1)
+    problem = functools.partial(hf.Problem, net, property=hf.Robustness(label), goal="radius", keys=(hf.result.Key(0),))
+    for words, message in (([1, 2], None), ([1, 0], "not all words of the sets fall on one side")):
+        asked = problem(region=hf.region.Words.around(whole, {1: words}, net.vectors))
+        found = hf.certify.Certify().obstacle(asked)
+        assert found is None if message is None else message in str(found)
+
+
+def test_ids_that_go_into_two_tables_have_the_vectors_of_both() -> None:
+    model = TwoTables().eval()
+    net = Network.from_torch(model, tokens=True)
+    assert net.vectors is not None
+    assert torch.equal(net.vectors, torch.cat([model.one.weight, model.two.weight], 1))
+    tokens = torch.tensor([[1, 2, 5], [0, 3, 3]])
+    assert torch.allclose(net(net.embed(tokens)), answers(model, tokens), atol=1e-6)
+    found = hf.radius(net, tokens, answers(model, tokens).argmax(-1), norm=2, tier="fast")
+    assert all(0 < b.lower.value <= b.upper.value < math.inf for b in found)  # it is affine: both ends are the distance to a plane
+    assert all(b.upper.value - b.lower.value < 1e-3 * b.upper.value for b in found)
+
+
+def test_token_models_without_a_table_of_their_own_are_refused() -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag, self.out = nn.EmbeddingBag(6, 3), nn.Linear(3, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.out(self.bag(tokens))
+
+    class Odd(TwoTables):
+        def __init__(self) -> None:
+            super().__init__()
+            self.two = nn.Embedding(9, 3)
+
+    class Shifted(nn.Module):
+        """Looks up other ids than it is given."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(6, 3), nn.Linear(3, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.out(self.table(tokens[:, 1:]).sum(1))
+
+    for model, message in (
+        (Bag(), "bag is an nn.EmbeddingBag"),
+        (Odd(), r"tables of different length \(one: 6, two: 9\)"),
+        (Shifted(), "token ids go into no nn.Embedding as they are given"),
+        (small(), "refused token ids"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            Network.from_torch(model.eval(), tokens=True)
 
 
 def test_token_errors() -> None:

@@ -1,7 +1,8 @@
 """Small modules around the user's model, so that every network is (batch, *shape) -> (batch, outputs) in the user's units."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,50 @@ from holdfast.errors import BadInput
 Pool = Literal["last", "mean", "max"]
 
 
-def first_of(answer: Any) -> Any:
-    """What is measured of a model's answer: nn.LSTM and its like answer (outputs, state)."""
-    while isinstance(answer, tuple | list):
-        answer = answer[0]
+def tensor_of(answer: Any, output: str | None = None) -> Tensor:
+    """What is measured of a model's answer. Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there; of
+    named ones the one that `output` names, else the logits, else the only tensor."""
+    while isinstance(answer, tuple | list) and any(part is not None for part in answer) and output not in _named(answer):
+        answer = next(part for part in answer if part is not None)
+    named = _named(answer)
+    tensors = [name for name, part in named.items() if isinstance(part, Tensor) and part.is_floating_point()]
+    if output is not None and output not in named:
+        has = f"has {', '.join(named)}" if named else f"is {type(answer).__name__}"
+        raise BadInput(f"output={output!r}: the model's answer {has}.")
+    if named:
+        name = output or next((name for name in tensors if name == "logits" or len(tensors) == 1), None)
+        if name is None:
+            raise BadInput(
+                f"the model answers with several things ({', '.join(named)}). Say which of them is to be measured, "
+                f"as in output={(tensors or list(named))[0]!r}."
+            )
+        answer = named[name]
+    if not isinstance(answer, Tensor):
+        raise BadInput(
+            f"the model answers with {type(answer).__name__}, not with a tensor. Wrap it in a module whose forward returns the "
+            f"tensor to measure."
+        )
     return answer
+
+
+def _named(answer: Any) -> dict[str, Any]:
+    """The parts of an answer that have names: a dict, a ModelOutput, a dataclass."""
+    if isinstance(answer, Mapping):
+        return {str(key): part for key, part in answer.items()}
+    if is_dataclass(answer) and not isinstance(answer, type):
+        return {key.name: getattr(answer, key.name) for key in fields(answer) if getattr(answer, key.name) is not None}
+    return dict(answer._asdict()) if hasattr(answer, "_asdict") else {}
+
+
+def told_of(answer: Any, output: str | None = None) -> str | None:
+    """What a user should know of how `tensor_of` chose; None where there was nothing to choose from."""
+    named = _named(answer)
+    if isinstance(answer, tuple | list) and len(answer) > 1 and output is None:
+        return f"the model answers with {len(answer)} things; the first of them is measured"
+    if len(named) > 1:
+        chosen = tensor_of(answer, output)
+        return f"the model answers with {', '.join(named)}; {next(name for name, part in named.items() if part is chosen)} is measured"
+    return None
 
 
 class Adapter(nn.Module):
@@ -32,12 +72,14 @@ class Adapter(nn.Module):
         time_first: bool = False,
         pool: Pool | None = None,
         takes_lengths: bool = False,
+        output: str | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.time_first = time_first
         self.pool = pool
         self.takes_lengths = takes_lengths
+        self.output = output
         self.mean: Tensor | None
         self.std: Tensor | None
         self.register_buffer("mean", mean)
@@ -45,7 +87,6 @@ class Adapter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *shape) -> (batch, outputs)."""
-        outputs: Any
         batch, length = x.shape[0], x.shape[1] if x.dim() > 1 else 1
         x = x.clone() if self.mean is None else x - self.mean  # fresh memory: the model may write into what it is given
         if self.std is not None:
@@ -54,19 +95,17 @@ class Adapter(nn.Module):
             x = x.transpose(0, 1)
         if self.takes_lengths:
             # Inputs of different length never share a batch here, so every row is full.
-            outputs = self.model(x, torch.full((batch,), length, dtype=torch.int64))
+            full = torch.tensor([length] * batch) if isinstance(batch, int) else torch.full((batch,), length, dtype=torch.int64)
+            outputs = self.model(x, full)
         else:
             outputs = self.model(x)
-        outputs = first_of(outputs)
-        if not isinstance(outputs, Tensor):
-            raise BadInput(
-                f"the model answers with {type(outputs).__name__}, not with a tensor. Wrap it in a module whose forward returns the "
-                f"tensor to measure."
-            )
+        outputs = tensor_of(outputs, self.output)
         if self.pool is not None:
             outputs = self._pooled(outputs)
-        answer: Tensor = outputs.flatten(1) if outputs.dim() > 1 else outputs.unsqueeze(1)
-        return answer
+        if outputs.dim() > 1:
+            return outputs.flatten(1)
+        dropped = isinstance(batch, int) and batch == 1  # by a squeeze() that was meant for other axes
+        return outputs.unsqueeze(0 if dropped else 1)
 
     def _pooled(self, outputs: Tensor) -> Tensor:
         """(batch, time, outputs), or (time, batch, outputs) -> (batch, outputs)."""
@@ -89,7 +128,7 @@ class OneByOne(nn.Module):
         return mapped
 
     def single(self, x: Tensor) -> Tensor:
-        outputs = first_of(self.model(x.unsqueeze(0) if self.keeps_axis else x))
+        outputs = tensor_of(self.model(x.unsqueeze(0) if self.keeps_axis else x))
         plain = not self.keeps_axis
         answer: Tensor = outputs if plain else outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
         return answer
@@ -104,6 +143,25 @@ class InTurn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([self.model.single(row) for row in x])
+
+
+def mapped(model: nn.Module, rows: Tensor) -> nn.Module:
+    """A model that takes a batch of one only, over a batch: mapped where torch can, else row after row. Raises what the model does."""
+    single = OneByOne(model)
+    with torch.no_grad():
+        truth = torch.stack([single.single(row) for row in rows])
+        with contextlib.suppress(Exception):
+            said = single(rows)
+            if said.shape == truth.shape and torch.allclose(said, truth, rtol=1e-3, atol=1e-4):
+                return single
+    return InTurn(model)
+
+
+def one_by_one(module: nn.Module) -> nn.Module | None:
+    """What is asked one by one inside of an adapter; None where inputs share a batch."""
+    inner = module.model if isinstance(module, Adapter) else None
+    inner = inner.model if isinstance(inner, InTurn) else inner
+    return inner.model if isinstance(inner, OneByOne) else None
 
 
 class BlackBox(nn.Module):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
+LIBRARIES = ("torch", "numpy", "transformers")  # whose code is taken to remember nothing but what its modules hold
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -39,21 +40,23 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
         own = {name: value for name, value in vars(part).items() if not name.startswith("_") or name in HOOKS}
         yield from ((f"{at}{name}", _token(value)) for name, value in own.items() if name != "training")
         for kind in type(part).__mro__:
-            if kind is not object and not kind.__module__.startswith("torch."):
+            if kind is not object and kind.__module__.partition(".")[0] not in LIBRARIES:
                 yield from ((f"{kind.__qualname__}.{name}", _token(value)) for name, value in list(vars(kind).items()) if name[:2] != "__")
 
 
-def _token(value: Any, seen: frozenset[int] = frozenset()) -> str:
-    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing is known by its place."""
+def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
+    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing is known by its place. What
+    was seen on the way is looked at once, or code that calls itself around many corners would never end."""
     if isinstance(value, Tensor):
         return _numbers(value)
     if isinstance(value, np.ndarray):
         return str(hash(value.tobytes()))
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
         return value.__qualname__ if isinstance(value, type) else str(id(value)) if isinstance(value, nn.Module) else repr(value)
+    seen = {} if seen is None else seen
     if id(value) in seen:
         return ""
-    seen = seen | {id(value)}
+    seen[id(value)] = value
     if isinstance(value, torch.Generator):
         return _numbers(value.get_state())
     if isinstance(value, np.random.Generator):
@@ -70,9 +73,9 @@ def _token(value: Any, seen: frozenset[int] = frozenset()) -> str:
     return f"{value!r} {_token(inner, seen)}" if isinstance(inner, dict) else repr(value)
 
 
-def _function(value: types.FunctionType, seen: frozenset[int]) -> str:
+def _function(value: types.FunctionType, seen: dict[int, Any]) -> str:
     """What it closes over, its defaults, and the plain values that it reads from its module."""
-    if str(value.__module__).partition(".")[0] in ("torch", "numpy"):
+    if str(value.__module__).partition(".")[0] in LIBRARIES:
         return value.__qualname__
     cells = [_token(cell.cell_contents, seen) for cell in value.__closure__ or () if _filled(cell)]
     read = [_token(part, seen) for name, part in value.__globals__.items() if name in value.__code__.co_names and _plain(part)]

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,10 @@ from holdfast import clock
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
 from holdfast.memory import is_out_of_memory
-from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, over_single_inputs
+from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
 from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
 from holdfast.network.memory import changed, generators, state_of
-from holdfast.network.tokens import split_graph, split_module
+from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.region.base import Domain
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 Source = Literal["torch", "export", "onnx", "black box"]
 ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
 ELEMENTS_IN_TIME = 2**18  # the same on a processor where somebody waits
+LENGTHS = re.compile(r"(^|_)(length|lengths|lens?)(_|$)|^length")
+ROWS = 256  # sentences that are compared at once
 
 
 class _Refused(BadInput):
@@ -57,7 +60,7 @@ class Network:
     token_model: nn.Module | None = None  # the whole model, tokens in, to replay words through
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
     queries: int = 0
-    tokens_checked: set[tuple[int, ...]] = field(default_factory=set)  # lengths for which the traced token model was looked at
+    tokens_checked: dict[tuple[int, ...], list[Callable[[Tensor], Tensor]]] = field(default_factory=dict)  # length -> what is asked of ids
     widths: dict[tuple[int, ...], int] = field(default_factory=dict)  # shape -> how many outputs it was found to have
     _memory: dict[tuple[int, ...], str | None] = field(default_factory=dict)  # shape -> what the model was found to remember
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
@@ -83,6 +86,7 @@ class Network:
         pool: Pool | None = None,
         tokens: bool = False,
         vocabulary: Sequence[str] | None = None,
+        output: str | None = None,
         device: str | torch.device = "cpu",
         name: str | None = None,
     ) -> "Network":
@@ -93,8 +97,9 @@ class Network:
         shape       the shape of one input; only needed by what runs before any data is seen. For tokens, (length,).
         time_first  the module wants (time, batch, ...). You always give holdfast the batch first.
         pool        the module answers (batch, time, outputs): take the last, the mean or the largest over time.
-        tokens      the module reads token ids through one nn.Embedding; regions then live among its word vectors.
+        tokens      the module reads token ids through nn.Embedding; regions then live among its word vectors.
         vocabulary  the words, so that answers show them; implies tokens.
+        output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor.
         """
         if not isinstance(module, nn.Module):
             raise BadInput(f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable.")
@@ -125,14 +130,13 @@ class Network:
             _check_weights(copied, name or type(module).__name__)  # before the embedding goes its own way
             token_model = copied
             length = shape[0] if shape else 7
-            example = torch.zeros((length, 3) if time_first else (3, length), dtype=torch.int64, device=where)
             beside = (torch.full((3,), length, dtype=torch.int64),) if _takes_lengths(copied) else ()
-            vectors, copied = split_module(copied, example, *beside)
+            vectors, copied = split_module(copied, (length, 3) if time_first else (3, length), *beside, output=output)
             shape = (shape[0] if shape else None, vectors.shape[1])  # type: ignore[assignment]
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
             time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model, device=where,
-            notes=notes, fingerprint=of_module(module),
+            notes=notes, fingerprint=of_module(module), output=output,
         )  # fmt: skip
 
     @classmethod
@@ -276,6 +280,7 @@ class Network:
         device: torch.device,
         notes: list[str],
         fingerprint: str,
+        output: str | None = None,
     ) -> "Network":
         _check_weights(model, name)
         if vectors is None and vocabulary is not None:
@@ -291,9 +296,10 @@ class Network:
             time_first=time_first,
             pool=pool,
             takes_lengths=source == "torch" and _takes_lengths(model),
+            output=output,
         )
         if token_model is not None:
-            token_model = Adapter(token_model, time_first=time_first, pool=pool, takes_lengths=adapter.takes_lengths)
+            token_model = Adapter(token_model, time_first=time_first, pool=pool, takes_lengths=adapter.takes_lengths, output=output)
         return cls(
             module=adapter.eval().to(device),
             name=name,
@@ -319,7 +325,29 @@ class Network:
         """(n, *shape) -> (n, outputs), no gradient; every row counts as one query."""
         # Full float32: the shortened products of TF32 would blur the boundary that is looked for.
         with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            try:
+                return torch.cat([self._forward(part) for part in self._parts(x)])
+            except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
+                if is_out_of_memory(error) or not self._one_by_one(x[:2].to(self.device, self.dtype)):
+                    raise
             return torch.cat([self._forward(part) for part in self._parts(x)])
+
+    def _one_by_one(self, first: Tensor) -> bool:
+        """Whether the model refuses two inputs at once, or answers once to both, but takes each alone. Then it is asked so from now on."""
+        if not self.differentiable or len(first) < 2 or one_by_one(self.module) is not None:
+            return False
+        with torch.no_grad(), contextlib.suppress(Exception):
+            if len(self.module(first)) != 1:
+                return False
+        try:
+            self.module = Adapter(mapped(self.module, first)).eval()
+        except Exception:  # then it is the inputs that it refuses
+            return False
+        if self.token_model is not None:
+            self.token_model = Adapter(InTurn(self.token_model)).eval()
+        self._programs, self._twins, self._memory = {}, {}, {}
+        self.notes = (*self.notes, "takes one input at a time, so it is asked one by one")
+        return True
 
     def score_and_gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """(n, *shape), a function (n, outputs) -> (n,) that treats rows apart -> scores (n,), their gradients (n, *shape)."""
@@ -370,7 +398,26 @@ class Network:
         words = len(self.vectors)
         if tokens.numel() and not bool(((tokens >= 0) & (tokens < words)).all()):
             raise BadInput(f"token ids run from {int(tokens.min())} to {int(tokens.max())}, but the embedding has {words} words.")
-        return self.vectors[tokens.to(self.vectors.device)]
+        vectors = self.vectors[tokens.to(self.vectors.device)]
+        if of_vectors(self.module) is not None and self.token_model is not None and len(tokens):
+            self._same_as_of_tokens(tokens, vectors)
+        return vectors
+
+    def _same_as_of_tokens(self, tokens: Tensor, vectors: Tensor) -> None:
+        """Raise unless the sentences are answered by their vectors as they are by their ids, which the model may look at too. What it
+        does not answer at all is found out when it is asked."""
+        for ids, points in zip(tokens.split(ROWS), vectors.split(ROWS), strict=True):
+            with torch.no_grad(), contextlib.suppress(Exception):
+                said, meant = self.module(points), self.token_model(ids.to(self.device))  # type: ignore[misc]
+                wrong = next((i for i in range(len(ids)) if not same_by_rounding(meant[i], said[i])), None)
+                if wrong is not None:
+                    break
+        else:
+            return
+        raise BadInput(
+            f"{self.name} does not answer the sentence {' '.join(self.words(ids[wrong]))!r} by its word vectors as it does by its token "
+            f"ids: it looks at the ids too, for a mask of padding perhaps. Leave such words out; padding is cut off with lengths=."
+        )
 
     def ask_tokens(self, tokens: Tensor) -> Tensor:
         """(n, length) token ids -> (n, outputs), through the user's whole model, embedding and all."""
@@ -397,6 +444,7 @@ class Network:
         first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
         shape = tuple(x.shape[1:])
         if self.differentiable and shape not in self._memory:
+            self._one_by_one(first)
             self._memory[shape] = self._remembers(first)
         if self._memory.get(shape):
             raise BadInput(
@@ -475,9 +523,9 @@ class Network:
         inner = self.module.model if isinstance(self.module, Adapter) else None
 
         def look(_: nn.Module, __: Any, answer: Any) -> None:
-            if isinstance(answer, tuple | list) and len(answer) > 1 and not isinstance(inner, nn.RNNBase):
-                note = f"the model answers with {len(answer)} things; the first of them is measured"
-                self.notes = self.notes if note in self.notes else (*self.notes, note)
+            note = None if isinstance(inner, nn.RNNBase) else told_of(answer, getattr(self.module, "output", None))
+            if note is not None and note not in self.notes:
+                self.notes = (*self.notes, note)
 
         if inner is None or isinstance(inner, torch.jit.ScriptModule):
             yield
@@ -513,10 +561,10 @@ class Network:
     def identity(self, x: Tensor) -> str:
         """The hash of all that decides the answers to inputs like x: the model and how it is read, and the program as torch traces it, so
         that what the model's code calls is a part of it."""
-        adapter = self.module
+        adapter = one_by_one(self.module) or self.module
         how, tensors = [self.fingerprint, self.dtype, self.source], {}
         if isinstance(adapter, Adapter):  # a score of a network is none, but always has a program
-            how += [adapter.time_first, adapter.pool, adapter.takes_lengths]
+            how += [adapter.time_first, adapter.pool, adapter.takes_lengths, adapter.output]
             tensors = {key: value for key, value in (("mean", adapter.mean), ("std", adapter.std)) if isinstance(value, Tensor)}
         with contextlib.suppress(UnsupportedLayer):
             how.append(of_program(self.program(x)))
@@ -630,8 +678,9 @@ def _check_weights(module: nn.Module, name: str) -> None:
 
 def _takes_lengths(model: nn.Module) -> bool:
     """Does forward want the lengths of the sequences beside them?"""
-    parameters = list(inspect.signature(model.forward).parameters.values())
-    return len(parameters) > 1 and parameters[1].default is inspect.Parameter.empty and parameters[1].name.startswith("length")
+    whole = model.behind if isinstance(model, OfVectors) else model
+    parameters = list(inspect.signature(whole.forward).parameters.values())
+    return len(parameters) > 1 and parameters[1].default is inspect.Parameter.empty and bool(LENGTHS.search(parameters[1].name))
 
 
 def _along_first_axis(value: float | Sequence[float] | Tensor | None, rank: int | None, dtype: torch.dtype, what: str) -> Tensor | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
+from holdfast.network.packed import unpacked
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -30,11 +31,11 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # Where it fails torch prints the whole graph; the error says it in a line.
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
-            program = torch.export.export(
-                _unguessed(copy.deepcopy(module)), (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
-            )
+            traced = _unguessed(copy.deepcopy(module))
+            with unpacked(traced):
+                program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
             _refuse_batch_sizes(program)
-            return _without_copies(functional(program))
+            return _tidied(functional(program))
     except UnsupportedLayer:
         raise
     except Exception as error:
@@ -85,7 +86,11 @@ WHOLE = {
 
 def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program where nothing overwrites anything; UnsupportedLayer where it changes its own weights or buffers."""
-    if all(_alone(node) for node in program.graph.nodes if _overwrites(node)):
+    writing = [node for node in program.graph.nodes if _overwrites(node)]
+    if all(_alone(node) for node in writing):
+        for node in writing:
+            node.target = _plain_form(node.target) or node.target
+        program.graph_module.recompile()
         return program
     for node in list(program.graph.nodes):
         if "dropout" in str(node.target) and node.args[2] is False:  # answers with its very input, which its schema does not say
@@ -110,9 +115,16 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     return opened
 
 
-def _without_copies(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The copy with which a model's input is kept from it is no layer, where nothing is written into it."""
+def _tidied(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The copy with which a model's input is kept from it is no layer, where nothing is written into it. And squeeze() takes away what has
+    size one in every batch: in a batch of one that axis is not meant."""
     for node in list(program.graph.nodes):
+        if node.target == torch.ops.aten.squeeze.default:
+            sizes = node.args[0].meta["val"].shape
+            node.target, node.args = (
+                torch.ops.aten.squeeze.dims,
+                (node.args[0], [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]),
+            )
         copies = node.target == torch.ops.aten.clone.default and not any(_overwrites(user) for user in node.users)
         if copies and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
@@ -134,6 +146,14 @@ def _alone(node: fx.Node) -> bool:
     return _alone(first) if _overwrites(first) else _fresh(first)
 
 
+def _plain_form(op: Any) -> Any:
+    """The operator that computes the same without overwriting anything, where there is one of the same arguments."""
+    space, _, name = op._schema.name.partition("::")
+    plain = getattr(getattr(getattr(torch.ops, space), name.removesuffix("_"), None), op._schema.overload_name or "default", None)
+    same = plain is not None and [a.name for a in plain._schema.arguments] == [a.name for a in op._schema.arguments]
+    return plain if same else None
+
+
 def _fresh(node: fx.Node) -> bool:
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or any(value.alias_info is not None for value in op._schema.returns):
@@ -144,6 +164,8 @@ def _fresh(node: fx.Node) -> bool:
 def _composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
+
+CHOOSES = "chooses what to do by the size of the batch"
 
 # cuDNN has no batch norm for more inputs at once than these (evaluation, training); up to there it is what every other kernel computes.
 LIMITS_OF_KERNELS = {f"L['x'].size()[0] <= {limit}" for limit in (65535, 880801)}
@@ -158,8 +180,7 @@ def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
         if ".size()[0]" in guard and not (kernels and guard in LIMITS_OF_KERNELS):
             told = guard.replace("L['x'].size()[0]", "the size of the batch")
             raise UnsupportedLayer(
-                f"the model chooses what to do by the size of the batch (seen: {told}), so a graph shows one of its sides only and nothing "
-                f"can be proved. Attacks still work."
+                f"the model {CHOOSES} (seen: {told}), so a graph shows one of its sides only and nothing can be proved. Attacks still work."
             )
 
 
@@ -219,5 +240,5 @@ def where(node: fx.Node) -> str:
     """The path of the user's submodule that a node came from, or the node's own name."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
-    path = path.removeprefix("model.")
-    return path if path and path != "model" else str(node.name)
+    path = path.removeprefix("model.").removeprefix("behind.")
+    return path if path and path not in ("model", "behind") else str(node.name)

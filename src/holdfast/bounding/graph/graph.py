@@ -246,6 +246,8 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     if not any(isinstance(leaf, Node | Lowered) for leaf in given):
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node, args):
             raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
+        if "_assert_async" in str(node.target) and not bool(args[0]):
+            raise UnsupportedLayer(f"{name}: {args[1] if len(args) > 1 else 'a check of the model fails'}.")
         constant = node.target(*args, **kwargs)  # type: ignore[operator]
         if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in given):
             graph.folded.append(name)

@@ -31,7 +31,7 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
     key = (problem.region.shape, ranking)
     if key not in known:
-        graph = build(for_one(problem.network), problem.region.centre, ranking=ranking)
+        graph = build(for_one(problem.network, problem.region.centre), problem.region.centre, ranking=ranking)
         _check(problem, graph)
         known[key] = graph
     return known[key]
@@ -47,8 +47,8 @@ def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
 
 def _check(problem: Problem, graph: Graph) -> None:
     if isinstance(problem.region, Words):
-        tokens_read_once(problem.network, problem.region.tokens)
-    agreement.check(problem.network, graph, problem.region, for_one(problem.network))
+        tokens_read_once(problem.network, problem.region)
+    agreement.check(problem.network, graph, problem.region, for_one(problem.network, problem.region.centre))
     _checked.add(problem)
 
 

@@ -180,21 +180,6 @@ def made(graph: Graph, call: Call) -> Tensor:
     return constant
 
 
-@handles(aten.slice_scatter.default, aten.select_scatter.default)
-def scattered(graph: Graph, call: Call) -> Node:
-    """What an assignment to a part leaves: the base, with the part in its place."""
-    return affine(graph, call)
-
-
-@handles(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
-def filled_in(graph: Graph, call: Call) -> Any:
-    """Every element overwritten: what was there does not matter."""
-    node, value = call.args[:2]
-    if isinstance(value, Node):
-        return graph.moved(call.name, [value], lambda v: v.expand(node.shape))
-    return torch.as_tensor(value, device=graph.device).double().expand(node.shape)
-
-
 # ---- affine maps with constants
 
 

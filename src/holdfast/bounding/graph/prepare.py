@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -9,14 +10,16 @@ from torch import Tensor, nn
 from holdfast.bounding.graph import agreement
 from holdfast.bounding.graph.affine import Affine, exact_nodes
 from holdfast.bounding.graph.graph import Graph, Node, build
+from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
-from holdfast.network.adapter import Adapter, InTurn, OneByOne
+from holdfast.network.adapter import Adapter, InTurn, OneByOne, one_by_one
+from holdfast.network.trace import CHOOSES
 from holdfast.region import Region
 
 
 def prepared(net: Network, region: Region) -> Graph:
     """The graph of the network for the points of a region, compared with it there; UnsupportedLayer names what cannot be bounded."""
-    one = for_one(net)
+    one = for_one(net, region.centre)
     graph = fused(build(one, region.centre))
     agreement.check(net, graph, region, one)
     return graph
@@ -25,19 +28,35 @@ def prepared(net: Network, region: Region) -> Graph:
 _singles: "WeakKeyDictionary[Network, Network]" = WeakKeyDictionary()
 
 
-def for_one(net: Network) -> Network:
-    """A model that takes single inputs is mapped over a batch, which no graph can show. Graphs are about one input, so it is given one."""
-    adapter = net.module
-    inner = adapter.model if isinstance(adapter, Adapter) else None
-    single = inner.model if isinstance(inner, InTurn) else inner
-    if not isinstance(adapter, Adapter) or not isinstance(single, OneByOne):
-        return net
+def for_one(net: Network, x: Tensor) -> Network:
+    """The network whose program is bounded, for inputs like x. Graphs are about one input. A model that takes single inputs is mapped over
+    a batch, and one that is given lengths may look at their values: neither can be shown but for one input. So they are given one."""
     if net in _singles:
         return _singles[net]
-    _singles[net] = one = copy.copy(net)
-    one.module, one._programs, one._twins = copy.deepcopy(adapter), {}, {}
-    one.module.model = _First(single)
+    adapter, alone = net.module, one_by_one(net.module)
+    if alone is None and not _only_alone(net, x):
+        return net
+    one = copy.copy(net)
+    one._programs, one._twins = {}, {}
+    if alone is None:
+        one.module = Adapter(_First(OneByOne(copy.deepcopy(adapter))))
+    else:
+        one.module = copy.deepcopy(adapter)
+        inner: Any = one.module.model
+        one.module.model = _First(inner.model if isinstance(inner, InTurn) else inner)
+    _singles[net] = one
     return one
+
+
+def _only_alone(net: Network, x: Tensor) -> bool:
+    """Whether the network takes lengths and has no program for batches of any size, though it does not choose by that size."""
+    if not isinstance(net.module, Adapter) or not net.module.takes_lengths:
+        return False
+    try:
+        net.program(x)
+    except UnsupportedLayer as error:
+        return CHOOSES not in str(error)
+    return False
 
 
 class _First(nn.Module):

@@ -82,8 +82,8 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> Non
 
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
-    one = for_one(net)
     try:
+        one = for_one(net, x)
         program, refused = one.program(x), refusals(one, x)
     except HoldfastError as error:
         console.print(f"[yellow]no graph:[/] {escape(str(error))}", soft_wrap=True)

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.network.adapter import BlackBox, first_of
+from holdfast.network.adapter import BlackBox, tensor_of
 from holdfast.network.fingerprint import of_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
@@ -134,7 +134,7 @@ def _split(model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fi
     behind = import_onnx(rest, str(path), constants=fixed)
     tokens = _example(port).random_(0, len(vectors), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        whole, parts = first_of(module(tokens)), first_of(behind(vectors[tokens.long()]))
+        whole, parts = tensor_of(module(tokens)), tensor_of(behind(vectors[tokens.long()]))
     if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-5):
         raise UnsupportedLayer(f"{path}: behind its table of vectors the model does not answer as the whole model does.")
     shape = (*port.shape, vectors.shape[1])
