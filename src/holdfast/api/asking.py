@@ -10,14 +10,14 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.scored import scored
-from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Tie, Uncertainty
-from holdfast.property.base import check_labels, least_likely, next_likely
+from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Rule, Tie, Uncertainty
+from holdfast.property.base import OneOutput, check_labels, least_likely, next_likely
 from holdfast.property.probability import are_probabilities
 from holdfast.region import Ball, Frames, Patch, Region
 
 PropertyName = Literal["robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"]
 PROPERTIES: tuple[str, ...] = get_args(PropertyName)
-PropertyOption = Property | PropertyName | Callable[[Tensor], Tensor]
+PropertyOption = Property | Rule | PropertyName | Callable[[Tensor], Tensor]
 
 
 def region_of(
@@ -69,7 +69,10 @@ def classes_of(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
     if classes.dim() != 1 or len(classes) != count:
         raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
     if classes.is_floating_point() or classes.dtype == torch.bool:
-        raise BadInput(f"{what} must be integers, got {classes.dtype}.")
+        raise BadInput(
+            f"{what} must be integers, got {classes.dtype}. A network that forecasts numbers has no classes: ask how long it stays near "
+            f"its forecast (property=hf.Within('10%'), --within 10%)."
+        )
     return classes.long()
 
 
@@ -78,9 +81,10 @@ def property_of(
     targets: Tensor | Sequence[int] | int | None = None, epsilon: float = 0.0, toward: Tensor | None = None, softmax: bool = True,
 ) -> tuple[Network, Property]:  # fmt: skip
     """The property, and the network it speaks of: a function of the outputs becomes part of the network, so that it can be proved."""
-    label = net(region.centre).argmax(-1) if y is None else classes_of(y, len(region), "labels").to(net.device)
     if isinstance(given, Property):
         return net, given
+    if isinstance(given, Rule):
+        return net, given.around(net(region.centre), y)
     if callable(given):
         own = Custom(given)
         own.check(len(region), net.outputs_for(region.centre))
@@ -91,6 +95,9 @@ def property_of(
             f"property {given!r} is unknown; there are {', '.join(PROPERTIES)}, a Property, or your own function of the outputs."
         )
     outputs = net(region.centre)
+    if outputs.shape[-1] < 2:
+        raise OneOutput(outputs)
+    label = outputs.argmax(-1) if y is None else classes_of(y, len(region), "labels").to(net.device)
     if softmax and given != "robustness" and bool(are_probabilities(outputs).all()):
         raise BadInput("the network's outputs are probabilities already: say softmax=False (--no-softmax).")
     aim = None if targets is None else torch.as_tensor(targets, device=net.device).expand(len(region)).long()
