@@ -50,6 +50,7 @@ WORDS = {
     "patch": Word("the part of an input that moves", "Tensor None", "TOP,LEFT,SIZE"),
     "frames": Word("which frames move", "name int Sequence Tensor None", "WHICH"),
     "shares": Word("a frame or feature moves by the radius times its number", "Sequence Tensor None", "NUMBERS"),
+    "drift": Word("one offset a feature for all frames", "bool", "flag"),
     "substitutes": Word("what words may become", "Mapping Sequence None", "FILE"),
     "unit": Word("what counts as one change", "name None", "WHAT"),
     "free": Word("the units that may change", "Tensor Sequence None", "FILE"),

@@ -392,7 +392,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("half a frame", {"frames": 1.5}, "by whole numbers"),
     ("substitutes and frames", {"substitutes": {0: [1]}, "frames": "all"}, "leave frames out"),
     ("several lists of frames", {"frames": [[0, 1, 1]] * 4}, "several lists are bool masks"),
-    ("scale without frames", {"shares": [1, 1, 1]}, "the shares .* need a norm p >= 1 and frames"),
+    ("scale without frames", {"shares": [1, 1, 1]}, "with shares every feature moves by its own"),
     ("scale under norm zero", {"shares": [1, 1, 1], "norm": 0, "frames": "all"}, "the shares .* need a norm p >= 1"),
     ("negative scale", {"shares": [1, -1, 1], "frames": "all"}, "must be 0 or between .*; got -1 to 1"),
     ("scale of NaN", {"shares": [1, math.nan, 1], "frames": "all"}, "must be 0 or between"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast.certify import Certify, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.property import Band, Labels
 from holdfast.result import Bracket
@@ -62,11 +63,11 @@ def test_the_radius_of_a_linear_forecast_is_in_closed_form(norm: float) -> None:
             assert bracket.upper.value - bracket.lower.value < 0.03 * exact
 
 
-@pytest.mark.parametrize("tier", ["fast", "tight", "split"])
-def test_bands_hold_against_a_grid(tier: str) -> None:
+@pytest.mark.parametrize("method", [Certify(), Tighten(steps=5), Split(boxes=64, steps=5, finest=0.05)], ids=lambda m: m.name)
+def test_bands_hold_against_a_grid(method: hf.Method) -> None:  # type: ignore[type-arg]
     net, x = small(2), torch.tensor([[0.2, -0.4], [-0.7, 0.1]])
     at = net(x).double()
-    brackets = hf.radius(net, x, property=hf.Within("15%"), tier=tier, stop=hf.Stop(seconds=3))
+    brackets = hf.radius(net, x, property=hf.Within("15%"), methods=[hf.attacks.PGD(), method])
     for row, bracket in enumerate(brackets):
         away = 0.15 * at[row].abs()
         breaks_at(net, x[row], at[row] - away, at[row] + away, bracket)

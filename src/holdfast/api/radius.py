@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.api.asking import classes_of
+from holdfast.api.asking import BOX_NORM, classes_of, region_of
 from holdfast.api.methods import Mode, Tier, default_methods, measured
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.of_problem import graph_of
@@ -20,7 +20,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
 from holdfast.property.base import OneOutput, next_likely
-from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
+from holdfast.region import Family, Frames, Region, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
 from holdfast.result import Bracket, Key
@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     norm: float
     property: Property | Rule | None
     shares: SharesOption
+    drift: bool
     targets: TargetsOption
     substitutes: Substitutes | None
     unit: Unit | None
@@ -79,6 +80,7 @@ def radius(
     property: Property | Rule | None = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
+    drift: bool = False,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
     unit: Unit | None = None,
@@ -105,6 +107,9 @@ def radius(
     frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
                  answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
     shares       with frames: frame k moves by at most radius * shares[k]; 0 holds it still. One number a frame, for all inputs or for each.
+                 Without: feature k does, in every frame of a window, so that the radius is a share of what is usual for each.
+    drift        for windows (frames, features): one offset a feature, the same in every frame; the radius is the norm of the offsets, each
+                 divided by its share where there are shares.
     targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
                  class that the network holds for the next likely.
     tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then planes with trained slopes
@@ -123,10 +128,10 @@ def radius(
     The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
     """
     problems = radius_problems(
-        net, x, y, norm=norm, property=property, frames=frames, shares=shares, targets=targets, substitutes=substitutes, unit=unit,
-        free=free, values=values, lengths=lengths,
+        net, x, y, norm=norm, property=property, frames=frames, shares=shares, drift=drift, targets=targets, substitutes=substitutes,
+        unit=unit, free=free, values=values, lengths=lengths,
     )  # fmt: skip
-    what = measured(norm, substitutes)
+    what = measured(norm, substitutes, drift=drift)
     chosen = default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic) if methods is None else methods
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
@@ -217,6 +222,7 @@ def radius_problems(
     property: Property | Rule | None = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
+    drift: bool = False,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
     unit: Unit | None = None,
@@ -237,10 +243,12 @@ def radius_problems(
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
-    if shares is not None and (frames is None or substitutes is not None or norm == 0):
-        raise BadInput(
-            "the shares say how far each frame moves: they need a norm p >= 1 and frames (frames=, --frames), all, each or some."
-        )
+    if shares is not None and (substitutes is not None or norm == 0):
+        raise BadInput("the shares say how far each frame or feature moves: they need a norm p >= 1.")
+    if shares is not None and frames is None and not drift and not math.isinf(norm):
+        raise BadInput(BOX_NORM)
+    if drift and (frames is not None or substitutes is not None or norm == 0):
+        raise BadInput("a drift moves all frames of a window alike: it needs a norm p >= 1; leave frames and substitutes out.")
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
             raise BadInput(f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes.")
@@ -264,7 +272,11 @@ def radius_problems(
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
             mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            region = _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0 else _normed(net, centre, norm, mask)
+            region = (
+                _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0
+                else _normed(net, centre, norm, mask) if mask is not None
+                else _moving(net, centre, norm, shares, drift=drift)
+            )  # fmt: skip
         regions.append((members, region))
     problems = []
     kept = None if property is None else _kept(net, property, regions, y)
@@ -333,9 +345,16 @@ def _kept(net: Network, property: Property | Rule, regions: list[tuple[list[int]
     return batch.move(property, net.device)
 
 
-def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor | None) -> Family:
+def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, drift: bool) -> Family:
+    """The whole input, by its norm, by shares of its features, or as it drifts."""
+    found = region_of(net, centre, norm=norm, radius=1.0, shares=shares, drift=drift)
+    assert isinstance(found, Family)
+    return found.at(0.0)
+
+
+def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Family:
     zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
-    return Ball(centre, zero, norm, net.domain) if mask is None else Frames(centre, zero, norm, net.domain, mask=mask)
+    return Frames(centre, zero, norm, net.domain, mask=mask)
 
 
 def _sparse(
