@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-HOURS = 8  # of a window
+HOURS = 6  # of a window
 OUTPUTS = ("temperature in °C", "wind in m/s")
-TRAINED, STEPS = 240, 120
+TRAINED, STEPS = 240, 80
 
 
 @dataclass(frozen=True)
