@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from holdfast.monitor import Monitor
     from holdfast.network import Network
     from holdfast.problem import Problem
-    from holdfast.property import Robustness
+    from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
     from holdfast.region import Ball, Box
     from holdfast.result import Bound, Bracket, Evidence, Record
@@ -83,7 +83,7 @@ _HOME = {
     "holdfast.monitor": ("Monitor",),
     "holdfast.network": ("Network",),
     "holdfast.problem": ("Problem",),
-    "holdfast.property": ("Robustness",),
+    "holdfast.property": ("Robustness", "Threshold", "Within"),
     "holdfast.question": ("Question",),
     "holdfast.region": ("Ball", "Box"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Record"),
@@ -115,6 +115,8 @@ __all__ = [
     "Robustness",
     "Stop",
     "Store",
+    "Threshold",
+    "Within",
     "__version__",
     "bounds",
     "radius",

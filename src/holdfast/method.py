@@ -90,6 +90,11 @@ class Method(ABC, Generic[State]):
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot work on this problem, in words for the user; None if it can. Cheap."""
 
+    def view(self, problem: Problem) -> Problem:
+        """The problem as the method is asked: another one whose proofs are proofs of this one. A method with another view of it claims
+        no witnesses."""
+        return problem
+
     @abstractmethod
     def start(self, problem: Problem, seed: int) -> State:
         """The state before the first step."""

@@ -43,6 +43,7 @@ class Asked:
     radius: float | str | None = None
     frames: str | None = None
     shares: str | None = None
+    drift: bool | None = None
     targets: str | None = None
     substitutes: Json = None
     unit: str | None = None
@@ -50,6 +51,8 @@ class Asked:
     values: str | None = None
     property: str | None = None
     epsilon: float | None = None
+    within: str | None = None
+    threshold: float | None = None
     patch: str | None = None
     softmax: bool | None = None
     sigma: float | None = None

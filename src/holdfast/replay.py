@@ -8,6 +8,7 @@ from torch import Tensor
 
 from holdfast.network import Network
 from holdfast.problem import Problem
+from holdfast.region import Drift
 from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Evidence
 
@@ -35,14 +36,14 @@ def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Rep
     little before it is given up.
     """
     said = replay(problem, x, twin)
-    if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
+    if problem.goal != "radius" or not isinstance(problem.region, NormFamily | Drift):
         return x, said
-    centre, values = problem.region.centre, said.value
+    values = said.value
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
         lost = values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
             break
-        pushed = problem.region.domain.clamp(centre + (x - centre) * (1 + further))
+        pushed = problem.region.further(x, 1 + further)
         again = replay(problem, pushed, twin).value
         helped = lost & again.isfinite()
         x = torch.where(problem.region.per_row(helped), pushed, x)

@@ -306,7 +306,7 @@ class Likely:
 
     output  the network's own number.
     share   its probability: the output itself where all outputs already are one (none below 0, and together 1), else their softmax.
-            It says how sure the network sounds, not how often it is right.
+            It says how sure the network sounds, not how often it is right. NaN where outputs are no classes: forecasts, labels.
     """
 
     label: int

@@ -334,7 +334,7 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
             witness = Evidence(
                 "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
             )
-            note = f"the property fails at the input itself (the network says {int(outputs[row].argmax())})"
+            note = f"the property fails at the input itself ({problem.property.says(outputs[row])})"
             work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(
@@ -361,20 +361,21 @@ def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadli
     able = [method for method in methods if method.unfit(problem) is None]
     work.able = frozenset(method.name for method in able)
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
-        live: list[tuple[Method[Any], Any]] = [(method, None) for method in turn]
+        live: list[tuple[Method[Any], Problem, Any]] = [(method, method.view(part), None) for method in turn]
         while live:
             ongoing = []
-            for method, state in live:
+            for method, seen, state in live:
                 if not len(work.unsettled(stop)):
                     return "finished"
                 if _spent(work, stop, deadline):
                     return "stopped"
                 if state is None:
-                    state = method.recalled(part, method.start(part, seed), {name: values[rows] for name, values in work.aside.items()})
-                state = _stepped(work, part, rows, method, state, seed)
+                    aside = {name: values[rows] for name, values in work.aside.items()}
+                    state = method.recalled(seen, method.start(seen, seed), aside)
+                state = _stepped(work, seen, rows, method, state, seed)
                 tell(work.better(), method.name)
                 if state is not None:
-                    ongoing.append((method, state))
+                    ongoing.append((method, seen, state))
             live = ongoing
     return "finished"
 

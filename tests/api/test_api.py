@@ -46,7 +46,7 @@ def test_all_is_sorted_complete_and_importable() -> None:
     assert len(set(hf.__all__)) == len(hf.__all__)
     for name in hf.__all__:
         assert getattr(hf, name) is not None
-    assert len(hf.__all__) <= 27
+    assert len(hf.__all__) <= 29
     assert set(hf.__all__) < set(dir(hf))
     for room in set(dir(hf)) - set(hf.__all__):
         assert getattr(hf, room).__name__ == f"holdfast.{room}"
@@ -392,7 +392,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("half a frame", {"frames": 1.5}, "by whole numbers"),
     ("substitutes and frames", {"substitutes": {0: [1]}, "frames": "all"}, "leave frames out"),
     ("several lists of frames", {"frames": [[0, 1, 1]] * 4}, "several lists are bool masks"),
-    ("scale without frames", {"shares": [1, 1, 1]}, "the shares .* need a norm p >= 1 and frames"),
+    ("scale without frames", {"shares": [1, 1, 1]}, "with shares every feature moves by its own"),
     ("scale under norm zero", {"shares": [1, 1, 1], "norm": 0, "frames": "all"}, "the shares .* need a norm p >= 1"),
     ("negative scale", {"shares": [1, -1, 1], "frames": "all"}, "must be 0 or between .*; got -1 to 1"),
     ("scale of NaN", {"shares": [1, math.nan, 1], "frames": "all"}, "must be 0 or between"),
@@ -405,7 +405,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("norm by name", {"norm": "inf"}, "norm 'inf'"),
     ("targets by another word", {"targets": "second"}, "targets='second'"),
     ("runner-up of a label that is not there", {"targets": "runner-up", "y": [0, 1, 2, 9]}, "label 9 of input 3"),
-    ("no labels", {"y": None}, "labels must be integers, one class for each input"),
+    ("no labels", {"y": None}, "radius needs labels, the class of each input"),
     ("one number for x", {"x": 3.0}, "x does not hold inputs"),
     ("infinity", {"x": torch.full((4, 3, 2), math.inf)}, "input 0 holds NaN or infinity"),
     ("no data", {"x": torch.zeros(0, 3, 2), "y": []}, "the data are empty"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph
 from holdfast.chance import Chance
-from holdfast.region import Ball, Box, Domain, Frames, Patch, Region, Sparse, Words
+from holdfast.region import Ball, Box, Domain, Drift, Frames, Patch, Region, Sparse, Words
 
 ROWS = 2
 
@@ -35,6 +35,7 @@ def regions(shape: tuple[int, ...], seed: int) -> dict[str, Region]:
         "all frames": Frames(x, full(0.1), 2),
         "point": Ball(x, full(0.0), 2, domain),
         "everywhere": Ball(x, full(math.inf), 2, domain),
+        **{f"drift {p}": Drift(x, full(r), p, domain) for p, r in ((1, 0.6), (2, 0.5), (math.inf, 0.4))},
         "one unit": Sparse(x, full(1), narrow),
         "two units": Sparse(x, full(2), narrow, axes=(0,) if len(shape) == 3 else (1,) if len(shape) == 2 else ()),
         "patch": Patch(x, full(0.3), torch.rand(x.shape, generator=g) < 0.4, domain),

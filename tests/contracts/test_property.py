@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Targeted, Tie, Uncertainty
+from holdfast.property import Band, Confidence, Custom, Labels, Linear, Property, Reach, Robustness, Targeted, Tie, Uncertainty
 from holdfast.property.base import LinearProperty
 
 BATCH, OUTPUTS = 3, 4
@@ -82,7 +82,31 @@ def divergence(prop: Property, row: int, z: list[float]) -> float:
     return -sum(math.log(len(z) * p) for p in shares(z)) / len(z) - prop.epsilon
 
 
+def band(generator: torch.Generator) -> Band:
+    lower = torch.randn((BATCH, 2), generator=generator, dtype=torch.float64)
+    return Band(lower, lower + torch.rand((BATCH, 2), generator=generator, dtype=torch.float64) + 0.1, (3, 1))
+
+
+def room(prop: Property, row: int, z: list[float]) -> float:
+    assert isinstance(prop, Band)
+    ends = zip(prop.outputs, prop.lower[row].tolist(), prop.upper[row].tolist(), strict=True)
+    return min(min(z[k] - low, high - z[k]) for k, low, high in ends)
+
+
+def yes_or_no(generator: torch.Generator) -> Labels:
+    shape = (BATCH, OUTPUTS)
+    return Labels(torch.rand(shape, generator=generator) < 0.5, torch.randn(shape, generator=generator, dtype=torch.float64))
+
+
+def sides(prop: Property, row: int, z: list[float]) -> float:
+    assert isinstance(prop, Labels)
+    each = zip(z, prop.wanted[row].tolist(), prop.threshold[row].tolist(), strict=True)
+    return min(v - at if yes else at - v for v, yes, at in each)
+
+
 PROPERTIES = [
+    Case("band", band, room),
+    Case("labels", yes_or_no, sides),
     Case("robustness", lambda g: Robustness(labels(g)), margin),
     Case("targeted", targeted, lead),
     Case("linear", linear, smallest),
@@ -188,6 +212,13 @@ REFUSED = [
     ("no rows", Linear(torch.ones(3, 0, 4), torch.ones(3, 0)), "at least one row"),
     ("offset of wrong shape", Linear(torch.ones(3, 1, 4), torch.ones(3)), "the offset has shape"),
     ("NaN coefficient", Linear(torch.full((3, 1, 4), torch.nan), torch.ones(3, 1)), "NaN or infinite"),
+    ("band of too few", Band(torch.zeros(2, 1), torch.ones(2, 1), (0,)), r"band: the ends have shapes \(2, 1\)"),
+    ("band of no output", Band(torch.zeros(3, 1), torch.ones(3, 1), (4,)), "output 4 does not exist.*outputs 0 to 3"),
+    ("empty band", Band(torch.ones(3, 1), torch.ones(3, 1), (0,)), "of input 0 a lower end is not below"),
+    ("endless band", Band(torch.zeros(3, 1), torch.full((3, 1), torch.inf), (0,)), "NaN or infinite"),
+    ("labels of too few", Labels(torch.ones(3, 2) > 0, torch.zeros(3, 2)), r"labels have shape \(3, 2\), expected \(3, 4\)"),
+    ("labels in numbers", Labels(torch.ones(3, 4), torch.zeros(3, 4)), "truth values"),
+    ("no threshold", Labels(torch.ones(3, 4) > 0, torch.full((3, 4), torch.nan)), "a threshold is NaN"),
     ("custom of wrong shape", Custom(lambda z: z), r"returned shape \(3, 4\).*one score for each row"),
     ("custom of one number", Custom(lambda z: z.sum()), r"returned shape \(\)"),
 ]

@@ -326,5 +326,5 @@ def test_what_does_not_fit_is_refused_in_words(prop: Property, message: str) -> 
 
 def test_one_output_has_no_other_class() -> None:
     for prop in (Confidence(torch.tensor([0])), Tie(torch.tensor([0]), 0.1), Uncertainty(), Reach(torch.tensor([0]), torch.ones(1))):
-        with pytest.raises(BadInput, match="1 output, so there is no other class"):
+        with pytest.raises(BadInput, match="1 output, so there is no class to change"):
             prop.check(1, 1)

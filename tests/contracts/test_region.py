@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.chance import Chance
 from holdfast.errors import BadInput
-from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Region, Sparse, Words
+from holdfast.region import Ball, Box, Domain, Drift, Family, Features, Frames, Patch, Region, Sparse, Words
 
 UNIT = (0.0, 1.0)
 
@@ -101,6 +101,21 @@ def weighted(p: float, ends: tuple[float, float] | None = None) -> Callable[[Dra
     return build
 
 
+def drift(p: float, ends: tuple[float, float] | None = None, *, shares: bool = False) -> Callable[[Draw], Region]:
+    def build(d: Draw) -> Region:
+        share = 3 * d.uniform(3, 2, salt=3).double()
+        return Drift(
+            d.centre(3, 4, 2, ends=ends), d.radii(3), p, d.domain(ends), shares=torch.where(share < 1, 0, share) if shares else None
+        )
+
+    return build
+
+
+def features(d: Draw) -> Region:
+    share = 3 * d.uniform(3, 4, 2, salt=3).double()
+    return Features(d.centre(3, 4, 2, ends=UNIT), d.radii(3), math.inf, d.domain(UNIT), shares=torch.where(share < 1, 0, share))
+
+
 def sparse(axes: tuple[int, ...]) -> Callable[[Draw], Region]:
     return lambda d: Sparse(d.centre(3, 2, 3, 2, ends=UNIT), d.counts(3, 4), d.domain(UNIT), axes=axes)
 
@@ -155,6 +170,10 @@ REGIONS = [
     Case("weighted frames 1 in a domain", weighted(1, UNIT), exact_minimum=False),
     Case("weighted frames 2", weighted(2)),
     Case("weighted frames inf in a domain", weighted(math.inf, UNIT)),
+    Case("features by shares in a domain", features),
+    *(Case(f"drift {p}", drift(p)) for p in (1, 2, math.inf)),
+    Case("drift inf in a domain", drift(math.inf, UNIT)),
+    Case("drift 2 in a domain by shares", drift(2, UNIT, shares=True), exact_vertex=False, exact_minimum=False),
     Case("sparse numbers", sparse(())),
     Case("sparse pixels", sparse((0,))),
     Case("sparse numbers at levels", sparse_choice((), mask=False, levels=True)),
@@ -227,7 +246,7 @@ def test_projection_is_inside_idempotent_and_leaves_inside_points_alone(case: Ca
     assert torch.equal(projected[inside], points[inside])
 
 
-@named([c for c in REGIONS if c.name.split()[0] in ("ball", "frames", "weighted", "patch")])
+@named([c for c in REGIONS if c.name.split()[0] in ("ball", "frames", "weighted", "patch", "drift")])
 @pytest.mark.parametrize("centre", [1.0, 1000.1, 1e6, 3e-5, 0.0])
 @pytest.mark.parametrize("radius", [1e-9, 1e-6, 3e-5])
 def test_tiny_radii_around_large_float32_centres(case: Case, centre: float, radius: float) -> None:

@@ -10,23 +10,25 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.scored import scored
-from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Tie, Uncertainty
-from holdfast.property.base import check_labels, least_likely, next_likely
+from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Rule, Tie, Uncertainty
+from holdfast.property.base import OneOutput, check_labels, least_likely, next_likely
 from holdfast.property.probability import are_probabilities
-from holdfast.region import Ball, Frames, Patch, Region
+from holdfast.region import Ball, Drift, Features, Patch, Region
+from holdfast.region.features import feature_shares
 
 PropertyName = Literal["robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"]
 PROPERTIES: tuple[str, ...] = get_args(PropertyName)
-PropertyOption = Property | PropertyName | Callable[[Tensor], Tensor]
+BOX_NORM = "with shares every feature moves by its own: that is a box, measured in the maximum norm; leave the norm out."
+PropertyOption = Property | Rule | PropertyName | Callable[[Tensor], Tensor]
 
 
 def region_of(
     net: Network, x: Tensor, *, norm: float = math.inf, radius: float | Tensor | None = None, patch: Tensor | None = None,
-    shares: Sequence[float] | Tensor | None = None,
+    shares: Sequence[float] | Sequence[Sequence[float]] | Tensor | None = None, drift: bool = False,
 ) -> Region:  # fmt: skip
     """The region around each input."""
-    if patch is not None and shares is not None:
-        raise BadInput("patch and shares both say where the input may move; give one.")
+    if patch is not None and (shares is not None or drift):
+        raise BadInput(f"patch and {'drift' if drift else 'shares'} both say where the input may move; give one.")
     rows = torch.as_tensor(x)
     centre = net.exactly(rows) if rows.is_floating_point() else net.embed(rows)
     if radius is None and patch is None:
@@ -47,20 +49,17 @@ def region_of(
         if bool(whole.isinf().any()):
             raise BadInput("patch: the domain has no end, so a patch without a radius could be anything; give a radius or a domain.")
         return free.at(whole)
+    if drift:
+        each = None if shares is None else feature_shares(shares, centre)[:, 0]
+        return Drift(centre, size, norm, net.domain, shares=each)
     if shares is None:
         return Ball(centre, size, norm, net.domain)
-    each = torch.as_tensor(shares, dtype=torch.float64)
-    if centre.dim() != 2 or each.shape != centre.shape[1:]:
-        raise BadInput(
-            f"shares: one number for each feature of inputs that are lists of features; got {tuple(each.shape)} for inputs of shape "
-            f"{tuple(centre.shape[1:])}."
-        )
     if not math.isinf(norm):
-        raise BadInput("with shares every feature moves by its own: that is a box, measured in the maximum norm; leave the norm out.")
-    return Frames(centre, size, norm, net.domain, mask=each.to(net.device).expand(centre.shape))
+        raise BadInput(BOX_NORM)
+    return Features(centre, size, norm, net.domain, shares=feature_shares(shares, centre))
 
 
-def classes_of(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
+def classes_of(values: Tensor | Sequence[int] | Sequence[Sequence[int]], count: int, what: str) -> Tensor:
     """(count,) int64, one for each input."""
     try:
         classes = torch.as_tensor(values)
@@ -69,7 +68,10 @@ def classes_of(values: Tensor | Sequence[int], count: int, what: str) -> Tensor:
     if classes.dim() != 1 or len(classes) != count:
         raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
     if classes.is_floating_point() or classes.dtype == torch.bool:
-        raise BadInput(f"{what} must be integers, got {classes.dtype}.")
+        raise BadInput(
+            f"{what} must be integers, got {classes.dtype}. A network that forecasts numbers has no classes: ask how long it stays near "
+            f"its forecast (property=hf.Within('10%'), --within 10%)."
+        )
     return classes.long()
 
 
@@ -78,9 +80,10 @@ def property_of(
     targets: Tensor | Sequence[int] | int | None = None, epsilon: float = 0.0, toward: Tensor | None = None, softmax: bool = True,
 ) -> tuple[Network, Property]:  # fmt: skip
     """The property, and the network it speaks of: a function of the outputs becomes part of the network, so that it can be proved."""
-    label = net(region.centre).argmax(-1) if y is None else classes_of(y, len(region), "labels").to(net.device)
     if isinstance(given, Property):
         return net, given
+    if isinstance(given, Rule):
+        return net, given.around(net(region.centre), y)
     if callable(given):
         own = Custom(given)
         own.check(len(region), net.outputs_for(region.centre))
@@ -91,6 +94,9 @@ def property_of(
             f"property {given!r} is unknown; there are {', '.join(PROPERTIES)}, a Property, or your own function of the outputs."
         )
     outputs = net(region.centre)
+    if outputs.shape[-1] < 2:
+        raise OneOutput(outputs)
+    label = outputs.argmax(-1) if y is None else classes_of(y, len(region), "labels").to(net.device)
     if softmax and given != "robustness" and bool(are_probabilities(outputs).all()):
         raise BadInput("the network's outputs are probabilities already: say softmax=False (--no-softmax).")
     aim = None if targets is None else torch.as_tensor(targets, device=net.device).expand(len(region)).long()

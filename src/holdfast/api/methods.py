@@ -14,11 +14,11 @@ from holdfast.property import LinearProperty
 
 Tier = Literal["search", "fast", "tight", "split"]
 Mode = Literal["prove", "grid"]
-What = Literal["norms", "units", "words"]  # what the radius measures
+What = Literal["norms", "units", "words", "offsets"]  # what the radius measures
 
 
-def measured(norm: float, substitutes: object) -> What:
-    return "words" if substitutes is not None else "units" if norm == 0 else "norms"
+def measured(norm: float, substitutes: object, *, drift: bool = False) -> What:
+    return "words" if substitutes is not None else "units" if norm == 0 else "offsets" if drift else "norms"
 
 
 def default_methods(
@@ -31,13 +31,15 @@ def default_methods(
     if arithmetic == "executed" and tier in ("tight", "split"):
         raise BadInput(f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'.")
     if mode == "grid":
-        if what == "norms":
+        if what in ("norms", "offsets"):
             raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
         return [Grid()]
-    counts: list[Method[Any]] = [Greedy()] if what != "norms" else []
+    counts: list[Method[Any]] = [Greedy()] if what in ("units", "words") else []
     if not net.differentiable:
         return counts or [Corners(), Mesh()]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
+    if what == "offsets":  # there are few, so that corners of them are soon met
+        searches = [PGD(), Corners()]
     if tier == "search":
         return counts if what == "units" else [*counts, *searches]
     if what == "units" and arithmetic == "real":

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from holdfast.api.asking import classes_of
+from holdfast import batch
+from holdfast.api.asking import BOX_NORM, classes_of, region_of
 from holdfast.api.methods import Mode, Tier, default_methods, measured
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.of_problem import graph_of
@@ -17,9 +18,9 @@ from holdfast.errors import BadInput
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import Linear, Property, Robustness, Targeted
-from holdfast.property.base import next_likely
-from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
+from holdfast.property import Linear, Property, Robustness, Rule, Targeted
+from holdfast.property.base import OneOutput, next_likely
+from holdfast.region import Family, Frames, Region, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
 from holdfast.result import Bracket, Key
@@ -29,6 +30,7 @@ FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
 Inputs = Tensor | Sequence[Tensor]
+LabelsOption = Tensor | Sequence[int] | Sequence[Sequence[int]] | None
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
 
@@ -37,7 +39,9 @@ class Options(TypedDict, total=False):
     """Of `radius`, but for `frames`, on which the kind of answer depends."""
 
     norm: float
+    property: Property | Rule | None
     shares: SharesOption
+    drift: bool
     targets: TargetsOption
     substitutes: Substitutes | None
     unit: Unit | None
@@ -56,13 +60,13 @@ class Options(TypedDict, total=False):
 
 @overload
 def radius(
-    net: Network, x: Inputs, y: Tensor | Sequence[int], *, frames: Literal["each"], **options: Unpack[Options]
+    net: Network, x: Inputs, y: LabelsOption = ..., *, frames: Literal["each"], **options: Unpack[Options]
 ) -> list[list[Bracket]]: ...
 
 
 @overload
 def radius(
-    net: Network, x: Inputs, y: Tensor | Sequence[int], *,
+    net: Network, x: Inputs, y: LabelsOption = ..., *,
     frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ..., **options: Unpack[Options],
 ) -> list[Bracket]: ...  # fmt: skip
 
@@ -70,11 +74,13 @@ def radius(
 def radius(
     net: Network,
     x: Inputs,
-    y: Tensor | Sequence[int],
+    y: LabelsOption = None,
     *,
     norm: float = math.inf,
+    property: Property | Rule | None = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
+    drift: bool = False,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
     unit: Unit | None = None,
@@ -90,14 +96,20 @@ def radius(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Bracket] | list[list[Bracket]]:
-    """How far may each input move before its class changes? One bracket for each input, in their order.
+    """How far may each input move before its class changes, or before another property fails? One bracket for each input, in their order.
 
     x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; token ids for a token network.
-    y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so.
+    y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so. A forecast needs none.
     norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
+    property     what must hold instead of the class: hf.Within("10%"), the outputs stay near the forecast at the unmoved input;
+                 hf.Threshold(0), every output stays on its side of the threshold, that of its label (y of 0 and 1) or its own; or any
+                 Property.
     frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
                  answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
     shares       with frames: frame k moves by at most radius * shares[k]; 0 holds it still. One number a frame, for all inputs or for each.
+                 Without: feature k does, in every frame of a window, so that the radius is a share of what is usual for each.
+    drift        for windows (frames, features): one offset a feature, the same in every frame; the radius is the norm of the offsets, each
+                 divided by its share where there are shares.
     targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
                  class that the network holds for the next likely.
     tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then planes with trained slopes
@@ -116,10 +128,10 @@ def radius(
     The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
     """
     problems = radius_problems(
-        net, x, y, norm=norm, frames=frames, shares=shares, targets=targets, substitutes=substitutes, unit=unit, free=free, values=values,
-        lengths=lengths,
+        net, x, y, norm=norm, property=property, frames=frames, shares=shares, drift=drift, targets=targets, substitutes=substitutes,
+        unit=unit, free=free, values=values, lengths=lengths,
     )  # fmt: skip
-    what = measured(norm, substitutes)
+    what = measured(norm, substitutes, drift=drift)
     chosen = default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic) if methods is None else methods
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
@@ -134,7 +146,7 @@ def radius(
 def worst(
     net: Network,
     region: Region,
-    property: Property,
+    property: Property | Rule,
     *,
     tier: Tier = "fast",
     arithmetic: Arithmetic = "real",
@@ -146,9 +158,11 @@ def worst(
 ) -> list[Bracket]:
     """The smallest score of the property over each region of the batch: positive lower ends prove that it always holds.
 
-    Reachability is two of these: the smallest of an output, and the smallest of its negative.
+    Reachability is two of these: the smallest of an output, and the smallest of its negative. hf.Within and hf.Threshold speak of what the
+    network says at the centres.
     """
-    problem = Problem(net, region, property, "worst")
+    made = property.around(net(region.centre)) if isinstance(property, Rule) else property
+    problem = Problem(net, region, made, "worst")
     chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
     return [r.explained for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
 
@@ -202,11 +216,13 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
 def radius_problems(
     net: Network,
     x: Inputs,
-    y: Tensor | Sequence[int],
+    y: LabelsOption = None,
     *,
     norm: float = math.inf,
+    property: Property | Rule | None = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
+    drift: bool = False,
     targets: TargetsOption = None,
     substitutes: Substitutes | None = None,
     unit: Unit | None = None,
@@ -216,14 +232,23 @@ def radius_problems(
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
     rows = as_rows(x, lengths)
-    labels = classes_of(y, len(rows), "labels")
+    if y is None and property is None:
+        raise BadInput(
+            "radius needs labels, the class of each input (y), or another property that must hold: property=hf.Within('10%') for a "
+            "forecast, hf.Threshold(0) for a single score."
+        )
+    labels = None if y is None or property is not None else classes_of(y, len(rows), "labels")
+    if property is not None and targets is not None:
+        raise BadInput("targets are classes: they say what counts where the class must stay. Leave them out, or the property.")
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
-    if shares is not None and (frames is None or substitutes is not None or norm == 0):
-        raise BadInput(
-            "the shares say how far each frame moves: they need a norm p >= 1 and frames (frames=, --frames), all, each or some."
-        )
+    if shares is not None and (substitutes is not None or norm == 0):
+        raise BadInput("the shares say how far each frame or feature moves: they need a norm p >= 1.")
+    if shares is not None and frames is None and not drift and not math.isinf(norm):
+        raise BadInput(BOX_NORM)
+    if drift and (frames is not None or substitutes is not None or norm == 0):
+        raise BadInput("a drift moves all frames of a window alike: it needs a norm p >= 1; leave frames and substitutes out.")
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
             raise BadInput(f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes.")
@@ -235,28 +260,41 @@ def radius_problems(
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(tuple(row.shape), []).append(index)
-    problems = []
+    regions: list[tuple[list[int], Family]] = []
     for members in groups.values():
         stacked = torch.stack([rows[i] for i in members])
         if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
             raise BadInput(f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim).")
         # Where changes are counted, rounding to the network's arithmetic is none.
         centre = net.exactly(stacked) if stacked.is_floating_point() and norm != 0 else _read(net, stacked)
-        place = torch.tensor(members)
         if sets is not None:
             assert net.vectors is not None
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
             mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            region = _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0 else _normed(net, centre, norm, mask)
-        label = labels[place].to(net.device)
-        prop: Property = Robustness(label)
-        if targets is not None:
-            prop = Targeted(label, _runner_up(net, centre, label) if aims is None else aims[place].to(net.device))
+            region = (
+                _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0
+                else _normed(net, centre, norm, mask) if mask is not None
+                else _moving(net, centre, norm, shares, drift=drift)
+            )  # fmt: skip
+        regions.append((members, region))
+    problems = []
+    kept = None if property is None else _kept(net, property, regions, y)
+    for members, region in regions:
+        place = torch.tensor(members, device=net.device)
+        if kept is not None:
+            prop: Property = batch.take(kept, place)
+        else:
+            assert labels is not None
+            aim = None if aims is None else aims.to(net.device)[place]
+            prop = _classes(net, region.centre, labels.to(net.device)[place], targets, aim)
         problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
         problems.append(_each_frame(problem) if each else problem)
     for problem in problems:
-        problem.check()
+        try:
+            problem.check()
+        except OneOutput as error:
+            raise OneOutput(net(problem.region.centre)) from error
     return problems
 
 
@@ -289,14 +327,34 @@ def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -
     return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
 
 
-def _runner_up(net: Network, centre: Tensor, label: Tensor) -> Tensor:
+def _classes(net: Network, centre: Tensor, label: Tensor, targets: TargetsOption, aims: Tensor | None) -> Property:
+    """The class stays, or does not become the one that counts."""
+    if targets is None or aims is not None:
+        return Robustness(label) if aims is None else Targeted(label, aims)
     Robustness(label).check(len(centre), net.outputs_for(centre))
-    return next_likely(net(centre), label)
+    return Targeted(label, next_likely(net(centre), label))
 
 
-def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor | None) -> Family:
+def _kept(net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption) -> Property:
+    """The property of all inputs in their order; what a rule must know of the network is asked here."""
+    count = sum(len(members) for members, _ in regions)
+    if isinstance(property, Rule):
+        said = {i: one for members, region in regions for i, one in zip(members, net(region.centre), strict=True)}
+        property = property.around(torch.stack([said[i] for i in range(count)]), y)
+    property.check(count, net.outputs_for(regions[0][1].centre))
+    return batch.move(property, net.device)
+
+
+def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, drift: bool) -> Family:
+    """The whole input, by its norm, by shares of its features, or as it drifts."""
+    found = region_of(net, centre, norm=norm, radius=1.0, shares=shares, drift=drift)
+    assert isinstance(found, Family)
+    return found.at(0.0)
+
+
+def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Family:
     zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
-    return Ball(centre, zero, norm, net.domain) if mask is None else Frames(centre, zero, norm, net.domain, mask=mask)
+    return Frames(centre, zero, norm, net.domain, mask=mask)
 
 
 def _sparse(

@@ -67,6 +67,7 @@ def risk(
     region: Region | None = None,
     patch: Tensor | None = None,
     shares: Sequence[float] | Tensor | None = None,
+    drift: bool = False,
     y: Tensor | Sequence[int] | None = None,
     targets: Tensor | Sequence[int] | int | None = None,
     epsilon: float = 0.0,
@@ -91,16 +92,16 @@ def risk(
     y         the classes; if not said, those that the network says.
     norm, radius   the ball around each input, clipped to the domain; or instead of a norm
     patch     a bool mask: only these features move, by at most the radius; without one they take any value of the domain;
-    shares    for inputs that are lists of features: feature k moves by at most radius * shares[k], so that the radius is a share of what
-              is usual for each;
+    shares    feature k moves by at most radius * shares[k], so that the radius is a share of what is usual for each;
+    drift     for windows (frames, features): one offset a feature, the same in every frame, of at most the radius (times its share);
     region    any other region, for example a Box.
     softmax   False where the network's outputs are probabilities already, or where its plain outputs are meant.
     queries   for each input, spent on the search for Q.
     """
     if region is None:
-        asked = region_of(net, x, norm=norm, radius=radius, patch=patch, shares=shares)
-    elif (radius, patch, shares) != (None, None, None):
-        raise BadInput("the region says itself where the input may move, and how far: leave radius, patch and shares out.")
+        asked = region_of(net, x, norm=norm, radius=radius, patch=patch, shares=shares, drift=drift)
+    elif (radius, patch, shares, drift) != (None, None, None, False):
+        raise BadInput("the region says itself where the input may move, and how far: leave radius, patch, shares and drift out.")
     else:
         asked = region
     net, prop = property_of(net, asked, property, y=y, targets=targets, epsilon=epsilon, toward=toward, softmax=softmax)

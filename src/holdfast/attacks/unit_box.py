@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.region import Region
+from holdfast.region import Drift, Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import norm
 
@@ -63,8 +63,29 @@ class Radial(Chart):
         return self.region
 
 
+@dataclass(frozen=True, eq=False)
+class Drifting(Chart):
+    """A chart of the offsets, of which there are fewer than numbers in a window."""
+
+    offsets: Chart
+
+    def point(self, t: Tensor) -> Tensor:
+        return self.drift.windows(self.offsets.point(t), self.region.centre)
+
+    def place(self, x: Tensor) -> Tensor:
+        return self.offsets.place(self.drift.offset(x))
+
+    @property
+    def drift(self) -> Drift:
+        assert isinstance(self.region, Drift)
+        return self.region
+
+
 def chart(region: Region) -> Chart:
-    """Radial where the region is a ball that is no box, else the box around the region."""
+    """Radial where the region is a ball that is no box, that of its offsets for a drift, else the box around the region."""
+    if isinstance(region, Drift):
+        offsets = chart(region.offsets())
+        return Drifting(region, offsets.low, offsets.high, offsets)
     low, high = (region.flatten(end) for end in region.enclosing_box())
     if isinstance(region, NormFamily) and not math.isinf(region.p) and bool(region.radius.isfinite().all()):
         centre = region.flatten(region.centre.double())

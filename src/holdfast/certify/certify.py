@@ -17,9 +17,8 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, LinearProperty
-from holdfast.region import Family, Frames, Region, Sparse, Words
+from holdfast.region import Drift, Family, Frames, Region, Sparse, Words
 from holdfast.region.normed import NormFamily
-from holdfast.region.norms import dual, norm
 from holdfast.result import Traits
 
 AS_EXECUTED = (
@@ -295,8 +294,7 @@ def _what_moves_first(region: Region) -> Tensor:
 def first_guess(problem: Problem) -> Tensor:
     """-> (batch,): the distance at which the score would vanish if it were linear: planes hardly ever prove as much."""
     family = problem.family
-    if not isinstance(family, NormFamily):
+    if not isinstance(family, NormFamily | Drift):
         return (family.reach() + 1) / 2  # radii that count: nothing is proved beyond twice this
     score, gradient = problem.score_and_gradient(family.centre)
-    slope: Tensor = (norm(family.grouped(gradient.double()), dual(family.p)) * family.free()).sum(-1)
-    return torch.minimum(score.double() / slope.clamp_min(1e-300), family.reach())
+    return torch.minimum(score.double() / family.slope(gradient).clamp_min(1e-300), family.reach())

@@ -25,6 +25,7 @@ from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges
 from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
+from holdfast.bounding.offsets import in_offsets
 from holdfast.bounding.second_order import Bends
 from holdfast.certify.tighten import Tighten, Training, boxes_at_once, quadratic_of
 from holdfast.method import Claims, Method
@@ -91,6 +92,9 @@ class Split(Method[Splitting]):
 
     def obstacle(self, problem: Problem) -> str | None:
         return self._tighten.obstacle(problem)
+
+    def view(self, problem: Problem) -> Problem:
+        return in_offsets(problem)
 
     def start(self, problem: Problem, seed: int) -> Splitting:
         training = self._tighten.start(problem, seed)

@@ -20,6 +20,7 @@ from holdfast.bounding.bounder import Trained
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
+from holdfast.bounding.offsets import in_offsets
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
 from holdfast.memory import free_bytes
@@ -115,6 +116,9 @@ class Tighten(Method[Training]):
         if not isinstance(problem.property, LinearProperty):
             return "proofs by training need a property in linear rows (Robustness, Targeted, Linear)"
         return Certify().obstacle(problem)
+
+    def view(self, problem: Problem) -> Problem:
+        return in_offsets(problem)
 
     def start(self, problem: Problem, seed: int) -> Training:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import options
-from holdfast.cli.parse import norm_option, numbers, one_of, targets_option, whole_numbers
+from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -26,10 +26,14 @@ class Around:
     property: options.Property = "robustness"
     radius: options.HowFar = None
     norm: options.Norm = "inf"
+    within: options.Within = None
+    threshold: options.Threshold = None
+    outputs: options.Outputs = None
     epsilon: options.Epsilon = 0.0
     targets: options.Targets = None
     patch: options.Square = None
     shares: options.Shares = None
+    drift: options.Drift = False
     softmax: options.Softmax = True
     scale: options.Scale = None
     limit: options.Limit = None
@@ -41,9 +45,11 @@ class Around:
     def asked(self) -> "Asked":
         from holdfast.question import Asked
 
+        ruled = "within" if self.within is not None else "threshold" if self.threshold is not None else self.property
         return Asked(
-            norm=f"{norm_option(self.norm):g}", radius=self.radius, property=self.property, epsilon=self.epsilon, targets=self.targets,
-            patch=self.patch, shares=self.shares, softmax=self.softmax,
+            norm=f"{norm_option(self.norm):g}", radius=self.radius, property=ruled, within=self.within, threshold=self.threshold,
+            outputs=self.outputs, epsilon=self.epsilon, targets=self.targets,
+            patch=self.patch, shares=self.shares, drift=self.drift or None, softmax=self.softmax,
         )  # fmt: skip
 
     def read(self) -> "tuple[Network, Data, Network, Region, Property]":
@@ -57,14 +63,19 @@ class Around:
         if norm == 0:
             raise BadInput("this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast radius --norm 0'.")
         given: Any = named(self.property, "property")[0] if ":" in self.property else one_of(self.property, "property", PropertyName)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        rule = rule_option(self.within, self.threshold, self.outputs)
+        if rule is not None and self.property != "robustness":
+            raise BadInput(f"--property {self.property} and --{self.asked().property} are two things that must hold; ask one at a time.")
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, labels=rule is None)
         x = data.stacked(self.data)
         targets = targets_option(self.targets, len(x))
         if targets == "runner-up":
             raise BadInput("targets: name a class; against the runner-up there is --property runner-up.")
         patch = None if corner is None else _square(x, corner)
-        region = region_of(net, x, norm=norm, radius=self.radius, patch=patch, shares=shares)
-        whole, prop = property_of(net, region, given, y=data.y, targets=targets, epsilon=self.epsilon, softmax=self.softmax)
+        region = region_of(net, x, norm=norm, radius=self.radius, patch=patch, shares=shares, drift=self.drift)
+        whole, prop = property_of(
+            net, region, rule or given, y=data.y if data.labelled else None, targets=targets, epsilon=self.epsilon, softmax=self.softmax
+        )
         return net, data, whole, region, prop
 
 

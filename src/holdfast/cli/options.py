@@ -65,8 +65,31 @@ Square = Annotated[
     str | None, typer.Option(metavar="TOP,LEFT,SIZE", help="Only this square of the images moves; without --radius, freely.")
 ]
 Shares = Annotated[
-    str | None, typer.Option(metavar="NUMBERS", help="For lists of features: feature k moves by the radius times its number.")
+    str | None, typer.Option(metavar="NUMBERS", help="Feature k moves by the radius times its number, in every frame of a window.")
 ]
+Drift = Annotated[
+    bool,
+    typer.Option(
+        "--drift", metavar="", help="For windows (frames, features): one offset a feature, the same in every frame; --shares are its units."
+    ),
+]
+Within = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WIDTH",
+        help="For forecasts: outputs stay so near the network's own forecast at the unmoved input: 10%, or 0.5 in their own units; one for "
+        "each output as in 0.5,2. Labels are not needed.",
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="For a single score or several labels: every output stays on its side of this, that of its label (0 or 1), or its own without "
+        "labels. 0 for logits, 0.5 for probabilities.",
+    ),
+]
+Outputs = Annotated[str | None, typer.Option(metavar="NUMBERS", help="With --within: which outputs count, as in 0,2. Default: all.")]
 Softmax = Annotated[
     bool, typer.Option("--softmax/--no-softmax", metavar="", help="Speak of the outputs' softmax, or of the outputs themselves.")
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
+    from holdfast.property import Rule
     from holdfast.region.units import Unit
 
 
@@ -87,6 +88,18 @@ def values_option(text: str | None) -> list[float] | None:
             raise BadInput(f"values {text!r}: use whole numbers as in 0:255, or a list as in 0,0.5,1.") from None
         return [float(value) for value in range(low, high + 1)]
     return numbers(text, "values")
+
+
+def rule_option(within: str | None, threshold: float | None, outputs: str | None) -> "Rule | None":
+    """What must hold instead of the class."""
+    from holdfast.property import Threshold, Within  # here: torch takes its time
+
+    if within is not None and threshold is not None:
+        raise BadInput("--within speaks of forecasts, --threshold of outputs that say yes or no; give one.")
+    counting = whole_numbers(outputs, "outputs")
+    if counting is not None and within is None:
+        raise BadInput("--outputs says which outputs must stay near the forecast: it needs --within.")
+    return Within(within, counting) if within is not None else None if threshold is None else Threshold(threshold)
 
 
 def bytes_option(text: str | None) -> float | None:

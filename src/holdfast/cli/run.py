@@ -249,7 +249,8 @@ def keep_inputs(store: Store, built: Built) -> None:
     assert data is not None
     is_text = net.vectors is not None
     tokens = [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows]
-    store.put_inputs(data.rows, data.y.tolist(), [None] * len(data.rows), data.names, tokens)
+    classes = data.labelled and data.y.dim() == 1 and not data.y.is_floating_point() and built.question.asked.within is None
+    store.put_inputs(data.rows, data.y.tolist() if classes else [None] * len(data.rows), [None] * len(data.rows), data.names, tokens)
 
 
 def keep_predictions(store: Store, built: Built) -> None:
@@ -260,9 +261,16 @@ def keep_predictions(store: Store, built: Built) -> None:
         for at in range(0, len(first), AT_ONCE):
             some = dict(list(first.items())[at : at + AT_ONCE])
             rows = torch.tensor(list(some.values()), device=problem.region.centre.device)
-            classes = built.net(problem.region.centre[rows]).argmax(-1).tolist()
-            store.put_predictions(dict(zip(some, classes, strict=True)))
+            classes = _classes(built.net(problem.region.centre[rows]), built.question.asked)
+            store.put_predictions(dict(zip(some, classes.tolist(), strict=True)) if classes is not None else {})
         missing -= first.keys()
+
+
+def _classes(outputs: torch.Tensor, asked: Asked) -> torch.Tensor | None:
+    """(n, outputs) -> (n,): the class of each; None where outputs are no classes."""
+    if outputs.shape[-1] == 1:
+        return None if asked.threshold is None else (outputs[:, 0] > asked.threshold).long()
+    return outputs.argmax(-1) if asked.within is None and asked.threshold is None else None
 
 
 def _solved(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:

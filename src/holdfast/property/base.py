@@ -25,6 +25,10 @@ class Property(ABC):
         """(batch, outputs) -> (batch,) bool: whether these outputs break the property, without any rounding where that can be told."""
         return ~(self.score(outputs) > 0)
 
+    def says(self, outputs: Tensor) -> str:
+        """(outputs,) -> what the network answers at one input, for people."""
+        return f"the network says {int(outputs.argmax())}"
+
     def missed(self, outputs: Tensor, unit: float) -> Tensor:
         """(batch, outputs), the unit of their arithmetic -> (batch,) float64: how far a score computed from them may lie from the truth by
         rounding. Nothing where nobody knows."""
@@ -126,6 +130,21 @@ def next_likely(outputs: Tensor, label: Tensor) -> Tensor:
 def least_likely(outputs: Tensor, label: Tensor) -> Tensor:
     """(batch, outputs), (batch,) -> (batch,): of the other classes the one with the smallest output."""
     return outputs.scatter(-1, label[:, None], torch.inf).argmin(-1)
+
+
+class OneOutput(BadInput):
+    """The network has no classes. values: what it answers at the inputs, where that is known."""
+
+    def __init__(self, values: Tensor | None = None) -> None:
+        shares = values is not None and bool(((values >= 0) & (values <= 1)).all())
+        found = "" if values is None else f" Here it lies between {float(values.min()):.4g} and {float(values.max()):.4g}"
+        likely = "" if values is None else f"{found}, as probabilities do." if shares else f"{found}, so it is no probability."
+        super().__init__(
+            f"the network has 1 output, so there is no class to change. Say what must hold: of a forecast, that it stays near what it is "
+            f"(property=hf.Within('10%'), --within 10%); of a single score, that it stays on its side of a threshold "
+            f"(property=hf.Threshold(0), --threshold 0 for logits, 0.5 for probabilities); anything else by hf.worst with a Linear "
+            f"property.{likely}"
+        )
 
 
 def check_labels(labels: Tensor, batch: int, outputs: int, what: str) -> None:

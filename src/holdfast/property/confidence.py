@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import BoundedProperty, at, certain, check_labels, differences, lead, smallest
+from holdfast.property.base import BoundedProperty, OneOutput, at, certain, check_labels, differences, lead, smallest
 from holdfast.property.probability import among, least_leads, most_leads, others, probabilities, share
 from holdfast.rounding import TINY, gamma
 
@@ -117,7 +117,7 @@ class Confidence(BoundedProperty):
 
 def check_classes(outputs: int) -> None:
     if outputs < 2:
-        raise BadInput(f"the network has {outputs} output, so there is no other class to compare with. Use a Linear property.")
+        raise OneOutput()
 
 
 def check_epsilon(epsilon: float, softmax: bool) -> None:

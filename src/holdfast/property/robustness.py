@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import LinearProperty, at, check_labels, differences, lead
+from holdfast.property.base import LinearProperty, OneOutput, at, check_labels, differences, lead
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +24,7 @@ class Robustness(LinearProperty):
 
     def check(self, batch: int, outputs: int) -> None:
         if outputs < 2:
-            raise BadInput(
-                f"the network has {outputs} output, so there is no class to change. For a regression or a single score use "
-                f"hf.worst with a Linear property."
-            )
+            raise OneOutput()
         check_labels(self.label, batch, outputs, "label")
 
 

@@ -96,6 +96,14 @@ class NormFamily(Family):
             radius = torch.where(radius.isinf(), self.reach(), radius)
         return radius[:, None] * self.free()
 
+    def slope(self, gradient: Tensor) -> Tensor:
+        """(batch, *shape) -> (batch,): how fast a linear function falls with the radius."""
+        return (norm(self.grouped(gradient.double()), dual(self.p)) * self.free()).sum(-1)
+
+    def further(self, x: Tensor, factor: float) -> Tensor:
+        """This many times as far from the centre, as far as the domain lets it."""
+        return self.domain.clamp(self.centre + (x - self.centre) * factor)
+
     def project(self, x: Tensor) -> Tensor:
         # The distance is rounded up, so aim a hair below the radius; the clip to the domain only comes closer.
         target = self._span() / (1 + 40 * gamma(self.centre[0].numel()))

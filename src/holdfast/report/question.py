@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from holdfast.question import Question
-from holdfast.report.summary import norm_name, short
+from holdfast.report.summary import about, norm_name, short
 
 LONG_LIST = 12
 HEADLINES = {
@@ -31,10 +31,25 @@ def headline(question: Question, count: int) -> str:
     words = asked.norm == "words"
     alone = f", one {'word' if words else 'frame'} at a time" if asked.frames == "each" else ""
     change = "reaches the target class" if asked.targets else "changes its answer"
+    if asked.within is not None:
+        change = f"forecasts what is further than {asked.within} from its forecast"
+    elif asked.threshold is not None:
+        change = f"crosses {asked.threshold:g} with an output"
     if words:
         return f"How many words of {inputs} of {data} may be replaced{alone}, before {model} {change}?"
     norm = f", in the {norm_name(asked.norm)} norm" if asked.norm is not None else ""
     return f"How far may {inputs} of {data} move{alone}{norm}, before {model} {change}?"
+
+
+def band_of(within: str | None, forecast: float, outputs: str | None, output: int) -> str:
+    """The band around a forecast, in words: '11.07 to 13.53'; nothing where the output does not count."""
+    counting = None if outputs is None else [int(k) for k in outputs.split(",")]
+    if within is None or (counting is not None and output not in counting):
+        return ""
+    widths = within.split(",")
+    width = (widths[output if counting is None else counting.index(output)] if len(widths) > 1 else widths[0]).strip()
+    away = abs(forecast) * float(width.removesuffix("%")) / 100 if width.endswith("%") else float(width)
+    return f"{about(forecast - away)} to {about(forecast + away)}"
 
 
 def hashes(question: Question) -> list[tuple[str, str]]:

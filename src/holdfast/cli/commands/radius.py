@@ -11,16 +11,20 @@ from holdfast.cli.options import (
     Arithmetic,
     Batch,
     DataOption,
+    Drift,
     Gap,
     Limit,
     Methods,
     ModelOptions,
+    Outputs,
     Queries,
     Scale,
     Seconds,
     Seed,
+    Threshold,
     Tier,
     Unit,
+    Within,
     measures,
 )
 
@@ -35,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Radius(Command):
-    """How far can each input move before the class changes?"""
+    """How far can each input move before the class changes, or the forecast leaves its band?"""
 
     name: ClassVar[str] = "radius"
 
@@ -47,8 +51,15 @@ class Radius(Command):
     ] = None
     shares: Annotated[
         str | None,
-        typer.Option(metavar="NUMBERS", help="With --frames: frame k moves by the radius times its number, as in 1,1,0.5; 0 is still."),
+        typer.Option(
+            metavar="NUMBERS",
+            help="Feature k moves by the radius times its number, as in 1,1,0.5; 0 is still. With --frames: frame k does.",
+        ),
     ] = None
+    drift: Drift = False
+    within: Within = None
+    threshold: Threshold = None
+    outputs: Outputs = None
     targets: Annotated[
         str | None,
         typer.Option(metavar="CLASSES", help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7."),
@@ -90,7 +101,7 @@ class Radius(Command):
         from holdfast.api.methods import Mode, Tier, default_methods, measured
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
-        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, targets_option, unit_option, values_option
+        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, targets_option, unit_option, values_option
         from holdfast.cli.reading.data import load_both, load_mask, load_substitutes
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
@@ -110,21 +121,24 @@ class Radius(Command):
         values = values_option(self.values)
         if self.methods is not None:
             methods_named(self.methods, ())
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        rule = rule_option(self.within, self.threshold, self.outputs)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, labels=rule is None)
         if self.saliency:
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
         problems = radius_problems(
-            net, data.x, data.y, norm=norm, frames=frames, shares=scale, targets=targets_option(self.targets, len(data.x)),
-            substitutes=sets[: self.limit] if isinstance(sets, list) else sets, unit=unit,
+            net, data.x, data.y if data.labelled else None, norm=norm, property=rule, frames=frames, shares=scale, drift=self.drift,
+            targets=targets_option(self.targets, len(data.x)), unit=unit,
+            substitutes=sets[: self.limit] if isinstance(sets, list) else sets,
             free=None if self.free is None else load_mask(self.free, data.x), values=values, lengths=data.lengths,
         )  # fmt: skip
         if self.methods is None:
-            methods = default_methods(net, "radius", tier, what=measured(norm, sets), mode=mode, arithmetic=arithmetic)
+            methods = default_methods(net, "radius", tier, what=measured(norm, sets, drift=self.drift), mode=mode, arithmetic=arithmetic)
         else:
             methods = methods_named(self.methods, problems)
         asked = Asked(
-            norm="words" if sets is not None else f"{norm:g}", frames=self.frames, shares=self.shares, targets=self.targets,
+            norm="words" if sets is not None else f"{norm:g}", frames=self.frames, shares=self.shares, drift=self.drift or None,
+            targets=self.targets, within=self.within, threshold=self.threshold, outputs=self.outputs,
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
             unit=self.unit, free=self.free, values=self.values,
         )  # fmt: skip

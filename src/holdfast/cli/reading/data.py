@@ -37,12 +37,13 @@ class Data:
     classes: list[str] | None
     lengths: list[int] | None
     fingerprint: str
+    labelled: bool = True  # else y is -1
 
     def limited(self, count: int | None) -> "Data":
         if count is None:
             return self
         lengths = None if self.lengths is None else self.lengths[:count]
-        return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint)
+        return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint, self.labelled)
 
     @property
     def rows(self) -> list[Tensor]:
@@ -57,13 +58,15 @@ class Data:
         return torch.stack(self.rows)
 
 
-def load_both(model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None) -> tuple[Network, Data]:
-    """The network, and the inputs that are asked about."""
+def load_both(
+    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, labels: bool = True
+) -> tuple[Network, Data]:
+    """The network, and the inputs that are asked about; labels: whether they are needed."""
     net = load_network(model)
-    return net, load_data(source, net, scale=scale).limited(limit)
+    return net, load_data(source, net, scale=scale, labels=labels).limited(limit)
 
 
-def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
+def load_data(source: str, net: Network, *, scale: float | None = None, labels: bool = True) -> Data:
     """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
     found: Mapping[str, Any]
     if source.endswith(".npz"):
@@ -77,7 +80,7 @@ def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
         fingerprint = ""
     else:
         raise BadInput(f"data {source!r}: give a .npz file with x and y, a .tsv file of label and text, or package.module:function.")
-    for key in ("x", "y"):
+    for key in ("x", "y") if labels else ("x",):
         if key not in found:
             raise BadInput(f"{source}: no array named {key!r}; it holds {', '.join(sorted(found)) or 'nothing'}.")
     if not isinstance(found["x"], list | tuple) and np.ndim(found["x"]) == 0:
@@ -85,7 +88,7 @@ def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
     if len(found["x"]) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
     rows = [_scaled(_number(row, "x", source), scale, net, source) for row in found["x"]]
-    y = _number(np.asarray(found["y"]), "y", source)
+    y = _number(np.asarray(found["y"]) if "y" in found else np.full(len(rows), -1), "y", source)
     count = len(rows)
     names = [str(n) for n in _counted(found.get("names", range(count)), count, "names", source)]
     classes = [str(c) for c in found["classes"]] if "classes" in found else None
@@ -94,7 +97,7 @@ def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
         lengths = _number(np.asarray(_counted(found["lengths"], count, "lengths", source)), "lengths", source).long().tolist()
     if not fingerprint:
         fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, "y": y})
-    return Data([_fitted(row, net) for row in rows], _counted(y, count, "y", source), names, classes, lengths, fingerprint)
+    return Data([_fitted(row, net) for row in rows], _counted(y, count, "y", source), names, classes, lengths, fingerprint, "y" in found)
 
 
 def _number(values: Any, what: str, source: str) -> Tensor:

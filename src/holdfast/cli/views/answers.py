@@ -19,6 +19,7 @@ from holdfast.errors import BadInput
 from holdfast.hamming.saliency import Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.problem import Problem
+from holdfast.property import Band, Labels
 from holdfast.property.probability import are_probabilities
 from holdfast.result import Answers, Key, Likely, Record
 from holdfast.solver import Stop, ask
@@ -35,16 +36,24 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
     for problem in problems:
         for some in torch.arange(len(problem)).split(batch):
             asked = [problem.keys[row] for row in some.tolist()]
-            told, records = store.answers(asked), store.known(asked)
-            can = {key for key, record in records.items() if key not in told and record.status != "failed"}
+            there, records = store.answers(asked), store.known(asked)
+            can = {key for key, record in records.items() if key not in there and record.status != "failed"}
             rows = [row for row in some.tolist() if problem.keys[row] in can]
-            keys = [problem.keys[row] for row in rows]
+            if not rows:
+                continue
+            net, keys = problem.network, [problem.keys[row] for row in rows]
             found = {key: point for key in keys if (point := records[key].witness) is not None}
-            before = likeliest(_asked_once(problem.network, problem.region.centre[rows])) if rows else []
-            after = likeliest(problem.network(_points(problem.network, list(found.values())))) if found else []
-            said = dict(zip(found, after, strict=True))
-            if rows:
-                store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, before, strict=True)})
+            before = _asked_once(net, problem.region.centre[rows])
+            after = before.clone()
+            if found:
+                after[[key in found for key in keys]] = net(_points(net, list(found.values())))
+            if isinstance(problem.property, Band | Labels) or before.shape[1] == 1:
+                shown = _moved_most(before, after)
+                told, moved = (_outputs(z, shown) for z in (before, after))
+            else:
+                told, moved = likeliest(before), likeliest(after)
+            said = {key: one for key, one in zip(keys, moved, strict=True) if key in found}
+            store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, told, strict=True)})
 
 
 def _asked_once(net: Network, x: Tensor) -> Tensor:
@@ -57,6 +66,17 @@ def _points(net: Network, witnesses: list[Tensor]) -> Tensor:
     """Witnesses of one shape as the network takes them: replaced words are stored as tokens."""
     together = torch.stack(witnesses)
     return together.to(net.device, net.dtype) if together.is_floating_point() else net.embed(together)
+
+
+def _moved_most(before: Tensor, after: Tensor) -> Tensor:
+    """(n, outputs) twice -> (n, some): the outputs that the witness moves furthest, in their order."""
+    return (after - before).abs().topk(min(MOST, before.shape[1])).indices.sort(-1).values
+
+
+def _outputs(outputs: Tensor, which: Tensor) -> list[tuple[Likely, ...]]:
+    """(n, outputs), (n, some) -> of each row these outputs, which are no classes and have no share."""
+    rows = zip(which.tolist(), outputs.double().gather(1, which).tolist(), strict=True)
+    return [tuple(Likely(label, value, math.nan) for label, value in zip(*row, strict=True)) for row in rows]
 
 
 def likeliest(outputs: Tensor) -> list[tuple[Likely, ...]]:

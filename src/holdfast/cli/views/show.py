@@ -18,6 +18,7 @@ from holdfast.question import Question
 from holdfast.report import blocks
 from holdfast.report.likely import flat, percent
 from holdfast.report.picture import describe_change
+from holdfast.report.question import band_of
 from holdfast.report.sentence import moved_places
 from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
@@ -136,8 +137,16 @@ def _answer(label: str, prediction: str) -> Text:
 
 def _likely(answers: Answers, question: Question) -> Table:
     """The likeliest classes at the input and, beside them, at the witness."""
-    view = Table("says of the input", "share", "output", *(("of the witness", "share", "output") if answers.after else ()))
     sides = [side for side in (answers.before, answers.after) if side]
+    if all(math.isnan(one.share) for one in answers.before):  # outputs, not classes
+        band = ("band",) if question.asked.within is not None else ()
+        view = Table("output", "at the input", *band, *(("at the witness",) if answers.after else ()))
+        for pair in zip(*sides, strict=True):
+            ends = [band_of(question.asked.within, pair[0].output, question.asked.outputs, pair[0].label)] if band else []
+            name = class_name(question, pair[0].label)
+            view.add_row(*map(Text, (name, about(pair[0].output), *ends, *(about(one.output) for one in pair[1:]))))
+        return view
+    view = Table("says of the input", "share", "output", *(("of the witness", "share", "output") if answers.after else ()))
     for pair in zip(*sides, strict=True):
         view.add_row(
             *(Text(part) for one in pair for part in (class_name(question, one.label), f"{percent(one.share)} %", about(one.output)))

@@ -1,0 +1,82 @@
+"""Networks that are no classifiers, on the command line: bands, thresholds and drift; what is kept of them, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_workshop import Ask
+
+from holdfast.store import Store
+
+CODE = """
+import torch
+from torch import nn
+
+def two():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).eval()
+
+def one():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 1)).eval()
+"""
+HERE = ("--executor", "here", "--out", "run")
+
+
+@pytest.fixture
+def forecasts(workshop: Path) -> None:
+    (workshop / "forecasts.py").write_text(CODE)
+    x = np.random.default_rng(0).random((2, 3, 2)).astype(np.float32)
+    np.savez("x.npz", x=x, classes=["warmth in K", "wind in m/s"])
+    np.savez("y.npz", x=x, y=[0, 1])
+    np.savez("real.npz", x=x, y=[0.5, 1.5])
+
+
+def test_a_forecast_needs_no_labels_and_is_shown_with_its_band(ask: Ask, forecasts: None) -> None:
+    said = ask("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "0.5,50%", "--drift", *HERE)
+    assert said.code == 0, said.err
+    assert "label" not in said.out
+    with Store.read("run") as store:
+        [first, _] = store.stream_inputs()
+        assert first.label is None
+        assert first.prediction is None
+        assert (store.question.asked.within, store.question.asked.drift) == ("0.5,50%", True)
+    shown = ask("show", "run", "--input", "0")
+    assert shown.code == 0
+    for words in ("warmth in K", "wind in m/s", "band", "at the witness"):
+        assert words in shown.out
+    assert "share" not in shown.out
+    assert ask("resume", "run", "--executor", "here").code == 0
+    assert ask("report", "run").code == 0
+    assert "further than 0.5,50% from its forecast" in Path("run/report.html").read_text()
+
+
+def test_a_single_score_has_two_classes(ask: Ask, forecasts: None) -> None:
+    said = ask("radius", "-m", "forecasts:one", "-d", "y.npz", "--threshold", "0", *HERE)
+    assert said.code == 0, said.err
+    with Store.read("run") as store:
+        kept, broken = list(store.stream_inputs()), [record.bracket.upper.value == 0 for record in store.stream()]
+    assert [stored.label for stored in kept] == [0, 1]
+    assert {stored.prediction for stored in kept} <= {0, 1}
+    assert broken == [stored.label != stored.prediction for stored in kept]
+    assert any(broken)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("radius", "-m", "forecasts:one", "-d", "y.npz"), "1 output, so there is no class to change"),
+        (("radius", "-m", "forecasts:two", "-d", "real.npz"), "labels must be integers, got torch.float64"),
+        (("radius", "-m", "forecasts:two", "-d", "x.npz"), "no array named 'y'"),
+        (("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "ten"), "10%, a number above 0"),
+        (("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "1", "--threshold", "0"), "give one"),
+        (("radius", "-m", "forecasts:two", "-d", "y.npz", "--outputs", "0"), "it needs --within"),
+        (("worst", "-m", "forecasts:two", "-d", "x.npz", "--radius", "1", "--within", "1", "--property", "tie"), "one at a time"),
+        (
+            ("worst", "-m", "forecasts:two", "-d", "y.npz", "--radius", "1", "--drift", "--patch", "0,0,1", "--within", "1"),
+            "drift both say",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_any_work(refused: Ask, forecasts: None, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused(*arguments, *HERE).err
