@@ -19,7 +19,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Targeted
 from holdfast.property.base import next_likely
-from holdfast.region import Ball, Family, Frames, Region, Sparse, Words
+from holdfast.region import Ball, ChangedColumns, Family, Frames, Region, Rows, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
 from holdfast.result import Bracket, Key
@@ -215,8 +215,8 @@ def radius_problems(
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
-    rows = as_rows(x, lengths)
-    labels = classes_of(y, len(rows), "labels")
+    rows = as_rows(net.rows(x) if hasattr(x, "columns") else x, lengths)
+    labels = classes_of(net.places_of(y), len(rows), "labels")
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
@@ -248,12 +248,18 @@ def radius_problems(
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
             mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            region = _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0 else _normed(net, centre, norm, mask)
+            if _of_a_table(net, norm, frames, unit, free, values):
+                region = _table(net, centre, norm)
+            elif norm == 0:
+                region = _sparse(net, centre, members, len(rows), frames, unit, free, values)
+            else:
+                region = _normed(net, centre, norm, mask)
         label = labels[place].to(net.device)
         prop: Property = Robustness(label)
         if targets is not None:
             prop = Targeted(label, _runner_up(net, centre, label) if aims is None else aims[place].to(net.device))
-        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
+        judges = () if net.itself is None else (net.itself,)
+        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members), judges)
         problems.append(_each_frame(problem) if each else problem)
     for problem in problems:
         problem.check()
@@ -292,6 +298,24 @@ def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -
 def _runner_up(net: Network, centre: Tensor, label: Tensor) -> Tensor:
     Robustness(label).check(len(centre), net.outputs_for(centre))
     return next_likely(net(centre), label)
+
+
+def _of_a_table(net: Network, norm: float, frames: object, unit: object, free: object, values: object) -> bool:
+    """Whether rows are asked about as their columns say. Where these are but names, other regions do, with more methods."""
+    if net.columns is None or (net.columns.plain and net.trees is None):
+        return False
+    named = [name for name, option in (("frames", frames), ("unit", unit), ("free", free), ("values", values)) if option is not None]
+    if named:
+        raise BadInput(f"{named[0]} has no meaning for rows of a table: the columns say what may change and to what (hf.Columns).")
+    return True
+
+
+def _table(net: Network, centre: Tensor, norm: float) -> Family:
+    assert net.columns is not None
+    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
+    if norm == 0:
+        return ChangedColumns(centre, zero, net.columns, net.domain)
+    return Rows(centre, zero, net.columns, net.domain, p=norm)
 
 
 def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor | None) -> Family:
