@@ -73,7 +73,9 @@ class Leaves(Method[int]):
 
 def _same(problem: Problem, trees: Trees) -> bool:
     region = problem.region
-    wide = region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region
+    wide = (
+        region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region
+    )
     sampled = wide.sample(max(1, SAMPLES // len(region)), Chance.of(range(len(region)), 0)).flatten(0, 1)[:SAMPLES]
     points = torch.cat([region.centre, sampled]).double()
     return bool(((problem.network(points).double() - trees.sum(points)).abs() <= trees.missed() + 1e-300).all())

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.problem import Problem
 from holdfast.network.trees import Trees
+from holdfast.problem import Problem
 from holdfast.region import ChangedColumns, Sparse, Words
 
 MOST = 64  # values tried for one unit: every combination of its parts' values up to here

@@ -97,7 +97,11 @@ class Greedy(Method[Search]):
             raise BadInput(f"Greedy: values must be at least 2, the ends of the domain; got {self.values}.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        return None if isinstance(problem.region, Sparse | Words | ChangedColumns) else "looks for few changed units, which this region does not count"
+        return (
+            None
+            if isinstance(problem.region, Sparse | Words | ChangedColumns)
+            else "looks for few changed units, which this region does not count"
+        )
 
     def start(self, problem: Problem, seed: int) -> Search:
         region = problem.region

@@ -154,6 +154,10 @@ class Columns:
             for c in self.each
         }
 
+    def stored(self) -> dict[str, Any]:
+        """As a run keeps them."""
+        return {"each": self.as_json(), "order": list(self.features)}
+
     def with_(self, *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
         """The same with these columns held still and these units."""
         names = [c.name for c in self.each]

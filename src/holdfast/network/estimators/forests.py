@@ -90,9 +90,7 @@ def _read(model: Any) -> tuple[list[Tree], Compares, type] | None:
         return [_sklearn(tree, 1 / len(model.estimators_)) for tree in model.estimators_], (np.float32, False), np.float64
     if name in ("GradientBoostingClassifier", "GradientBoostingRegressor"):
         width = model.estimators_.shape[1]
-        trees = [
-            _placed(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)
-        ]
+        trees = [_placed(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)]
         return trees, (np.float32, False), np.float64
     if name in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
         return _histogram(model)

@@ -50,7 +50,9 @@ def open_estimator(estimator: Any, columns: Columns | None) -> Opened:
     spread = any(c.values is not None for c in told.each)  # the estimator reads words: its inside speaks of other numbers
     module = None if spread else _agreeing(as_module(estimator), asked, len(told.features))
     if module is not None:
-        return Opened(module, asked, told, classes, labels, None, ("read as a torch module in float64, which answers as the estimator does",))
+        return Opened(
+            module, asked, told, classes, labels, None, ("read as a torch module in float64, which answers as the estimator does",)
+        )
     trees = None if spread else _believed(read_trees(estimator, len(told.features)), asked)
     return Opened(asked, None, told, classes, labels, trees, (_note(estimator, trees),))
 
@@ -177,7 +179,9 @@ def _two(score: Any) -> Array:
 
 def _probabilities(answer: Any) -> Array:
     if isinstance(answer, list):
-        raise BadInput("the estimator answers several questions at once (multi-output): fit one for each, or give from_callable one of them.")
+        raise BadInput(
+            "the estimator answers several questions at once (multi-output): fit one for each, or give from_callable one of them."
+        )
     return np.asarray(answer, dtype=np.float64)
 
 
