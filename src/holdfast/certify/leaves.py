@@ -1,8 +1,9 @@
 """What sums of trees can say over a region, leaf by leaf; exact for a single tree.
 
-A leaf can be reached from a radius on: the distance of its box. At any radius each tree says at least the least of what its leaves within reach
-say, and all trees together at least the sum of that. As the radius grows this sum falls in steps, at distances of leaves; the first at which it
-is no longer positive is proved. Trees that share features cannot all say their least at once, so for several trees the truth may be larger.
+A leaf can be reached from a radius on: the distance of its box. At any radius each tree says at least the least of what its leaves within
+reach say, and all trees together at least the sum of that. As the radius grows this sum falls in steps, at distances of leaves; up to the
+first at which it is no longer positive nothing breaks. Trees cannot always all say their least at once, so for several the truth may be
+larger.
 """
 
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from holdfast.rounding import gamma
 
 ASSUMPTIONS = ("the inputs are float64 numbers; a larger class wins, and a tie counts as a change",)
 CHECKS = (
-    "the sum over the leaves is what the estimator answers, up to the rounding of its own sum: on both sides of its thresholds, at the inputs "
-    "and at random points of the region",
+    "the sum over the leaves is what the estimator answers, up to the rounding of its own sum: on both sides of its thresholds, at the "
+    "inputs and at random points of the region",
 )
 ELEMENTS = 2**24  # numbers looked at at once
 SAMPLES = 16
@@ -47,7 +48,10 @@ class Leaves(Method[int]):
             problem.goal == "radius" and not isinstance(problem.region, Rows | ChangedColumns)
         ):
             return "knows rows of tables, balls and boxes"
-        return None if _same(problem, trees) else "the sum over its leaves is not what the model answers here, so nothing is proved by them"
+        columns = problem.network.columns
+        if isinstance(problem.region, Ball | Box) and columns is not None and any(c.values is not None for c in columns.each):
+            return "the model reads words, and a ball or a box holds what is no word: ask about rows of the table"
+        return None
 
     def start(self, problem: Problem, seed: int) -> int:
         return 0
@@ -56,6 +60,8 @@ class Leaves(Method[int]):
         """Some inputs after the other, as many as memory holds."""
         trees = problem.network.trees
         assert trees is not None
+        if state == 0 and not _same(problem, trees):
+            return None, Claims(obstacle="the sum over its leaves is not what the model answers here, so nothing is proved by them")
         each = trees.lower.numel() * 8 + len(trees.tree) * 8 * trees.values.shape[1]
         rows = torch.arange(state, min(len(problem), state + max(1, ELEMENTS // each)))
         proved = torch.full((len(problem),), torch.nan, dtype=torch.float64)

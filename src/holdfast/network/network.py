@@ -270,8 +270,8 @@ class Network:
         """A fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, or a pipeline with one at its end.
 
         Linear models and multi-layer perceptrons, with scalers before them, become torch modules in float64, and everything about them
-        can be proved. Trees and their sums are read leaf by leaf: they have no gradients, and proofs add up their leaves. Everything else is
-        a black box. Classes and names of columns are the estimator's own.
+        can be proved. Trees and their sums are read leaf by leaf: they have no gradients, and proofs add up their leaves. Everything else
+        is a black box. Classes and names of columns are the estimator's own.
 
         columns  what the columns of the table are: hf.Columns.of(frame). Needed where they hold words.
         domain   lowest and highest value of a number, where the columns do not say.

@@ -72,14 +72,16 @@ class Trees:
 
     def missed(self) -> Tensor:
         """(outputs,) float64: how far the model's own sum, in its own arithmetic and order, may lie from the true one."""
-        size = torch.zeros((self.count, self.values.shape[1]), dtype=torch.float64)
-        size = size.scatter_reduce(0, self.tree[:, None].expand_as(self.values), self.values.abs(), "amax")
-        return 8 * self.unit * (self.count + 8) * (size.sum(0) + self.base.abs())
+        none = torch.zeros((self.count, self.values.shape[1]), dtype=torch.float64)
+        size: Tensor = none.scatter_reduce(0, self.tree[:, None].expand_as(self.values), self.values.abs(), "amax")
+        missed: Tensor = 8 * self.unit * (self.count + 8) * (size.sum(0) + self.base.abs())
+        return missed
 
     def thresholds(self, feature: int) -> Tensor:
         """Rising: the largest numbers of a feature on the left of a question."""
         ends = self.upper[:, feature]
-        return ends[ends.isfinite()].unique()
+        found: Tensor = ends[ends.isfinite()].unique()
+        return found
 
     def probes(self, count: int) -> Tensor:
         """-> (count, features): points on both sides of the questions, as close as numbers go."""

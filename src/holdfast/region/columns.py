@@ -136,7 +136,7 @@ class Columns:
             strange = next((key for key in told if key not in known), None)
             if strange is not None:
                 raise BadInput(f"{source}: column {name!r} has {strange!r}; there are {', '.join(sorted(known - {'name'}))}.")
-            given = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+            given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
             try:
                 given |= {key: float(given[key]) for key in ("step", "low", "high", "scale") if key in given}
                 found.append(Column(**{"kind": "object" if "values" in given else "float64", **given, "name": str(name)}))
@@ -268,6 +268,16 @@ class Columns:
                     found[name] = pandas.Series(values.numpy(), dtype="float64" if whole else column.kind)
         return pandas.DataFrame(found)
 
+    def as_rows(self, x: Tensor) -> Tensor:
+        """(rows, features) any numbers -> rows of the table near them: between the ends, in steps, one word of each column."""
+        steps = torch.where(self.steps > 0, self.steps, 1)
+        x = torch.where(self.steps > 0, (x / steps).round() * steps, x)
+        ends = torch.tensor([[c.low, c.high] for c in self.each], dtype=torch.float64)[self.unit]
+        x = torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1])
+        for group in self.groups:
+            x[:, group] = torch.nn.functional.one_hot(x[:, group].argmax(1), int(group.sum())).to(x)
+        return x
+
     def changes(self, before: Sequence[float], after: Sequence[float]) -> list[tuple[str, str, str]]:
         """Two rows -> for each column that differs its name, what it was and what it is."""
         found = []
@@ -309,14 +319,14 @@ def _one_hot(series: Any, column: Column) -> Tensor:
     if None in places:
         row = places.index(None)
         raise BadInput(
-            f"column {column.name!r}: row {row} holds {series.tolist()[row]!r}, which is none of its values ({_few(list(map(str, number)))})."
+            f"column {column.name!r}: row {row} holds {series.tolist()[row]!r}, which is none of {_few(list(map(str, number)))}."
         )
     return torch.nn.functional.one_hot(torch.tensor(places, dtype=torch.int64), len(number)).double()
 
 
 def _numbers(series: Any) -> Tensor:
     try:
-        found = torch.as_tensor(series.to_numpy(dtype="float64"))
+        found = torch.tensor(series.to_numpy(dtype="float64"))
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"column {series.name!r} does not hold numbers ({error}). Say what it is: hf.Columns.of(frame) reads it from a frame."

@@ -119,8 +119,8 @@ class TableFamily(Family):
         return (word.unsqueeze(-1) & self.groups).any(-2)
 
     def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """(..., batch or 1, features) float64 twice, ends of boxes -> (..., batch, features) float64: the member of each box that is nearest
-        to the centre, whatever the radius; NaN where a box holds none."""
+        """(..., batch or 1, features) float64 twice, ends of boxes -> (..., batch, features) float64: the member of each box that is
+        nearest to the centre, whatever the radius; NaN where a box holds none."""
         least, most = self.ends()
         lower, upper = torch.maximum(lower, least), torch.minimum(upper, most)
         centre = self.centre.double()
@@ -299,7 +299,7 @@ class ChangedColumns(Counted, TableFamily):
         return (self.by_column(self.moving.double()) > 0).sum().double().expand(len(self))
 
     def _keep(self, weight: Tensor) -> Tensor:
-        """(..., batch, columns) -> (..., batch, features) bool: of the columns the `radius` with the largest weight, none of weight zero."""
+        """(..., batch, columns) -> (..., batch, features) bool: of the columns the `radius` of the largest weight, none of weight zero."""
         weight = torch.where(self.by_column(self.moving.double()) > 0, weight, 0)
         rank = weight.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         return self._each((rank < self.radius.floor()[:, None]) & (weight > 0))

@@ -1,5 +1,5 @@
-"""The nodes of fitted trees: scikit-learn's, XGBoost's and LightGBM's. What holds anything else than numbers compared with thresholds is not
-read (None), and stays a black box."""
+"""The nodes of fitted trees: scikit-learn's, XGBoost's and LightGBM's. What asks anything else than whether a number is below a threshold
+is not read (None), and stays a black box."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from holdfast.network.estimators.linear import scaler, steps_of
+from holdfast.network.estimators.linear import steps_of
+from holdfast.network.estimators.preparing import Prepared, prepared
 from holdfast.network.trees import Array, Nodes, Trees, trees_of
+from holdfast.region.columns import Columns
 
 
 @dataclass(frozen=True)
@@ -25,55 +26,45 @@ class Tree:
     value: Any
 
 
-def read_trees(estimator: Any, features: int) -> Trees | None:
+def read_trees(estimator: Any, columns: Columns) -> Trees | None:
     """Without a base: what is added to all of them is found by asking."""
     before, model = steps_of(estimator)
-    scalers = [scaler(step) for step in before]
-    if any(one is None for one in scalers):
-        return None
-    found = _read(model)
-    if found is None:
+    given, found = prepared(before, columns), _read(model)
+    if given is None or found is None:
         return None
     trees, compares, arithmetic = found
     sizes = np.array([len(tree.left) for tree in trees])
     start = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     shift = np.repeat(start, sizes)
-    left, right, feature, threshold, value = (
+    parts: list[Array] = [
         np.concatenate([np.asarray(getattr(tree, name)) for tree in trees]) for name in ("left", "right", "feature", "threshold", "value")
-    )
+    ]
+    left, right, feature, threshold, value = parts
     leaf = left < 0
-    compare = _compared([one for one in scalers if one is not None], feature, threshold, compares)
+    compare, source = _compared(given, feature, threshold, compares), np.array(given.sources)[np.where(leaf, 0, feature)]
     nodes = Nodes(
-        feature.astype(np.int64), np.where(leaf, -1, left + shift).astype(np.int64), np.where(leaf, -1, right + shift).astype(np.int64),
+        source.astype(np.int64), np.where(leaf, -1, left + shift).astype(np.int64), np.where(leaf, -1, right + shift).astype(np.int64),
         value.astype(np.float64), np.repeat(np.arange(len(trees)), sizes), start.astype(np.int64), compare, arithmetic,
     )  # fmt: skip
-    return trees_of(nodes, features)
+    return trees_of(nodes, len(columns.features))
 
 
 Compares = tuple[type, bool]  # the arithmetic of the inputs, and whether an equal number goes right
 
 
-def _compared(scalers: list[nn.Module], feature: Array, threshold: Array, how: Compares) -> Callable[[Array, Array], Array]:
+def _compared(given: Prepared, feature: Array, threshold: Array, how: Compares) -> Callable[[Array, Array], Array]:
     """The comparison of a node, of numbers as they come from the user."""
     kind, strict = how
 
     def goes_left(x: Array, node: Array) -> Array:
-        wide, column = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(feature[node].astype(np.int64))
-        for one in scalers:
-            wide = _single(one, column)(wide)
-        value = wide.numpy().astype(kind)
+        number, column = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(feature[node].astype(np.int64))
+        for one in given.scalers:
+            number = one.at(column)(number)
+        value: Array = number.numpy().astype(kind)
         found: Array = value < threshold[node] if strict else value <= threshold[node]
         return found
 
     return goes_left
-
-
-def _single(one: nn.Module, column: torch.Tensor) -> nn.Module:
-    """A scaler for numbers of these columns."""
-    from holdfast.network.estimators.linear import Scaled
-
-    parts = {name: getattr(one, name) for name in ("mean", "std", "factor", "offset")}
-    return Scaled(**{name: None if value is None else value[column] for name, value in parts.items()})
 
 
 def _read(model: Any) -> tuple[list[Tree], Compares, type] | None:
@@ -141,7 +132,7 @@ def _xgboost(model: Any) -> tuple[list[Tree], Compares, type] | None:
             return None
         left, right = (np.array(tree[f"{side}_children"], dtype=np.int64) for side in ("left", "right"))
         condition = np.array(tree["split_conditions"], dtype=np.float32)
-        value = np.where(left < 0, condition, 0).astype(np.float64)
+        value: Array = np.where(left < 0, condition, 0).astype(np.float64)
         trees.append(_placed(Tree(np.array(tree["split_indices"]), condition, left, right, value), int(place), width))
     return trees, (np.float32, True), np.float32
 

@@ -4,42 +4,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from holdfast.network.estimators.preparing import prepared
+from holdfast.region.columns import Columns
 
 ACTIVATIONS = {"identity": nn.Identity, "logistic": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
-
-
-class Scaled(nn.Module):
-    """((x - mean) / std) * factor + offset, each where there is one: the scalers, in their own order of operations."""
-
-    def __init__(self, *, mean: Any = None, std: Any = None, factor: Any = None, offset: Any = None) -> None:
-        super().__init__()
-        for name, value in (("mean", mean), ("std", std), ("factor", factor), ("offset", offset)):
-            self.register_buffer(name, None if value is None else torch.as_tensor(np.asarray(value), dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x if self.mean is None else x - self.mean
-        x = x if self.std is None else x / self.std
-        x = x if self.factor is None else x * self.factor
-        return x if self.offset is None else x + self.offset
-
-
-def scaler(step: Any) -> Scaled | None:
-    """A step of a pipeline that scales each feature by itself; None where it does more."""
-    if step is None or step == "passthrough":
-        return Scaled()
-    name = type(step).__name__
-    if not type(step).__module__.startswith("sklearn.preprocessing"):
-        return None
-    if name == "StandardScaler":
-        return Scaled(mean=step.mean_ if step.with_mean else None, std=step.scale_ if step.with_std else None)
-    if name == "RobustScaler":
-        return Scaled(mean=step.center_ if step.with_centering else None, std=step.scale_ if step.with_scaling else None)
-    if name == "MaxAbsScaler" and not getattr(step, "clip", False):
-        return Scaled(std=step.scale_)
-    if name == "MinMaxScaler" and not step.clip:
-        return Scaled(factor=step.scale_, offset=step.min_)
-    return None
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any]:
@@ -54,16 +24,17 @@ def steps_of(estimator: Any) -> tuple[list[Any], Any]:
     return [], estimator
 
 
-def as_module(estimator: Any) -> nn.Module | None:
+def as_module(estimator: Any, columns: Columns) -> nn.Module | None:
     """The whole estimator, None where it is no such model. A classifier of two classes with one score s has the outputs 0 and s."""
     before, model = steps_of(estimator)
-    scalers = [scaler(step) for step in before]
-    layers = _layers(model)
-    if layers is None or any(one is None for one in scalers):
+    given, layers = prepared(before, columns), _layers(model)
+    if given is None or layers is None:
         return None
     if getattr(model, "classes_", None) is not None and _outputs(layers) == 1:
         layers.append(_layer(np.array([[0.0], [1.0]]), np.zeros(2)))
-    return nn.Sequential(*(one for one in scalers if one is not None), *layers).double().eval()
+    features = len(columns.features)
+    moved = [] if given.sources == tuple(range(features)) else [_layer(np.eye(features)[list(given.sources)], np.zeros(len(given.sources)))]
+    return nn.Sequential(*moved, *given.scalers, *layers).double().eval()
 
 
 def _layers(model: Any) -> list[nn.Module] | None:

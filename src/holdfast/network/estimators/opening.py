@@ -21,6 +21,7 @@ from holdfast.network.estimators.linear import as_module, steps_of
 from holdfast.network.trees import Array, Trees
 from holdfast.region.columns import Columns
 
+READ = "read as a torch module in float64, which answers as the estimator does"
 PROBES = 512
 SPREAD = (0.0, 1e-3, 1.0, 30.0)
 ADDITIVE = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")  # their scores are sums over trees, their probabilities are not
@@ -44,16 +45,15 @@ def open_estimator(estimator: Any, columns: Columns | None) -> Opened:
     estimator = copy.deepcopy(estimator)
     names, framed = _names(estimator)
     told = _columns(columns, names)
-    asked = Estimator(_asker(estimator), told, names if framed else None)
+    asked = Estimator(_asker(estimator, told), told, names if framed else None)
     labels = tuple(np.asarray(estimator.classes_).tolist()) if hasattr(estimator, "classes_") else None
     classes = None if labels is None else tuple(map(str, labels))
-    spread = any(c.values is not None for c in told.each)  # the estimator reads words: its inside speaks of other numbers
-    module = None if spread else _agreeing(as_module(estimator), asked, len(told.features))
+    module = _agreeing(as_module(estimator, told), asked)
     if module is not None:
         return Opened(
             module, asked, told, classes, labels, None, ("read as a torch module in float64, which answers as the estimator does",)
         )
-    trees = None if spread else _believed(read_trees(estimator, len(told.features)), asked)
+    trees = _believed(read_trees(estimator, told), asked)
     return Opened(asked, None, told, classes, labels, trees, (_note(estimator, trees),))
 
 
@@ -110,22 +110,29 @@ def _check(estimator: Any) -> None:
         check_is_fitted(estimator)
     except NotFittedError as error:
         raise BadInput(f"{type(estimator).__name__} is not fitted yet: call fit first.") from error
-    if not hasattr(estimator, "n_features_in_"):
+    except (AttributeError, TypeError):
+        pass  # one that is like an estimator, and says less of itself
+    if _told(estimator, "n_features_in_") is None:
         raise BadInput(
             f"{type(estimator).__name__} does not say how many features it takes (n_features_in_). Give its function instead: "
             f"hf.Network.from_callable(estimator.predict_proba)."
         )
 
 
+def _told(estimator: Any, what: str) -> Any:
+    """What an estimator says of its inputs; in a pipeline the first step that says it."""
+    before, model = steps_of(estimator)
+    known = (getattr(step, what, None) for step in (estimator, *before, model))
+    return next((found for found in known if found is not None), None)
+
+
 def _names(estimator: Any) -> tuple[tuple[str, ...], bool]:
     """The names of its features, and whether it was fitted on a frame."""
-    try:
-        names = tuple(str(name) for name in estimator.feature_names_in_)
-        if not all(name == f"Column_{place}" for place, name in enumerate(names)):  # LightGBM's own, where there were none
-            return names, True
-    except AttributeError:
-        pass
-    return tuple(f"x{place}" for place in range(estimator.n_features_in_)), False
+    found = _told(estimator, "feature_names_in_")
+    names = () if found is None else tuple(map(str, found))
+    if names and not all(name == f"Column_{place}" for place, name in enumerate(names)):  # LightGBM's own, where there were none
+        return names, True
+    return tuple(f"x{place}" for place in range(_told(estimator, "n_features_in_"))), False
 
 
 def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
@@ -145,7 +152,7 @@ def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
     )
 
 
-def _asker(estimator: Any) -> Callable[[Any], Any]:
+def _asker(estimator: Any, columns: Columns) -> Callable[[Any], Any]:
     """(rows) -> (n, outputs): scores where they are sums over trees or of linear models, probabilities where there are, else the class."""
     model = steps_of(estimator)[1]
     home, name = type(model).__module__, type(model).__name__
@@ -155,7 +162,7 @@ def _asker(estimator: Any) -> Callable[[Any], Any]:
         return lambda x: _two(estimator.predict(x, output_margin=True))
     if home.startswith("lightgbm"):
         return lambda x: _two(estimator.predict(x, raw_score=True))
-    scores = hasattr(estimator, "decision_function") and (name in ADDITIVE or as_module(estimator) is not None)
+    scores = hasattr(estimator, "decision_function") and (name in ADDITIVE or as_module(estimator, columns) is not None)
     if scores or (hasattr(estimator, "decision_function") and not hasattr(estimator, "predict_proba")):
         return lambda x: _two(estimator.decision_function(x))
     if hasattr(estimator, "predict_proba"):
@@ -185,13 +192,13 @@ def _probabilities(answer: Any) -> Array:
     return np.asarray(answer, dtype=np.float64)
 
 
-def _agreeing(module: nn.Module | None, asked: Estimator, features: int) -> nn.Module | None:
+def _agreeing(module: nn.Module | None, asked: Estimator) -> nn.Module | None:
     """The module, where it answers as the estimator does, near and far."""
     if module is None:
         return None
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn((PROBES // 4, features), generator=generator, dtype=torch.float64)
-    points = torch.cat([noise * size for size in SPREAD])
+    noise = torch.randn((PROBES // 4, len(asked.columns.features)), generator=generator, dtype=torch.float64)
+    points = asked.columns.as_rows(torch.cat([noise * size for size in SPREAD]))
     with torch.no_grad():
         said, own = asked(points), module(points)
         if said.shape[1] == own.shape[1] and _are_probabilities(said) and own.shape[1] > 1:
@@ -209,7 +216,7 @@ def _believed(trees: Trees | None, asked: Estimator) -> Trees | None:
     """The trees with what is added to all of them, where their sum is what the estimator answers on both sides of their thresholds."""
     if trees is None:
         return None
-    points = trees.probes(PROBES)
+    points = asked.columns.as_rows(trees.probes(PROBES))
     said = asked(points)
     values, base = trees.values, trees.base
     if said.shape[1] == 2 and values.shape[1] == 1:
