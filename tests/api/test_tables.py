@@ -125,7 +125,7 @@ def test_proofs_and_witnesses_over_rows_of_a_linear_model(norm: float) -> None:
             continue
         assert bracket.lower.value > 0
         assert bracket.upper.value <= bracket.lower.value * 1.5 + 0.15  # whole numbers leave a gap
-        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value]), net.columns, net.domain, p=norm)
+        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value], dtype=torch.float64), net.columns, net.domain, p=norm)
         inside = region.sample(400, Chance.of(range(1), 1)).squeeze(1)
         assert set(model.predict(net.columns.decode(inside)[list(SPREAD.columns)])) == {said[row]}
 
@@ -191,7 +191,7 @@ def test_a_pipeline_that_reads_words_is_read_through(model: Any) -> None:
     x = net.rows(PEOPLE[:4])
     for row, bracket in enumerate(hf.radius(net, PEOPLE[:4], said, methods=[hf.attacks.Corners(rounds=2), *proof(net)])):
         assert 0 < bracket.lower.value <= bracket.upper.value
-        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value]), net.columns, net.domain)
+        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value], dtype=torch.float64), net.columns, net.domain)
         inside = region.sample(300, Chance.of(range(1), 1)).squeeze(1)
         assert set(pipeline.predict(net.columns.decode(inside))) == {said[row]}
     two = ChangedColumns(x, torch.full((4,), 2.0), net.columns, net.domain)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import batch, clock
 from holdfast.attacks.descent import nearest
 from holdfast.attacks.ladder import Ladder, Rung
 from holdfast.chance import Chance
@@ -51,23 +51,19 @@ class Steps(Ladder):
         copies = len(problem) // len(rung.witness)
         x = region.project(rung.witness.repeat(copies, 1))
         score = problem.score(x)
+        some = torch.arange(len(trees.tree)) if len(trees.tree) <= MOST else torch.linspace(0, len(trees.tree) - 1, MOST).long()
+        own = batch.take(region, torch.arange(len(rung.witness)))  # how far a leaf is does not depend on the radius
+        away = own.distance(own.nearest_in(trees.lower[some][:, None], trees.upper[some][:, None]).to(x)).repeat(1, copies)
         for move in range(self.moves):
             if clock.passed():
                 break
-            leaf = self._within_reach(region, trees, chance.apart(move))
+            # Different leaves at random, those within the radius first; NaN is far.
+            order = chance.apart(move).uniform(len(some), (), x).double() + ~(away <= region.radius)
+            leaf = some[order.topk(min(self.leaves, len(some)), dim=0, largest=False).indices]
             moved = region.project(torch.minimum(torch.maximum(x, trees.lower[leaf]), trees.upper[leaf]))
             x, score = nearest(region, torch.cat([x[None], moved]), torch.cat([score[None], problem.score(moved)]))
         drawn = region.project(_drawn_back(region, trees, x))
         return nearest(region, torch.stack([drawn, x]), torch.stack([problem.score(drawn), score]))
-
-    def _within_reach(self, region: Rows | ChangedColumns, trees: Trees, chance: Chance) -> Tensor:
-        """-> (leaves, batch): different leaves at random, those within the radius first."""
-        many = len(trees.tree)
-        some = torch.arange(many) if many <= MOST else torch.linspace(0, many - 1, MOST).long()
-        points = region.nearest_in(trees.lower[some][:, None], trees.upper[some][:, None])
-        far = ~(region.distance(points.to(region.centre)) <= region.radius)  # NaN is far
-        order = chance.uniform(len(some), (), region.centre).to(torch.float64) + far
-        return some[order.topk(min(self.leaves, len(some)), dim=0, largest=False).indices]
 
 
 def _drawn_back(region: Rows | ChangedColumns, trees: Trees, x: Tensor) -> Tensor:

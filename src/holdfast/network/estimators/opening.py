@@ -156,6 +156,8 @@ def _asker(estimator: Any, columns: Columns) -> Callable[[Any], Any]:
     """(rows) -> (n, outputs): scores where they are sums over trees or of linear models, probabilities where there are, else the class."""
     model = steps_of(estimator)[1]
     home, name = type(model).__module__, type(model).__name__
+    if hasattr(model, "n_jobs") and home.startswith(("xgboost", "lightgbm")):
+        model.n_jobs = 1  # they bring their own threads: see `_one_thread`
     if not hasattr(estimator, "classes_"):
         return lambda x: _as_rows(estimator.predict(x))
     if home.startswith("xgboost"):
