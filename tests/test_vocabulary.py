@@ -110,6 +110,8 @@ WORDS = {
     "module": Word("a torch module", "Module"),
     "file": Word("a model's file", "str Path"),
     "function": Word("any function of arrays", "Callable"),
+    "estimator": Word("a fitted estimator", "Any"),
+    "columns": Word("what the columns of a table are", "Columns None", "FILE"),
     "trust": Word("open a file that can run code", "bool", "flag"),
     "mean": Word("taken off the inputs first", "float Sequence Tensor None", "NUMBERS"),
     "std": Word("then they are divided by this", "float Sequence Tensor None", "NUMBERS"),

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from holdfast.problem import Problem
     from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
-    from holdfast.region import Ball, Box
+    from holdfast.region import Ball, Box, Columns
     from holdfast.result import Bound, Bracket, Evidence, Record
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
@@ -85,7 +85,7 @@ _HOME = {
     "holdfast.problem": ("Problem",),
     "holdfast.property": ("Robustness", "Threshold", "Within"),
     "holdfast.question": ("Question",),
-    "holdfast.region": ("Ball", "Box"),
+    "holdfast.region": ("Ball", "Box", "Columns"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Record"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
@@ -103,6 +103,7 @@ __all__ = [
     "Bound",
     "Box",
     "Bracket",
+    "Columns",
     "Contradiction",
     "Evidence",
     "HoldfastError",

@@ -63,6 +63,7 @@ class Asked:
     specification: Json = None  # of VNN-LIB: names and hashes
     criterion: str | None = None
     mutation: Json = None
+    columns: Json = None  # of a table: what each column is, and the order of its numbers
 
 
 @dataclass(frozen=True)

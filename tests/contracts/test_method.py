@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+import tree_truth
 import truth
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.coverage.pursuit import Pursuit
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
-from holdfast.region import Ball, Box, Domain, Family, Frames, Patch, Sparse, Words
+from holdfast.region import Ball, Box, ChangedColumns, Domain, Family, Frames, Patch, Rows, Sparse, Words
 from holdfast.result import GUARANTEED, Bracket, Key
 from holdfast.solver import solve
 from holdfast.verification import BranchAndBound, Scatter
@@ -32,6 +33,7 @@ METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.certify.Certify(), hf.certify.Enumerate(),
     hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(),
     hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=16, steps=4, finest=0.02), hf.certify.Smoothing(samples=500),
+    hf.certify.Leaves(), hf.attacks.Steps(rounds=2),
     BranchAndBound(gap=1e-3), Scatter(rounds=3), hf.hamming.Saliency(), hf.lipschitz.Steepest(queries=200), hf.lipschitz.Shells(),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
@@ -123,7 +125,20 @@ def piecewise_known(seed: int) -> Callable[[], Known]:
     return build
 
 
+def forest_known(norm: float) -> Callable[[], Known]:
+    """Three trees over a number, a whole number and a word."""
+
+    def build() -> Known:
+        network, columns, cuts, answer, x, y = tree_truth.forest()
+        region = ChangedColumns(x, zero(x), columns) if norm == 0 else Rows(x, zero(x), columns, p=norm)
+        answers = [tree_truth.radius(answer, columns, cuts, row, label, norm) for row, label in zip(x.tolist(), y.tolist(), strict=True)]
+        return Known(truth.radius_problem(network, region, y), answers, network.module)
+
+    return build
+
+
 KNOWN = [
+    *((f"forest{norm}", forest_known(norm)) for norm in (0, 2, math.inf)),
     *((f"ball{p}", ball_known(p)) for p in truth.NORMS),
     *((f"frames{p}", frames_known(p)) for p in (1, 2, math.inf)),
     *((f"shares{p}", frames_known(p, FRAME_SHARES)) for p in (1, 2, math.inf)),
@@ -193,6 +208,10 @@ def stated_distance(known: Known, row: int, witness: Tensor) -> float:
     if isinstance(region, Patch):
         assert (change[~region.mask[row]] == 0).all()
         return float(change.abs().max())
+    if isinstance(region, Rows):
+        return float(truth.length(change / region.columns.scales, region.p))
+    if isinstance(region, ChangedColumns):
+        return float(len(region.columns.changes(region.centre[row].tolist(), witness.tolist()))) - 1
     if isinstance(region, Sparse):
         units = change.ne(0).any(region.axes) if region.axes else change.ne(0)
         return float(units.sum()) - 1
@@ -301,7 +320,7 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
     a few points and only once; the others ask nothing."""
     box = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
     worst = Problem(truth.linear(0).network(), box, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
-    problems = [black_box(), worst, *(build().problem for name, build in KNOWN if name in ("ball2", "words", "pixels", "patch"))]
+    problems = [black_box(), worst, *(build().problem for name, build in KNOWN if name in ("ball2", "words", "pixels", "patch", "forest2"))]
     problems += other_goals()
     proves = (hf.certify.Certify, hf.certify.Tighten, hf.certify.Split, hf.hamming.Branch, hf.lipschitz.Shells)
     few = 100 if isinstance(method, proves) else 0
@@ -319,7 +338,7 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
     assert all(len(reason.split()) >= 4 for reason in told)
 
 
-@pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name])
+@pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name and "forest" not in name])
 def test_gradient_attacks_come_close(build: Callable[[], Known]) -> None:
     """Together, as by default, they end within a few per cent of the truth wherever there is a slope to follow."""
     known = build()

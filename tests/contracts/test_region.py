@@ -15,7 +15,23 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.chance import Chance
 from holdfast.errors import BadInput
-from holdfast.region import Ball, Box, Domain, Drift, Family, Features, Frames, Patch, Region, Sparse, Words
+from holdfast.region import (
+    Ball,
+    Box,
+    ChangedColumns,
+    Column,
+    Columns,
+    Domain,
+    Drift,
+    Family,
+    Features,
+    Frames,
+    Patch,
+    Region,
+    Rows,
+    Sparse,
+    Words,
+)
 
 UNIT = (0.0, 1.0)
 
@@ -156,7 +172,42 @@ def box(d: Draw) -> Region:
     return Box.between(torch.minimum(one, two), torch.maximum(one, two))
 
 
+def table(d: Draw) -> tuple[Tensor, Columns]:
+    """A free number, one in steps, one that stays, and two words, of which the numbers of one stand apart."""
+    step = (0.1, 1.0, 4.0)[d.seed % 3] * d.scale
+    columns = Columns(
+        (
+            Column("free", low=-3 * d.scale, high=3 * d.scale, scale=0.3 * d.scale),
+            Column("whole", step=step, low=-50 * step, high=60 * step, scale=2 * step),
+            Column("still", frozen=True, low=-9 * d.scale, high=9 * d.scale),
+            Column("word", values=("a", "b", "c")),
+            Column("spread", one_of=("s0", "s1")),
+        ),
+        order=("s1", "free", "whole", "word=a", "word=b", "word=c", "still", "s0"),
+    )
+    numbers = d.gauss(3, 3).clamp(-2.9, 2.9) * d.scale
+    count = torch.randint(-50, 60, (3,), generator=d.generator(12))
+    word, other = (torch.nn.functional.one_hot(torch.randint(0, n, (3,), generator=d.generator(n)), n).to(d.dtype) for n in (3, 2))
+    whole = (count.double() * step).to(d.dtype)
+    return torch.stack([other[:, 1], numbers[:, 0], whole, *word.T, numbers[:, 2], other[:, 0]], 1), columns
+
+
+def rows(p: float) -> Callable[[Draw], Region]:
+    def build(d: Draw) -> Region:
+        centre, columns = table(d)
+        return Rows(centre, d.radii(3), columns, p=p)
+
+    return build
+
+
+def changed_columns(d: Draw) -> Region:
+    centre, columns = table(d)
+    return ChangedColumns(centre, d.counts(3, 4), columns)
+
+
 REGIONS = [
+    *(Case(f"rows {p}", rows(p), exact_vertex=False, exact_minimum=False) for p in (1, 2, math.inf)),
+    Case("changed columns", changed_columns, exact_vertex=False, exact_minimum=False),
     *(Case(f"ball {p}", ball(p)) for p in (1, 1.5, 2, 3, math.inf)),
     Case("ball 1 in a domain", ball(1, UNIT), exact_minimum=False),
     Case("ball 1.5 in a domain", ball(1.5, UNIT), exact_vertex=False, exact_minimum=False),

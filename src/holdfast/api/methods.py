@@ -2,8 +2,8 @@
 
 from typing import Any, Literal, get_args
 
-from holdfast.attacks import PGD, CarliniWagner, Corners, Mesh
-from holdfast.certify import Arithmetic, Certify, Enumerate, Split, Tighten
+from holdfast.attacks import PGD, CarliniWagner, Corners, Mesh, Steps
+from holdfast.certify import Arithmetic, Certify, Enumerate, Leaves, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.lipschitz import Shells, Steepest  # noqa: F401  so that they can be named
@@ -35,8 +35,13 @@ def default_methods(
             raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
         return [Grid()]
     counts: list[Method[Any]] = [Greedy()] if what in ("units", "words") else []
+    if net.trees is not None:
+        return [*counts, Steps(), *([] if tier == "search" else [Leaves()])]
     if not net.differentiable:
         return counts or [Corners(), Mesh()]
+    if net.columns is not None and not net.columns.plain:
+        proof: Method[Any] = Certify(arithmetic=arithmetic) if tier == "fast" or what == "units" else Tighten()
+        return [*(counts or [PGD(), Corners()]), *([] if tier == "search" else [proof])]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
     if what == "offsets":  # there are few, so that corners of them are soon met
         searches = [PGD(), Corners()]

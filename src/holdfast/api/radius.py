@@ -20,7 +20,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
 from holdfast.property.base import OneOutput, next_likely
-from holdfast.region import Family, Frames, Region, Sparse, Words
+from holdfast.region import ChangedColumns, Family, Frames, Region, Rows, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
 from holdfast.result import Bracket, Key
@@ -231,13 +231,13 @@ def radius_problems(
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
-    rows = as_rows(x, lengths)
+    rows = as_rows(net.rows(x) if hasattr(x, "columns") else x, lengths)
     if y is None and property is None:
         raise BadInput(
             "radius needs labels, the class of each input (y), or another property that must hold: property=hf.Within('10%') for a "
             "forecast, hf.Threshold(0) for a single score."
         )
-    labels = None if y is None or property is not None else classes_of(y, len(rows), "labels")
+    labels = None if y is None or property is not None else classes_of(net.places_of(y), len(rows), "labels")
     if property is not None and targets is not None:
         raise BadInput("targets are classes: they say what counts where the class must stay. Leave them out, or the property.")
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
@@ -272,14 +272,18 @@ def radius_problems(
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
             mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            region = (
-                _sparse(net, centre, members, len(rows), frames, unit, free, values) if norm == 0
-                else _normed(net, centre, norm, mask) if mask is not None
-                else _moving(net, centre, norm, shares, drift=drift)
-            )  # fmt: skip
+            if _of_a_table(net, frames=frames, unit=unit, free=free, values=values, shares=shares, drift=drift or None):
+                region = _table(net, centre, norm)
+            elif norm == 0:
+                region = _sparse(net, centre, members, len(rows), frames, unit, free, values)
+            elif mask is not None:
+                region = _normed(net, centre, norm, mask)
+            else:
+                region = _moving(net, centre, norm, shares, drift=drift)
         regions.append((members, region))
     problems = []
     kept = None if property is None else _kept(net, property, regions, y)
+    judges = () if net.itself is None else (net.itself,)
     for members, region in regions:
         place = torch.tensor(members, device=net.device)
         if kept is not None:
@@ -288,7 +292,7 @@ def radius_problems(
             assert labels is not None
             aim = None if aims is None else aims.to(net.device)[place]
             prop = _classes(net, region.centre, labels.to(net.device)[place], targets, aim)
-        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
+        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members), judges)
         problems.append(_each_frame(problem) if each else problem)
     for problem in problems:
         try:
@@ -350,6 +354,24 @@ def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, 
     found = region_of(net, centre, norm=norm, radius=1.0, shares=shares, drift=drift)
     assert isinstance(found, Family)
     return found.at(0.0)
+
+
+def _of_a_table(net: Network, **options: object) -> bool:
+    """Whether rows are asked about as their columns say. Where these are but names, other regions do, with more methods."""
+    if net.columns is None or (net.columns.plain and net.trees is None):
+        return False
+    named = [name for name, option in options.items() if option is not None]
+    if named:
+        raise BadInput(f"{named[0]} has no meaning for rows of a table: the columns say what may change and to what (hf.Columns).")
+    return True
+
+
+def _table(net: Network, centre: Tensor, norm: float) -> Family:
+    assert net.columns is not None
+    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
+    if norm == 0:
+        return ChangedColumns(centre, zero, net.columns, net.domain)
+    return Rows(centre, zero, net.columns, net.domain, p=norm)
 
 
 def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Family:

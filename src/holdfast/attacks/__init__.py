@@ -5,5 +5,6 @@ from holdfast.attacks.clever import CLEVER
 from holdfast.attacks.corners import Corners
 from holdfast.attacks.mesh import Mesh
 from holdfast.attacks.pgd import PGD
+from holdfast.attacks.steps import Steps
 
-__all__ = ["CLEVER", "PGD", "CarliniWagner", "Corners", "Mesh"]
+__all__ = ["CLEVER", "PGD", "CarliniWagner", "Corners", "Mesh", "Steps"]

@@ -2,8 +2,9 @@
 
 from holdfast.certify.certify import Arithmetic, Certify
 from holdfast.certify.enumerate import Enumerate
+from holdfast.certify.leaves import Leaves
 from holdfast.certify.smoothing import Smoothed, Smoothing, smoothed
 from holdfast.certify.split import Split
 from holdfast.certify.tighten import Tighten
 
-__all__ = ["Arithmetic", "Certify", "Enumerate", "Smoothed", "Smoothing", "Split", "Tighten", "smoothed"]
+__all__ = ["Arithmetic", "Certify", "Enumerate", "Leaves", "Smoothed", "Smoothing", "Split", "Tighten", "smoothed"]

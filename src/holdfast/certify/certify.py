@@ -17,7 +17,8 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, LinearProperty
-from holdfast.region import Drift, Family, Frames, Region, Sparse, Words
+from holdfast.region import Drift, Family, Frames, Region, Rows
+from holdfast.region.base import Counted
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
@@ -199,7 +200,7 @@ def _blurred_kernels(device: torch.device) -> str | None:
 
 def _next_radius(family: Family, state: Search) -> Tensor:
     plain: Tensor = family.between(state.low, state.high, 1)[0]
-    if isinstance(family, Sparse | Words):  # radii that count
+    if isinstance(family, Counted):  # radii that count
         return plain
     # From one known score and the slope at the input: first - first / linear r - b r^2 = 0.
     known = torch.where(state.low > 0, state.low, state.high)
@@ -294,7 +295,7 @@ def _what_moves_first(region: Region) -> Tensor:
 def first_guess(problem: Problem) -> Tensor:
     """-> (batch,): the distance at which the score would vanish if it were linear: planes hardly ever prove as much."""
     family = problem.family
-    if not isinstance(family, NormFamily | Drift):
+    if not isinstance(family, NormFamily | Drift | Rows):
         return (family.reach() + 1) / 2  # radii that count: nothing is proved beyond twice this
     score, gradient = problem.score_and_gradient(family.centre)
     return torch.minimum(score.double() / family.slope(gradient).clamp_min(1e-300), family.reach())

@@ -27,7 +27,8 @@ from holdfast.memory import free_bytes
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.region import Region, Sparse, Words
+from holdfast.region import Region
+from holdfast.region.base import Counted
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
@@ -166,7 +167,7 @@ class Tighten(Method[Training]):
 
     def _cannot(self, problem: Problem) -> str:
         """Why there is nothing to gain beyond planes in closed form."""
-        if isinstance(problem.region, Sparse | Words):
+        if isinstance(problem.region, Counted):
             return "tier tight proves no more than tier fast of counts of changes"
         obstacle = None if bent(graph_of(problem)) else no_models(problem)
         return "" if obstacle is None else f"tier tight proves no more than tier fast here: {obstacle}"

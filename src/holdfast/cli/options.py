@@ -133,6 +133,9 @@ class ModelOptions:
     vocabulary: Annotated[
         str | None, _of_model(metavar="FILE", help="The words of a token model, one a line in the order of their numbers.")
     ] = None
+    columns: Annotated[
+        str | None, _of_model(metavar="FILE", help='What the columns of a table are, in JSON, as in {"age": {"step": 1, "scale": 10}}.')
+    ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (
         False

@@ -78,7 +78,9 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
     )  # fmt: skip
     known = DataAsked()
     if data is not None:
-        known = DataAsked(options["data"], data.fingerprint, len(data.x), None if data.classes is None else tuple(data.classes))
+        classes = net.classes if data.classes is None else tuple(data.classes)
+        known = DataAsked(options["data"], data.fingerprint, len(data.x), classes)
+    asked = asked if net.columns is None else replace(asked, columns=net.columns.stored())
     used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
     return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 

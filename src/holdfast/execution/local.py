@@ -24,6 +24,7 @@ from holdfast.execution.here import Here
 from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, ending, failure_of
 
 PARENT_GONE = 1  # PR_SET_PDEATHSIG
+SHARES_THREADS = ("lightgbm", "xgboost")  # libraries that may have begun the pool of threads that torch uses
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class _Processes(Crew[_Process]):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()  # else the copy would write it once more
         # A pool of threads of this process is not there in its copy, and torch would wait for it.
-        threads = self.of.threads if self.worker is None or torch.get_num_threads() == 1 else 1
+        begun = torch.get_num_threads() != 1 or any(name in sys.modules for name in SHARES_THREADS)
+        threads = 1 if self.worker is not None and begun else self.of.threads
         if self.worker is None:
             told: tuple[Any, ...] = (theirs, self.of.make, True, threads, os.getpid(), [])
         else:  # a copy has the ends of all pipes, and none would ever be seen to close

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.network.trees import Trees
 from holdfast.problem import Problem
-from holdfast.region import Sparse, Words
+from holdfast.region import ChangedColumns, Sparse, Words
 
 MOST = 64  # values tried for one unit: every combination of its parts' values up to here
 CORNERS = 14  # of a unit with many parts, beside its lowest and its highest
 SPREAD = 16  # of many levels
 ELEMENTS = 2**17  # numbers in the inputs asked at once: few enough for the activations of small networks to stay in the cache
+COLUMN = 256  # values tried for a column of a table
 PIECES = 128  # so many times that in one step of a method
 
 
@@ -74,6 +76,59 @@ class Choices:
     def per_step(self) -> int:
         """How many inputs to ask in one step, so that a search can be stopped in time."""
         return PIECES * self.at_once
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnChoices(Choices):
+    """The units are the columns of a table, of one number each, or of as many as a word has values; filled up with zeros."""
+
+    places: Tensor  # (columns, parts): where its numbers stand in a row; beyond the row's end where it has fewer
+
+    def as_units(self, x: Tensor) -> Tensor:
+        return _at(x, self.places)
+
+    def as_inputs(self, units: Tensor) -> Tensor:
+        row = units.new_zeros((len(units), self.shape[0] + 1))
+        return row.index_copy(1, self.places.flatten(), units.flatten(1))[:, :-1]
+
+
+def _at(x: Tensor, places: Tensor) -> Tensor:
+    """(..., features), (columns, parts) -> (..., columns, parts)."""
+    return torch.nn.functional.pad(x, (0, 1))[..., places]
+
+
+def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> ColumnChoices:
+    """The values tried: of a word all; of a number those just on both sides of the thresholds of the trees, or without trees `count`
+    evenly over its domain."""
+    features, device = region.shape[0], region.centre.device
+    parts = max(len(own) for own in region.columns.places)
+    places = torch.tensor([[*own, *[features] * (parts - len(own))] for own in region.columns.places], device=device)
+    lower, upper = region.ends()
+    tried = []
+    for column, own in zip(region.columns.each, region.columns.places, strict=True):
+        if column.worded:
+            tried.append(torch.nn.functional.pad(torch.eye(len(own), dtype=torch.float64), (0, parts - len(own))))
+        else:
+            low, high = float(lower[own[0]]), float(upper[own[0]])
+            values = torch.linspace(low, high, count, dtype=torch.float64) if column.movable else torch.zeros(0, dtype=torch.float64)
+            if trees is not None and column.movable:
+                ends = trees.thresholds(own[0])
+                values = torch.cat([values, ends, torch.nextafter(ends, torch.full_like(ends, torch.inf))])
+            if column.step > 0:
+                steps = (values / column.step).floor()
+                values = torch.cat([steps, steps + 1]).unique() * column.step
+            values = values[(values >= low) & (values <= high)].unique()
+            if len(values) > COLUMN:
+                values = values[torch.linspace(0, len(values) - 1, COLUMN).round().long()]
+            tried.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
+    most = max(len(values) for values in tried)
+    filled = torch.stack([torch.nn.functional.pad(values, (0, 0, 0, most - len(values)), value=torch.nan) for values in tried])
+    centre = _at(region.centre, places)
+    table = filled.to(centre).expand(len(region), -1, -1, -1)
+    known = ~table.isnan().any(-1)
+    free = (region.by_column(region.moving.double()) > 0)[:, None]
+    table = torch.where(known[..., None], table, centre[:, :, None])
+    return ColumnChoices(region.shape, (), centre, table, free & known & (table != centre[:, :, None]).any(-1), places)
 
 
 def put(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:

@@ -17,16 +17,17 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import ELEMENTS, MOST, Choices, choices, judged, put
+from holdfast.hamming.choices import ELEMENTS, MOST, Choices, choices, column_choices, judged, put
 from holdfast.hamming.directions import Lanes, lanes_of
 from holdfast.hamming.select import lowest, occur
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Property
-from holdfast.region import Sparse, Words
+from holdfast.region import ChangedColumns, Sparse, Words
 from holdfast.result import Traits
 
 BLIND = 8  # times as many candidates where there is no gradient to choose them
+COLUMN_VALUES = 9  # of a number in a table that are tried at least
 PATIENCE = 16  # units that a set may grow by without a lower score
 
 
@@ -96,13 +97,20 @@ class Greedy(Method[Search]):
             raise BadInput(f"Greedy: values must be at least 2, the ends of the domain; got {self.values}.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        return None if isinstance(problem.region, Sparse | Words) else "looks for few changed units, which this region does not count"
+        return (
+            None
+            if isinstance(problem.region, Sparse | Words | ChangedColumns)
+            else "looks for few changed units, which this region does not count"
+        )
 
     def start(self, problem: Problem, seed: int) -> Search:
         region = problem.region
-        assert isinstance(region, Sparse | Words)
+        assert isinstance(region, Sparse | Words | ChangedColumns)
         generator = torch.Generator().manual_seed(seed)
-        table = choices(region, self.values, generator)
+        if isinstance(region, ChangedColumns):
+            table: Choices = column_choices(region, max(self.values, COLUMN_VALUES), problem.network.trees)
+        else:
+            table = choices(region, self.values, generator)
         places = table.units * table.values
         order = torch.arange(places) if places <= self.sweep else torch.randperm(places, generator=generator)[: self.sweep]
         lanes = lanes_of(problem, self.lanes)

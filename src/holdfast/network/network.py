@@ -24,7 +24,9 @@ from holdfast.network.fingerprint import joined, of_callable, of_file, of_module
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
+from holdfast.network.trees import Trees
 from holdfast.region.base import Domain
+from holdfast.region.columns import Columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +46,7 @@ class _Refused(BadInput):
 class Network:
     """A model as every method sees it: (n, *shape) -> (n, outputs), in the user's units.
 
-    Build one with `from_torch`, `from_export`, `from_onnx` or `from_callable`. The user's model is copied, never changed.
+    Build one with `from_torch`, `from_export`, `from_onnx`, `from_sklearn` or `from_callable`. The user's model is copied, never changed.
     """
 
     module: nn.Module
@@ -59,6 +61,11 @@ class Network:
     vocabulary: tuple[str, ...] | None = None
     token_model: nn.Module | None = None  # the whole model, tokens in, to replay words through
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
+    classes: tuple[str, ...] | None = None  # their names, where the model knows them
+    labels: tuple[Any, ...] | None = None  # the same as they stand in the user's data
+    columns: Columns | None = None  # where inputs are rows of a table: what each column is
+    trees: Trees | None = None  # where the model is a sum of them
+    itself: "Network | None" = None  # the user's own model, where `module` was read from it: a witness must break it too
     queries: int = 0
     tokens_checked: dict[tuple[int, ...], list[Callable[[Tensor], Tensor]]] = field(default_factory=dict)  # length -> what is asked of ids
     widths: dict[tuple[int, ...], int] = field(default_factory=dict)  # shape -> how many outputs it was found to have
@@ -260,6 +267,43 @@ class Network:
             pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
             notes=["black box: no gradients, nothing can be proved"], fingerprint=of_callable(function),
         )  # fmt: skip
+
+    @classmethod
+    def from_sklearn(
+        cls,
+        estimator: Any,
+        *,
+        columns: Columns | None = None,
+        domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
+        name: str | None = None,
+    ) -> "Network":
+        """A fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, or a pipeline with one at its end.
+
+        Linear models and multi-layer perceptrons, with scalers before them, become torch modules in float64, and everything about them
+        can be proved. Trees and their sums are read leaf by leaf: they have no gradients, and proofs add up their leaves. Everything else
+        is a black box. Classes and names of columns are the estimator's own.
+
+        columns  what the columns of the table are: hf.Columns.of(frame). Needed where they hold words.
+        domain   lowest and highest value of a number, where the columns do not say.
+        """
+        from holdfast.network.estimators import of_estimator, open_estimator  # scikit-learn is not needed to import the library
+
+        opened, label = open_estimator(estimator, columns), name or type(estimator).__name__
+
+        def made(module: nn.Module, source: Source, notes: tuple[str, ...]) -> Network:
+            return cls._of(
+                module, name=label, source=source, domain=domain, mean=None, std=None, shape=(len(opened.columns.features),),
+                time_first=False, pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
+                notes=list(notes), fingerprint=of_estimator(estimator),
+            )  # fmt: skip
+
+        if opened.itself is None:
+            net = made(opened.module, "black box", opened.notes)
+        else:
+            net = made(opened.module, "torch", opened.notes)
+            net.itself = made(opened.itself, "black box", ())
+        net.classes, net.labels, net.columns, net.trees = opened.classes, opened.labels, opened.columns, opened.trees
+        return net
 
     @classmethod
     def _of(
@@ -606,6 +650,29 @@ class Network:
     def _double_graph(self, x: Tensor) -> nn.Module:
         graph = converted(as_plain_module(self.program(x)), dtype=torch.float64, device=self.device)
         return Adapter(graph)
+
+    def with_columns(self, columns: Columns) -> "Network":
+        """The same network over rows of a table with these columns."""
+        if self.shape is not None and self.shape != (len(columns.features),):
+            raise BadInput(f"{self.name} takes inputs of shape {self.shape}, the columns are {len(columns.features)} numbers in a row.")
+        told = copy.copy(self)
+        told.columns = columns
+        return told
+
+    def rows(self, table: Any) -> Tensor:
+        """A DataFrame -> (rows, features) float64, as the columns of the network say, or else numbers as they stand."""
+        return (self.columns or Columns.named(table.columns)).encode(table)
+
+    def places_of(self, y: Any) -> Any:
+        """Classes as the user's data name them -> their numbers. What are numbers of outputs already stays."""
+        given = y.tolist() if hasattr(y, "tolist") else list(y)
+        if self.labels is None or isinstance(y, Tensor) or self.labels == tuple(range(len(self.labels))):
+            return y if not hasattr(y, "to_numpy") else given
+        place = {label: number for number, label in enumerate(self.labels)}
+        strange = next((label for label in given if label not in place), None)
+        if strange is not None:
+            raise BadInput(f"{self.name} knows no class {strange!r}; it has {', '.join(map(repr, self.labels[:12]))}.")
+        return [place[label] for label in given]
 
     def words(self, tokens: Tensor) -> list[str]:
         """(length,) token ids -> the words, or their numbers where no vocabulary was given."""

@@ -3,11 +3,29 @@
 from holdfast.region.ball import Ball
 from holdfast.region.base import Domain, Family, Region
 from holdfast.region.box import Box
+from holdfast.region.columns import Column, Columns
 from holdfast.region.drift import Drift
 from holdfast.region.features import Features
 from holdfast.region.frames import Frames
 from holdfast.region.patch import Patch
+from holdfast.region.rows import ChangedColumns, Rows
 from holdfast.region.sparse import Sparse
 from holdfast.region.words import Words
 
-__all__ = ["Ball", "Box", "Domain", "Drift", "Family", "Features", "Frames", "Patch", "Region", "Sparse", "Words"]
+__all__ = [
+    "Ball",
+    "Box",
+    "ChangedColumns",
+    "Column",
+    "Columns",
+    "Domain",
+    "Drift",
+    "Family",
+    "Features",
+    "Frames",
+    "Patch",
+    "Region",
+    "Rows",
+    "Sparse",
+    "Words",
+]

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.question import Question
+from holdfast.report.columns import changes_of, in_a_line
 from holdfast.report.sense import Sense
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import (
@@ -76,7 +77,8 @@ def _estimates(row: Row, question: Question) -> Text:
 
 
 def _notes(row: Row, question: Question) -> Text:
-    return Text("\n").join(part for part in (_weakest(row, question), Text(_note(row))) if part)
+    changed = Text(in_a_line(changes_of(row, question) or ()))
+    return Text("\n").join(part for part in (_weakest(row, question), changed, Text(_note(row))) if part)
 
 
 COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (

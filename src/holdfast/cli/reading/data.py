@@ -87,8 +87,9 @@ def load_data(source: str, net: Network, *, scale: float | None = None, labels: 
         raise BadInput(f"{source}: x is a single number; give (inputs, ...) rows.")
     if len(found["x"]) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
-    rows = [_scaled(_number(row, "x", source), scale, net, source) for row in found["x"]]
-    y = _number(np.asarray(found["y"]) if "y" in found else np.full(len(rows), -1), "y", source)
+    given = net.rows(found["x"]) if hasattr(found["x"], "columns") else found["x"]  # a DataFrame
+    rows = [_scaled(_number(row, "x", source), scale, net, source) for row in given]
+    y = _number(np.asarray(net.places_of(found["y"])) if "y" in found else np.full(len(rows), -1), "y", source)
     count = len(rows)
     names = [str(n) for n in _counted(found.get("names", range(count)), count, "names", source)]
     classes = [str(c) for c in found["classes"]] if "classes" in found else None

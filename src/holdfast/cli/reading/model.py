@@ -14,12 +14,20 @@ from holdfast.cli.reading.source import call
 from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.network import Network
+from holdfast.region import Columns
 
+PICKLES = (".joblib", ".pkl", ".pickle", ".sav")
 CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
 def load_network(q: ModelOptions) -> Network:
-    """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, or a function of arrays."""
+    """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, a fitted estimator, or a function of arrays."""
+    columns = None if q.columns is None else Columns.read(q.columns)
+    net = _load_network(q, columns)
+    return net if columns is None or net.columns is not None else net.with_columns(columns)
+
+
+def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     domain, mean, std, shape = pair(q.domain), numbers(q.mean, "mean"), numbers(q.std, "std"), sizes(q.shape)
     if q.pool not in (None, "last", "mean", "max"):
         raise BadInput(f"pool {q.pool!r}: use last, mean or max.")
@@ -43,6 +51,11 @@ def load_network(q: ModelOptions) -> Network:
     if is_export:
         return Network.from_export(q.model, trust=q.trust, **shared)
     if ":" not in q.model:
+        if q.model.endswith(PICKLES):
+            raise BadInput(
+                f"model {q.model!r}: a pickled estimator runs code when it is opened, so holdfast does not open it. Write a function that "
+                f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model models:fitted."
+            )
         kind = "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
         raise BadInput(
             f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or package.module:factory, a function "
@@ -57,10 +70,15 @@ def load_network(q: ModelOptions) -> Network:
     if isinstance(made, Network):
         _refuse({"--domain": q.domain, **given}, f"{q.model} returns a Network, which settles this itself")
         return made
+    if hasattr(made, "fit") and hasattr(made, "predict"):
+        _refuse({**given, "--shape": q.shape}, f"{q.model} returns an estimator, which settles this itself")
+        return Network.from_sklearn(made, columns=columns, domain=domain, name=name)
     if callable(made):
         _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
         return Network.from_callable(made, domain=domain, shape=shape, name=name)
-    raise BadInput(f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network or a function.")
+    raise BadInput(
+        f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
+    )
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

@@ -17,7 +17,7 @@ from holdfast.network import Network
 def call(target: str, what: str) -> Any:
     """package.module:name; a class or function is called without arguments."""
     factory, name = named(target, what)
-    if isinstance(factory, nn.Module | Network):
+    if isinstance(factory, nn.Module | Network) or _fitted(factory):
         return factory
     try:
         return factory()
@@ -42,9 +42,14 @@ def named(target: str, what: str) -> tuple[Any, str]:
     found: Any = vars(module).get(name)
     if found is None:
         raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")
-    if not callable(found) and not isinstance(found, Network):
+    if not callable(found) and not isinstance(found, Network) and not _fitted(found):
         raise BadInput(f"{what} {target!r}: {name} is {type(found).__name__}, not a function.")
     return found, name
+
+
+def _fitted(found: object) -> bool:
+    """An estimator itself, not its class."""
+    return hasattr(found, "predict") and hasattr(found, "fit") and not isinstance(found, type)
 
 
 def _told(error: Exception) -> str:

@@ -16,6 +16,7 @@ from rich.text import Text
 from holdfast.errors import BadInput
 from holdfast.question import Question
 from holdfast.report import blocks
+from holdfast.report.columns import changes_of, columns_of
 from holdfast.report.likely import flat, percent
 from holdfast.report.picture import describe_change
 from holdfast.report.question import band_of
@@ -67,7 +68,10 @@ def show(folder: Path, number: int, console: Console) -> None:
 
 def _show(row: Row, question: Question, console: Console) -> None:
     if row.source is not None:
-        console.print(_pictures(row, question.model.vocabulary or (), colour=console.color_system is not None))
+        if columns_of(question) is not None:
+            console.print(_columns(row, question), highlight=False)
+        else:
+            console.print(_pictures(row, question.model.vocabulary or (), colour=console.color_system is not None))
         if labelled(row):
             console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
     if row.answers is not None:
@@ -107,6 +111,23 @@ def _pictures(row: Row, vocabulary: Sequence[str], *, colour: bool) -> Group | C
         ("change", changed),
     )
     return Columns([*(Panel(view, title=name, expand=False) for name, view in views), *_map(row.source.saliency, colour=colour)])
+
+
+def _columns(row: Row, question: Question) -> Table:
+    """Column by column, what changes first; of many columns that stay only how many."""
+    columns = columns_of(question)
+    assert columns is not None
+    assert row.source is not None
+    changed = {name: (was, now) for name, was, now in changes_of(row, question) or ()}
+    view = Table("column", "input", *(("witness",) if row.witness is not None else ()))
+    values = {c.name: c.told([float(row.source.x[i]) for i in own]) for c, own in zip(columns.each, columns.places, strict=True)}
+    ordered = sorted(values, key=lambda name: name not in changed)
+    shown = ordered[: max(MOST_FRAMES, len(changed))]
+    for name in shown:
+        was, now = changed.get(name, (values[name], ""))
+        view.add_row(Text(short(name)), Text(short(was)), *([Text(short(now), "bold dark_orange")] if row.witness is not None else []))
+    view.caption = None if len(shown) == len(ordered) else f"and {len(ordered) - len(shown)} columns that stay"
+    return view
 
 
 def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:

@@ -1,0 +1,362 @@
+"""Rows of a table near a row: what its columns may be holds for every member, so that every witness is a row of that table.
+
+`Rows` measures how far numbers move, each in its column's unit; words stay. `ChangedColumns` counts the columns that change.
+A bound over one of them holds over a set around it, in which whole numbers may be broken and a word may be a mixture.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from holdfast.chance import Chance
+from holdfast.errors import BadInput
+from holdfast.region.base import EVERYWHERE, Counted, Domain, Family, check_centre, check_norm, step_from
+from holdfast.region.columns import Columns
+from holdfast.region.normed import furthest, minimise_over_box
+from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
+from holdfast.rounding import TINY, gamma
+
+UNITS = 4 * torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True, eq=False)
+class TableFamily(Family):
+    """What both have in common. domain: of the numbers of columns that have no ends of their own."""
+
+    columns: Columns
+    domain: Domain = EVERYWHERE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shape != (len(self.columns.features),):
+            raise BadInput(
+                f"the inputs have shape {self.shape}, the table {len(self.columns.features)} numbers in a row: "
+                f"{', '.join(self.columns.features[:8])}{' ...' if len(self.columns.features) > 8 else ''}."
+            )
+        object.__setattr__(self, "domain", Domain.of(self.domain))
+        self._check_inside()
+        check_centre(self.centre, self.inside)
+        self._check_words()
+
+    def _check_inside(self) -> None:
+        finite = self.centre.isfinite()
+        outside = finite & ~self.inside.contains(self.centre)
+        if bool(outside.any()):
+            row, place = (int(i) for i in outside.nonzero()[0])
+            name, value = self.columns.features[place], float(self.centre[row, place])
+            raise BadInput(
+                f"row {row}: {name} is {value:g}, but it is said to be between {float(self.inside.lower.expand(self.shape)[place]):g} and "
+                f"{float(self.inside.upper.expand(self.shape)[place]):g}. Widen what the columns say (low, high), or leave the row out."
+            )
+
+    def _check_words(self) -> None:
+        wrong = ~self._one_hot(self.centre)
+        if bool(wrong.any()):
+            row, place = (int(i) for i in wrong.nonzero()[0])
+            column = [c for c in self.columns.each if c.worded][place]
+            raise BadInput(f"row {row}: of the numbers of column {column.name!r} ({', '.join(column.features)}) exactly one must be 1.")
+
+    # ---- what the columns say, on the device of the centre
+
+    @cached_property
+    def inside(self) -> Domain:
+        """The ends of every number."""
+        return self.columns.domain(self.domain)
+
+    @cached_property
+    def steps(self) -> Tensor:
+        return self.columns.steps.to(self.centre.device)
+
+    @cached_property
+    def scales(self) -> Tensor:
+        return self.columns.scales.to(self.centre.device)
+
+    @cached_property
+    def groups(self) -> Tensor:
+        """(words, features) bool."""
+        return self.columns.groups.to(self.centre.device)
+
+    @cached_property
+    def words(self) -> Tensor:
+        """(features,) bool."""
+        return self.groups.any(0)
+
+    @property
+    @abstractmethod
+    def moving(self) -> Tensor:
+        """(features,) bool: may change."""
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """(features,) float64 twice."""
+        lower, upper = (end.to(self.centre.device, torch.float64).expand(self.shape) for end in (self.inside.lower, self.inside.upper))
+        return lower, upper
+
+    # ---- members
+
+    def allowed(self, x: Tensor) -> Tensor:
+        """(..., batch, features) -> (..., batch) bool: every column holds what it may hold, or what it held."""
+        same = x == self.centre
+        number = self.moving & ~self.words & self.inside.contains(x) & (self._at_step(x) == x)
+        word = torch.where(self.moving, self._among(self._one_hot(x)), False)
+        return (same | number | word).all(-1)
+
+    def _at_step(self, x: Tensor) -> Tensor:
+        """Numbers that come in steps at the nearest of them."""
+        steps = torch.where(self.steps > 0, self.steps, 1)
+        return torch.where(self.steps > 0, ((x.double() / steps).round() * steps).to(x), x)
+
+    def _one_hot(self, x: Tensor) -> Tensor:
+        """(..., features) -> (..., words) bool: exactly one of its numbers is 1 and the others are 0."""
+        each = x.unsqueeze(-2)
+        return ((each == 0) | (each == 1) | ~self.groups).all(-1) & ((each * self.groups).sum(-1) == 1)
+
+    def _among(self, word: Tensor) -> Tensor:
+        """(..., words) bool -> (..., features): what holds of a word, for each of its numbers."""
+        return (word.unsqueeze(-1) & self.groups).any(-2)
+
+    def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
+        """(..., batch or 1, features) float64 twice, ends of boxes -> (..., batch, features) float64: the member of each box that is
+        nearest to the centre, whatever the radius; NaN where a box holds none."""
+        least, most = self.ends()
+        lower, upper = torch.maximum(lower, least), torch.minimum(upper, most)
+        centre = self.centre.double()
+        here, rises = (centre >= lower) & (centre <= upper), centre < lower
+        found = torch.where(lower <= upper, torch.where(rises, lower, upper), torch.nan)
+        if bool((self.steps > 0).any()):
+            found = torch.where(self.steps > 0, self._step_in(lower, upper, rises), found)
+        found = torch.where(here, centre, torch.where(self.moving, found, torch.nan))
+        return self._with_words(found, here, lower, upper) if len(self.groups) else found
+
+    def _step_in(self, lower: Tensor, upper: Tensor, rises: Tensor) -> Tensor:
+        """The first step in each box on the way from the centre, NaN where there is none. A quotient may be rounded past a whole number, so
+        its neighbours are looked at too."""
+        steps = torch.where(self.steps > 0, self.steps, 1)
+        count = torch.where(rises, (lower / steps).ceil(), (upper / steps).floor())
+        found = torch.full_like(count, torch.nan)
+        for more in (1, 0, -1):  # the nearest last
+            value = (count + torch.where(rises, more, -more)) * steps
+            found = torch.where((value >= lower) & (value <= upper), value, found)
+        return found
+
+    def _with_words(self, found: Tensor, here: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """What the words become: what they are where that is in the box, else the first that is."""
+        still = (here.unsqueeze(-2) | ~self.groups).all(-1)  # (boxes, batch, words)
+        zero, one = (lower <= 0) & (upper >= 0), (lower <= 1) & (upper >= 1)
+        others = (~zero).unsqueeze(-2).logical_and(self.groups).sum(-1, keepdim=True) - (~zero).to(torch.int64).unsqueeze(-2)
+        may = self.groups & one.unsqueeze(-2) & (others <= 0) & self.moving  # (boxes, 1, words, features): this one is 1, the others 0
+        chosen = torch.zeros_like(may, dtype=torch.float64).scatter(-1, may.to(torch.uint8).argmax(-1, keepdim=True), 1.0)
+        changed = torch.where(may.any(-1, keepdim=True), chosen, torch.nan)
+        each = torch.where(still.unsqueeze(-1), self.centre.double().unsqueeze(-2), changed)  # (boxes, batch, words, features)
+        return torch.where(self.words, torch.where(self.groups, each, 0.0).sum(-2), found)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(TableFamily):
+    """All rows with ||(x - centre) / scale||_p <= radius in which words and frozen columns stay, inside the domain."""
+
+    p: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "p", check_norm(self.p))
+
+    @property
+    def boxed(self) -> bool:
+        return math.isinf(self.p) and not bool((self.steps > 0).any())
+
+    @cached_property
+    def moving(self) -> Tensor:
+        return self.columns.free.to(self.centre.device) & ~self.words
+
+    def _away(self, x: Tensor) -> Tensor:
+        """(..., batch, features) -> (..., batch) float64, rounded up: the quotients are off by two units each at most."""
+        return norm_above((x.double() - self.centre.double()) / self.scales, self.p) * (1 + UNITS)
+
+    def distance(self, x: Tensor) -> Tensor:
+        away = self._away(x)
+        return torch.where(self.allowed(x) & away.isfinite(), away, torch.inf)
+
+    def contains(self, x: Tensor) -> Tensor:
+        distance = self.distance(x)
+        return (distance <= self.radius) & distance.isfinite()
+
+    def limit(self) -> Tensor:
+        room = torch.where(self.moving, furthest(self.centre, self.inside) / self.scales, 0)
+        corner = norm_above(room, self.p) * (1 + 64 * gamma(self.shape[0]))
+        return torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf)
+
+    def reach(self) -> Tensor:
+        limit = self.limit()
+        return torch.where(limit.isfinite(), limit, norm((self.centre.double().abs() + 1) / self.scales * self.moving, self.p))
+
+    def slope(self, gradient: Tensor) -> Tensor:
+        """(batch, features) -> (batch,): how fast a function with this gradient may fall as the radius grows."""
+        return norm(gradient.double() * self.scales * self.moving, dual(self.p))
+
+    def _extent(self) -> Tensor:
+        radius = torch.minimum(self.radius.double(), self.limit())
+        return torch.where(radius.isinf(), self.reach(), radius)
+
+    def project(self, x: Tensor) -> Tensor:
+        # The distance is rounded up, so aim a hair below the radius; steps and the domain only come closer.
+        target = self.radius.double() / (1 + 64 * gamma(self.shape[0]))
+        delta = torch.where(self.moving, (x.double() - self.centre.double()) / self.scales, 0)
+        pulled = project(delta, target.expand(delta.shape[:-1]), self.p) * self.scales
+        moved = self._stepped_back(self.inside.clamp(step_from(self.centre, pulled, x)))
+        return torch.where(self.contains(x)[..., None], x, torch.where(self.moving, moved, self.centre.to(x)))
+
+    def _stepped_back(self, x: Tensor) -> Tensor:
+        """Numbers that come in steps at the last of these on the way to x, or where they were."""
+        centre, steps = self.centre.to(x), torch.where(self.steps > 0, self.steps, 1)
+        rises = x > centre
+        count = torch.where(rises, (x.double() / steps).floor(), (x.double() / steps).ceil())
+        one = ((count - torch.where(rises, 1.0, -1.0)) * steps).to(x)
+        value = (count * steps).to(x)
+        value = torch.where(torch.where(rises, value <= x, value >= x), value, one)
+        between = torch.where(rises, (value >= centre) & (value <= x), (value <= centre) & (value >= x))
+        return torch.where(self.steps > 0, torch.where(between, value, centre), x)
+
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        away = direction(count, self.p, chance, self.centre)
+        share = chance.uniform(count, (1,), self.centre).mul(2).clamp_max(1)
+        return self.project(self.centre + (away * share * self._extent()[:, None] * self.scales).to(self.centre))
+
+    def vertex(self, a: Tensor) -> Tensor:
+        slope = torch.where(self.moving, a * self.scales.to(a), 0)
+        step = steepest(slope, self.p) * self._extent().to(a)[:, None] * self.scales.to(a)
+        return self.project(self.centre.to(a) + step)
+
+    def enclosing_box(self) -> tuple[Tensor, Tensor]:
+        centre, (least, most) = self.centre.double(), self.ends()
+        span = self.radius.double()[:, None] * self.scales
+        span = torch.where(self.moving & (self.radius > 0)[:, None], span * (1 + UNITS) + centre.abs() * UNITS + TINY, 0)
+        lower, upper = torch.maximum(centre - span, torch.minimum(least, centre)), torch.minimum(centre + span, torch.maximum(most, centre))
+        steps = torch.where(self.steps > 0, self.steps, 1)
+        # The last step inside: a step as the inputs hold it is off by a unit of their arithmetic, quotient and product by one of float64.
+        unit = UNITS + torch.finfo(self.centre.dtype).eps
+        inner_low = (lower / steps - (lower / steps).abs() * unit).ceil() * steps
+        inner_high = (upper / steps + (upper / steps).abs() * unit).floor() * steps
+        inner_low, inner_high = inner_low - inner_low.abs() * unit, inner_high + inner_high.abs() * unit
+        lower = torch.where(self.steps > 0, torch.maximum(lower, torch.minimum(inner_low, centre)), lower)
+        upper = torch.where(self.steps > 0, torch.minimum(upper, torch.maximum(inner_high, centre)), upper)
+        return lower, upper
+
+    def minimise_linear(self, a: Tensor) -> Tensor:
+        """The larger of two lower bounds: over the ball, and over the box around it, clipped to the domain."""
+        a, centre = a.double(), self.centre.double()[..., None]
+        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.p)) * (1 + UNITS)
+        radius = self.radius.double()[:, None]
+        fall = torch.where((fall == 0) | (radius == 0), 0, fall * radius)
+        at_centre, size = (a @ centre).squeeze(-1), (a.abs() @ centre.abs()).squeeze(-1)
+        ball = at_centre - fall - 4 * gamma(a.shape[-1]) * (size + fall) - TINY
+        return torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedColumns(Counted, TableFamily):
+    """All rows in which at most `radius` columns hold something else: a number any of its domain, a word any of its values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        open_ended = [name for name, end in zip(self.columns.features, self._endless().tolist(), strict=True) if end]
+        if open_ended:
+            raise BadInput(
+                f"norm 0 needs the ends of every column that may change, and {open_ended[0]!r} has none: say low and high for it in the "
+                f"columns, hold it still (frozen), or give a domain for all (domain=, --domain)."
+            )
+
+    def _endless(self) -> Tensor:
+        lower, upper = self.ends()
+        return self.moving & (lower.isinf() | upper.isinf())
+
+    @cached_property
+    def moving(self) -> Tensor:
+        return self.columns.free.to(self.centre.device)
+
+    @cached_property
+    def _column(self) -> Tensor:
+        """(columns, features) bool."""
+        unit = self.columns.unit.to(self.centre.device)
+        return unit == torch.arange(len(self.columns.each), device=unit.device)[:, None]
+
+    def by_column(self, parts: Tensor) -> Tensor:
+        """(..., features) -> (..., columns): sums."""
+        return parts @ self._column.to(parts).T
+
+    def _each(self, column: Tensor) -> Tensor:
+        """(..., columns) -> (..., features)."""
+        return column[..., self.columns.unit.to(column.device)]
+
+    def distance(self, x: Tensor) -> Tensor:
+        count = (self.by_column((x != self.centre).double()) > 0).sum(-1).double()
+        return torch.where(self.allowed(x), count, torch.inf)
+
+    def limit(self) -> Tensor:
+        return (self.by_column(self.moving.double()) > 0).sum().double().expand(len(self))
+
+    def _keep(self, weight: Tensor) -> Tensor:
+        """(..., batch, columns) -> (..., batch, features) bool: of the columns the `radius` of the largest weight, none of weight zero."""
+        weight = torch.where(self.by_column(self.moving.double()) > 0, weight, 0)
+        rank = weight.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        return self._each((rank < self.radius.floor()[:, None]) & (weight > 0))
+
+    def _snapped(self, x: Tensor) -> Tensor:
+        """Every column to the nearest that it may be: a step, a word, or what it is at the centre."""
+        centre, x = self.centre.to(x), self.inside.clamp(x)
+        number = self._at_step(x)
+        number = torch.where(self.inside.contains(number) & ((x - centre).abs() >= (x - number).abs()), number, centre)
+        return torch.where(self.words, self._as_words(x), torch.where(self.steps > 0, number, x))
+
+    def _as_words(self, x: Tensor) -> Tensor:
+        """(..., features): of the numbers of every word the largest is 1."""
+        if not len(self.groups):
+            return x
+        each = x.unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
+        return torch.zeros_like(each).scatter(-1, each.argmax(-1, keepdim=True), 1.0).sum(-2)
+
+    def project(self, x: Tensor) -> Tensor:
+        snapped = self._snapped(x)
+        lower, upper = self.ends()
+        weight = (snapped - self.centre.to(x)).abs().double() / torch.where((upper > lower) & (upper - lower).isfinite(), upper - lower, 1)
+        kept = torch.where(self._keep(self.by_column(weight)), snapped, self.centre.to(x))
+        return torch.where(self.contains(x)[..., None], x, kept)
+
+    def sample(self, count: int, chance: Chance) -> Tensor:
+        share = chance.uniform(count, self.shape, self.centre)
+        extreme = chance.uniform(count, self.shape, share) < 0.5
+        lower, upper = (torch.where(self.moving, end, self.centre.double()) for end in self.ends())
+        values = (lower + torch.where(extreme & ~self.words, share.round(), share).double() * (upper - lower)).to(self.centre)
+        weight = chance.uniform(count, (len(self.columns.each),), share) + 1e-9
+        return torch.where(self._keep(weight), self._snapped(values), self.centre)
+
+    def _best(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., features) -> what each number becomes where its column changes to make a.x small, and by how much each column does."""
+        lower, upper = (torch.where(self.moving, end.to(a), self.centre.to(a)) for end in self.ends())
+        number = torch.where(a > 0, lower, upper)
+        each = (-a).unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
+        word = torch.zeros_like(each).scatter(-1, each.argmax(-1, keepdim=True), 1.0).sum(-2) if len(self.groups) else number
+        best = torch.where(self.words & self.moving, word.expand(number.shape), number)
+        return best, self.by_column(a * (self.centre.to(a) - best))
+
+    def vertex(self, a: Tensor) -> Tensor:
+        best, gain = self._best(a)
+        return self.project(torch.where(self._keep(gain), best, self.centre.to(a)))
+
+    def enclosing_box(self) -> tuple[Tensor, Tensor]:
+        centre, (least, most) = self.centre.double(), self.ends()
+        moves = self.moving & (self.radius >= 1)[:, None]
+        return torch.where(moves, torch.minimum(centre, least), centre), torch.where(moves, torch.maximum(centre, most), centre)
+
+    def minimise_linear(self, a: Tensor) -> Tensor:
+        """a.centre plus the `radius` best columns, which is exact for a linear function where numbers do not come in steps."""
+        a, centre = a.double().transpose(0, 1), self.centre.double()
+        best, gain = self._best(a)
+        ordered = gain.clamp_min(0).sort(-1, descending=True).values
+        taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None]
+        size = (a.abs() * (centre.abs() + best.abs())).sum(-1)
+        found: Tensor = (a * centre).sum(-1) - (ordered * taken).sum(-1) - 8 * gamma(a.shape[-1]) * size - TINY
+        return found.transpose(0, 1)

@@ -1,0 +1,242 @@
+"""Rows of tables: what columns are, radii over them against exact ones, and witnesses that are rows of the same table."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, OrdinalEncoder, StandardScaler
+from torch import nn
+
+import holdfast as hf
+import tree_truth
+from holdfast.chance import Chance
+from holdfast.errors import BadInput
+from holdfast.region import ChangedColumns, Column, Rows
+
+GENERATOR = np.random.default_rng(0)
+PEOPLE = pd.DataFrame(
+    {
+        "age": GENERATOR.integers(18, 80, 120),
+        "debt": GENERATOR.normal(50, 15, 120).round(2),
+        "owner": GENERATOR.random(120) < 0.5,
+        "job": GENERATOR.choice(["baker", "clerk", "smith"], 120),
+        "city": pd.Categorical(GENERATOR.choice(["A", "B"], 120)),
+    }
+)
+GRANTED = np.where(PEOPLE.age / 10 + PEOPLE.debt / 10 + 2 * (PEOPLE.job == "smith") + PEOPLE.owner > 10, "yes", "no")
+SPREAD = pd.get_dummies(PEOPLE, columns=["job", "city"], dtype=float)
+TOLD = {
+    "age": {"step": 1, "low": 18, "high": 80, "scale": 10},
+    "debt": {"low": 0, "high": 120, "scale": 10},
+    "owner": {"step": 1, "low": 0, "high": 1},
+    "job": {"one_of": ["job_baker", "job_clerk", "job_smith"]},
+    "city": {"one_of": ["city_A", "city_B"], "frozen": True},
+}
+
+
+def test_columns_of_a_frame() -> None:
+    columns = hf.Columns.of(PEOPLE, frozen=["city"], scales="std")
+    age, debt, owner, job, city = columns.each
+    assert (age.step, age.low, age.high) == (1, PEOPLE.age.min(), PEOPLE.age.max())
+    assert debt.scale == pytest.approx(PEOPLE.debt.std(ddof=0))
+    assert (owner.step, owner.low, owner.high) == (1, 0, 1)
+    assert job.values == ("baker", "clerk", "smith")
+    assert city.frozen
+    assert columns.features == ("age", "debt", "owner", "job=baker", "job=clerk", "job=smith", "city=A", "city=B")
+    again = columns.decode(columns.encode(PEOPLE))
+    pd.testing.assert_frame_equal(again, PEOPLE)
+    assert hf.Columns.from_json(columns.as_json()).as_json() == columns.as_json()
+
+
+def test_columns_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "columns.json").write_text('{"age": {"step": 1}, "job": {"one_of": ["a", "b"]}}')
+    columns = hf.Columns.read(tmp_path / "columns.json").ordered(["b", "age", "a"])
+    assert columns.places == ((1,), (2, 0))
+    assert columns.changes([0, 30, 1], [1, 31, 0]) == [("age", "30", "31"), ("job", "a", "b")]
+    assert not columns.plain
+    assert hf.Columns.named(["a", "b"]).plain
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: hf.Columns.from_json({"age": {"steps": 1}}), "column 'age' has 'steps'; there are frozen, high"),
+    (lambda: hf.Columns.from_json([1]), "Expected an object with a line for each column"),
+    (lambda: hf.Columns.from_json({"age": {"step": "one"}}), "column 'age': could not convert"),
+    (lambda: hf.Columns.of(PEOPLE, frozen=["town"]), "no column 'town'; there are age, debt"),
+    (lambda: hf.Columns.of(PEOPLE.assign(debt=np.nan)), "'debt' has 120 missing values"),
+    (lambda: hf.Columns.named(["a", "a"]), "'a' stands there twice"),
+    (lambda: Column("a", low=2, high=1), "its lowest value 2 is above"),
+    (lambda: Column("a", scale=0), "must be above 0"),
+    (lambda: Column("a", values=("x", "x")), "must be different"),
+    (lambda: hf.Columns.of(PEOPLE).encode(PEOPLE.assign(job="king")), "row 0 holds 'king', which is none of baker"),
+    (lambda: hf.Columns.of(PEOPLE).encode(PEOPLE[["age"]]), "no column 'debt'"),
+    (lambda: Rows(torch.zeros(1, 2), torch.ones(1), hf.Columns.named("abc")), "the table 3 numbers in a row: a, b, c"),
+    (lambda: Rows(torch.full((1, 1), 5.0), torch.ones(1), hf.Columns((Column("a", low=0, high=1),))), "row 0: a is 5, .* between 0 and 1"),
+    (lambda: Rows(torch.full((1, 2), 0.5), torch.ones(1), hf.Columns((Column("w", one_of=("p", "q")),))), "'w' .p, q. exactly one"),
+    (lambda: ChangedColumns(torch.zeros(1, 1), torch.ones(1), hf.Columns((Column("a", step=1),))), "needs the ends .* 'a' has none"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_what_cannot_be_a_table_is_refused_in_words(build: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        build()
+
+
+def logistic() -> tuple[hf.Network, Any]:
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(SPREAD, GRANTED)
+    return hf.Network.from_sklearn(model, columns=hf.Columns.from_json(TOLD)), model
+
+
+def check_row(net: hf.Network, before: torch.Tensor, after: torch.Tensor) -> None:
+    """Of the same table, whatever the region says."""
+    assert net.columns is not None
+    row = dict(zip(net.columns.features, after.tolist(), strict=True))
+    assert row["age"] == round(row["age"])
+    assert 18 <= row["age"] <= 80
+    assert row["owner"] in (0, 1)
+    assert 0 <= row["debt"] <= 120
+    assert sorted(row[f"job_{job}"] for job in ("baker", "clerk", "smith")) == [0, 0, 1]
+    assert [row["city_A"], row["city_B"]] == [before[net.columns.features.index(name)] for name in ("city_A", "city_B")]
+
+
+@pytest.mark.parametrize("norm", [0, 1, 2, math.inf])
+def test_proofs_and_witnesses_over_rows_of_a_linear_model(norm: float) -> None:
+    """No row of many drawn within the proved radius breaks; every witness is a row, and breaks the estimator itself."""
+    net, model = logistic()
+    assert net.columns is not None
+    x, said = net.rows(SPREAD[:6]), model.predict(SPREAD[:6])
+    for row, bracket in enumerate(hf.radius(net, SPREAD[:6], said, norm=norm)):
+        witness = bracket.upper.evidence.witness
+        assert witness is not None
+        check_row(net, x[row], witness)
+        assert model.predict(net.columns.decode(witness[None])[list(SPREAD.columns)])[0] != said[row]
+        if norm == 0:
+            assert bracket.closed
+            assert bracket.upper.value == len(net.columns.changes(x[row].tolist(), witness.tolist())) - 1
+            continue
+        assert bracket.lower.value > 0
+        assert bracket.upper.value <= bracket.lower.value * 1.5 + 0.15  # whole numbers leave a gap
+        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value], dtype=torch.float64), net.columns, net.domain, p=norm)
+        inside = region.sample(400, Chance.of(range(1), 1)).squeeze(1)
+        assert set(model.predict(net.columns.decode(inside)[list(SPREAD.columns)])) == {said[row]}
+
+
+def test_counts_of_changed_columns_are_exact_for_a_linear_model() -> None:
+    """Against every set of columns, each at its best: a word counts as one column however many numbers stand for it."""
+    torch.manual_seed(1)
+    columns = hf.Columns((Column("a", low=-1, high=1), Column("w", one_of=("p", "q", "r")), Column("b", step=1, low=0, high=3)))
+    layer = nn.Linear(5, 2).double()
+    net = hf.Network.from_torch(layer.eval()).with_columns(columns)
+    words, x = torch.eye(3, dtype=torch.float64), torch.zeros(6, 5, dtype=torch.float64)
+    x[:, 0], x[:, 1:4], x[:, 4] = torch.linspace(-1, 1, 6, dtype=torch.float64), words[torch.arange(6) % 3], torch.arange(6) % 4
+    with torch.no_grad():
+        y = layer(x).argmax(1)
+    options: list[list[list[float]]] = [[[-1.0], [1.0]], words.tolist(), [[0.0], [3.0]]]
+    for row, bracket in enumerate(hf.radius(net, x, y, norm=0)):
+        own = [[x[row, 0].item()], x[row, 1:4].tolist(), [x[row, 4].item()]]
+        counts = []
+        for chosen in itertools.product(*([mine, *others] for mine, others in zip(own, options, strict=True))):
+            moved = torch.tensor([sum(chosen, [])], dtype=torch.float64)  # noqa: RUF017
+            with torch.no_grad():
+                if int(layer(moved).argmax(1)) != int(y[row]):
+                    counts.append(sum(mine != one for mine, one in zip(own, chosen, strict=True)))
+        assert bracket.closed
+        assert bracket.lower.value == (min(counts) - 1 if counts else math.inf)
+
+
+def test_radii_of_a_single_tree_are_exact() -> None:
+    table, columns = SPREAD.to_numpy(dtype=float), hf.Columns.from_json(TOLD)
+    columns = columns.ordered(list(SPREAD.columns))
+    model = RandomForestClassifier(1, max_depth=4, bootstrap=False, random_state=0).fit(table, GRANTED)
+    net = hf.Network.from_sklearn(model, columns=columns)
+    cuts = tree_truth.cuts_of(model.estimators_, table.shape[1])
+
+    def answer(rows: Any) -> Any:
+        share = model.predict_proba(rows)
+        return np.where(share[:, 0] == share[:, 1], -1, share.argmax(1))
+
+    said = model.predict(table[:8])
+    for norm in (0, 1, 2, math.inf):
+        for row, bracket in enumerate(hf.radius(net, SPREAD[:8].astype(float), said, norm=norm)):
+            wanted = tree_truth.radius(answer, columns, cuts, table[row].tolist(), int(said[row] == "yes"), norm)
+            assert bracket.lower.value == pytest.approx(wanted, rel=1e-9)
+            assert bracket.upper.value == pytest.approx(wanted, rel=1e-9)
+            assert bracket.lower.value <= wanted * (1 + 1e-12)
+            assert wanted * (1 - 1e-12) <= bracket.upper.value
+
+
+@pytest.mark.parametrize(
+    "model", [RandomForestClassifier(4, max_depth=5, random_state=0), LogisticRegression()], ids=["forest", "logistic"]
+)
+def test_a_pipeline_that_reads_words_is_read_through(model: Any) -> None:
+    """One-hot encoders and scalers in a column transformer: proofs hold for rows of the frame, asked of the pipeline itself."""
+    encode = make_column_transformer(
+        (OneHotEncoder(drop="if_binary"), ["job", "city"]), (make_pipeline(StandardScaler()), ["debt"]), (MinMaxScaler(), ["age"]),
+        remainder="passthrough",
+    )  # fmt: skip
+    pipeline = make_pipeline(encode, model).fit(PEOPLE, GRANTED)
+    net = hf.Network.from_sklearn(pipeline, columns=hf.Columns.of(PEOPLE, scales="std"))
+    assert net.columns is not None
+    assert net.trees is not None or net.differentiable
+    said = pipeline.predict(PEOPLE[:4])
+    x = net.rows(PEOPLE[:4])
+    for row, bracket in enumerate(hf.radius(net, PEOPLE[:4], said, methods=[hf.attacks.Corners(rounds=2), *proof(net)])):
+        assert 0 < bracket.lower.value <= bracket.upper.value
+        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value], dtype=torch.float64), net.columns, net.domain)
+        inside = region.sample(300, Chance.of(range(1), 1)).squeeze(1)
+        assert set(pipeline.predict(net.columns.decode(inside))) == {said[row]}
+    two = ChangedColumns(x, torch.full((4,), 2.0), net.columns, net.domain)
+    points = two.sample(50, Chance.of(range(4), 1))
+    asked = pipeline.predict(net.columns.decode(points.flatten(0, 1)))
+    assert net.classes is not None
+    assert [net.classes[i] for i in net(points.flatten(0, 1)).argmax(1).tolist()] == asked.tolist()
+
+
+def proof(net: hf.Network) -> list[hf.Method[Any]]:
+    return [hf.certify.Leaves() if net.trees is not None else hf.certify.Certify()]
+
+
+def test_a_pipeline_whose_words_are_read_otherwise_stays_a_black_box() -> None:
+    encode = make_column_transformer((OrdinalEncoder(), ["job", "city"]), remainder="passthrough")
+    net = hf.Network.from_sklearn(
+        make_pipeline(encode, LogisticRegression(max_iter=900)).fit(PEOPLE, GRANTED), columns=hf.Columns.of(PEOPLE)
+    )
+    assert not net.differentiable
+    assert net(net.rows(PEOPLE[:3])).shape == (3, 2)
+
+
+def test_words_of_a_frame_reach_the_estimator_as_words() -> None:
+    """A pipeline that reads words is asked with them; its witnesses are rows of the frame."""
+    seen: list[pd.DataFrame] = []
+
+    class Rule:
+        classes_, n_features_in_, feature_names_in_ = np.array(["no", "yes"]), 5, np.array(PEOPLE.columns)
+
+        def fit(self) -> None: ...
+
+        def predict(self, frame: pd.DataFrame) -> Any:
+            seen.append(frame)
+            return np.where((frame.job == "smith") | (frame.age > 90), "yes", "no")
+
+    net = hf.Network.from_sklearn(Rule(), columns=hf.Columns.of(PEOPLE))
+    bakers = PEOPLE[PEOPLE.job == "baker"][:2]
+    for row, bracket in zip(net.rows(bakers), hf.radius(net, bakers, ["no", "no"], norm=0), strict=True):
+        assert net.columns is not None
+        assert net.columns.changes(row.tolist(), bracket.upper.evidence.witness.tolist()) == [("job", "baker", "smith")]  # type: ignore[union-attr]
+    assert all(frame.dtypes.equals(PEOPLE.dtypes) for frame in seen)
+
+
+def test_no_method_that_follows_gradients_is_asked_about_trees() -> None:
+    net, _, _, _, x, y = tree_truth.forest()
+    found = hf.radius(net, x, y)
+    assert {b.upper.evidence.method for b in found} <= {"Steps", "Leaves"}
+    assert {b.lower.evidence.method for b in found} == {"Leaves"}
