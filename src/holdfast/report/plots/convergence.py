@@ -22,18 +22,45 @@ class Curve:
 
 
 def draw(history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence") -> str:
-    """Mean lower and upper end over the seconds spent on each input; ends that never became finite do not count."""
+    """Mean lower and upper end over the seconds spent on each input, both over the same inputs."""
     with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
-        lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history], largest=True)
-        upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history], largest=False)
+        chosen = followed(history)
+        lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
+        upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False)
         if lower.seconds or upper.seconds:
             _lines(drawn.axes, lower, upper, sense)
-            drawn.axes.set_xlabel(f"seconds spent on each of the {things}")
+            drawn.axes.set_xlabel(f"seconds spent on each of {_counted(chosen, things)}")
             drawn.axes.set_ylabel(f"mean {sense.quantity}")
             drawn.legend()
         else:
             drawn.nothing("no history yet")
     return drawn.svg
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The keys that each mean speaks of: the same ones, or none for one of the two. count: of all keys."""
+
+    lower: frozenset[Key]
+    upper: frozenset[Key]
+    count: int
+
+
+def followed(history: Sequence[Event]) -> Followed:
+    """Those of which both ends became finite, so that the mean lower end never lies above the mean upper one; where there are none, those
+    of the end that became so more often, alone."""
+    lower = frozenset(e.key for e in history if math.isfinite(e.lower))
+    upper = frozenset(e.key for e in history if math.isfinite(e.upper))
+    count, none = len({e.key for e in history}), frozenset[Key]()
+    if lower & upper:
+        return Followed(lower & upper, lower & upper, count)
+    return Followed(lower, none, count) if len(lower) > len(upper) else Followed(none, upper, count)
+
+
+def _counted(chosen: Followed, things: str) -> str:
+    some = len(chosen.lower or chosen.upper)
+    known = "both ends are" if chosen.lower and chosen.upper else "the lower end is" if chosen.lower else "the upper end is"
+    return f"the {some} {things}" if some == chosen.count else f"\nthe {some} of {chosen.count} {things} of which {known} known"
 
 
 def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool) -> Curve:
