@@ -30,7 +30,7 @@ from holdfast.report.page import render_pages
 from holdfast.report.pairing import load
 from holdfast.report.plots.convergence import followed, mean_over_time
 from holdfast.report.question import command_line, preparation
-from holdfast.report.summary import between, ends, rows_of, totals_of
+from holdfast.report.summary import at_least, at_most, between, ends, rows_of, totals_of
 from holdfast.report.table import table
 from holdfast.result import Bound, Bracket, Key, Record, by_definition
 from holdfast.store import Event
@@ -64,6 +64,15 @@ def test_both_curves_of_the_history_speak_of_the_same_inputs() -> None:
     lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
     upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False)
     assert lower.values[-1] <= upper.values[-1]
+
+
+def test_the_history_ends_where_the_numbers_above_it_are(new_store: NewStore) -> None:
+    store = new_store()
+    store.write([record(k, 0.1 * (k + 1), 0.1 * (k + 1) + 1 / 3) for k in range(6)])
+    html = next(render_pages(store, "report-{}.html".format))
+    totals = totals_of(rows_of(store.records()))
+    for shown in (at_least(totals.mean_lower), at_most(totals.mean_upper)):
+        assert html.count(f">{shown}</text>") == 1
 
 
 def test_where_no_input_has_both_ends_one_curve_is_drawn() -> None:

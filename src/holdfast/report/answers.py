@@ -24,7 +24,7 @@ MEANS = {
     "timeout": "not known: the time ran out",
     "unknown": "not known: the methods ended",
     "failed": "not known: the model could not be asked",
-    "": "no answer stored",
+    "": "nothing stored: not asked yet, not readable, or no input is as the property asks",
 }
 
 

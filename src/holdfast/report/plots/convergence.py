@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
 from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.summary import ends, mean_of
 from holdfast.result import Key
 from holdfast.store import Event
 
@@ -79,6 +80,8 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
         if not waiting:
             curve.seconds.append(seconds)
             curve.values.append(total / len(best))
+    if curve.values:
+        curve.values[-1] = mean_of(list(best.values()))  # to the last digit what other views say
     return curve
 
 
@@ -86,7 +89,8 @@ def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
-    for curve, colour, label in ((upper, high, "mean upper end"), (lower, low, "mean lower end")):
+    least, most = ends(*(curve.values[-1] if curve.values else math.nan for curve in (lower, upper)))
+    for curve, colour, label, shown in ((upper, high, "mean upper end", most), (lower, low, "mean lower end", least)):
         if not curve.seconds:
             continue
         every = max(1, len(curve.seconds) // MOST_POINTS)
@@ -94,7 +98,7 @@ def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
         values = [*curve.values[:-1:every], curve.values[-1], curve.values[-1]]
         axes.step(times, values, where="post", color=colour, label=label)
         axes.plot(times[:1], values[:1], "o", color=colour, markersize=4)
-        axes.annotate(f"{values[-1]:.3g}", (end, values[-1]), xytext=(5, -3), textcoords="offset points", color=INK)
+        axes.annotate(shown, (end, values[-1]), xytext=(5, -3), textcoords="offset points", color=INK)
     if start > 0 and end > 100 * start:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
