@@ -89,7 +89,7 @@ def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
-    least, most = ends(*(curve.values[-1] if curve.values else math.nan for curve in (lower, upper)))
+    least, most = ends(lower.values[-1] if lower.values else math.nan, upper.values[-1] if upper.values else math.nan)
     for curve, colour, label, shown in ((upper, high, "mean upper end", most), (lower, low, "mean lower end", least)):
         if not curve.seconds:
             continue
