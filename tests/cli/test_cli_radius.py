@@ -152,7 +152,7 @@ def test_what_cannot_move_cannot_break(ask: Ask) -> None:
     assert said.code == 0, said.err
     assert said.out.count("∞ proved") == 2
     assert "nothing may change here" in said.out
-    assert "2 of 2 cannot be broken" in said.out
+    assert "2 of 2 hold because nothing may change" in said.out
     assert {r["status"] for r in records(ask)} == {"closed"}
     assert ask("report", "run").code == 0
     assert "nothing may change here" in Path("run/report.html").read_text()

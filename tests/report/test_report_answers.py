@@ -17,8 +17,9 @@ from report_runs import Document, record, witness
 import holdfast as hf
 from holdfast.cli import main
 from holdfast.report import write_report
-from holdfast.report.likely import flat, map_of, packed, percent
+from holdfast.report.likely import flat, map_of, packed
 from holdfast.report.picture import MORE
+from holdfast.report.summary import percent
 from holdfast.result import Answers, Key, Likely
 
 NewStore = Callable[..., hf.Store]
@@ -45,8 +46,9 @@ def answered(store: hf.Store, *, maps: bool = True) -> hf.Store:
 def test_what_rides_on_a_row() -> None:
     assert packed(None) == ""
     assert packed(Answers(BEFORE)) == "1 98 5,2 1.83 1,0 <0.01 -3;"
-    assert packed(Answers(BEFORE, AFTER)).endswith(";2 60 3,1 40 2.5,0 <0.01 −∞")
-    assert [percent(share) for share in (1.0, 0.99995, 0.5, math.nan)] == ["100", ">99.99", "50", "–"]
+    assert packed(Answers(BEFORE, AFTER)).endswith(";2 60 3,1 40 2.5,0 0 −∞")
+    shares = (1.0, 0.99995, 2 / 3, 1e-5, 0.0, math.nan)
+    assert [percent(share) for share in shares] == ["100 %", ">99.99 %", "66.67 %", "<0.01 %", "0 %", "–"]
 
 
 def test_the_map_is_strongest_where_it_is_largest() -> None:
@@ -153,12 +155,12 @@ def test_an_input_opens_with_both_lists_and_the_map(browser: Browser, new_store:
     tables = browser.run(f"[...document.querySelectorAll('dialog table')].map(t => {cells})")
     assert tables == [
         [["class", "share", "output"], [HOSTILE, "98 %", "5"], ["2", "1.83 %", "1"], ["ant", "<0.01 %", "-3"]],
-        [["class", "share", "output"], ["2", "60 %", "3"], [HOSTILE, "40 %", "2.5"], ["ant", "<0.01 %", "−∞"]],
+        [["class", "share", "output"], ["2", "60 %", "3"], [HOSTILE, "40 %", "2.5"], ["ant", "0 %", "−∞"]],
     ]
     named = browser.run("[...document.querySelectorAll('dialog table')].map(t => t.getAttribute('aria-label')).join()")
     assert named == "likeliest classes at the input,likeliest classes at the witness"
     widths = browser.run("[...document.querySelectorAll('dialog table i')].map(i => i.style.width).join()")
-    assert widths == "98%,1.83%,0.01%,60%,40%,0.01%"
+    assert widths == "98%,1.83%,0.01%,60%,40%,0%"
     image = "document.querySelector('dialog img[alt^=saliency]')"
     browser.wait_for(f"{image}.complete")
     assert browser.run(f"{image}.naturalWidth") == 5

@@ -12,6 +12,7 @@ from holdfast.cli.run import begin
 from holdfast.errors import StoreError
 from holdfast.question import plain
 from holdfast.report import write_report
+from holdfast.report.index import write_index
 from holdfast.store import FILE, Store
 from holdfast.store.lease import FILE as LEASE
 
@@ -37,22 +38,21 @@ QUESTIONS = (
 
 
 def demo(folder: Path, console: Console) -> None:
-    """Run every question afresh into its own folder below `folder`, and say where the reports are."""
+    """Run every question afresh into its own folder below `folder`, and say where the page is that leads to their reports."""
     began = time.monotonic()
-    pages = []
     for name, title, question in QUESTIONS:
         console.rule(f"[bold]{title}")
         run = folder / name
         _clear(run, question)
         begin(question, run, console)
         with Store.read(run) as store:
-            pages.append(write_report(store, run / "report.html"))
+            write_report(store, run / "report.html")
     console.rule("[bold]An LSTM that reads words: which word does each answer hang on?")
     show_scores("helpdesk", None, "final", None, None, console)
     console.rule("[bold]done")
-    console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at:")
-    for page in pages:
-        console.print(f"  {page.resolve()}", soft_wrap=True, highlight=False)
+    console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at.")
+    index = write_index("Three networks that read digits", [(title, folder / name) for name, title, _ in QUESTIONS], folder / "index.html")
+    console.print(f"open this first: {index.resolve()}", soft_wrap=True, highlight=False)
 
 
 def _clear(run: Path, question: Radius) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from holdfast.report.summary import Row
+from holdfast.report.summary import Row, frame_name
 from holdfast.result import Bracket, contradiction
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[Row, ...]]) -> None:
             continue
         for pair in pairs:
             first, second = pair[one], pair[two]
-            for a, b, frame in _brackets(first, second):
+            for a, b, frame in _brackets(first, second, frame_name(runs[one].question)):
                 for low, high, names in ((a, b, (one, two)), (b, a, (two, one))):
                     if low.lower.value > high.upper.value + low.lower.slack + high.upper.slack:
                         both = f"input {first.name}{frame} of {runs[one].name} (input {second.name}{frame} of {runs[two].name})"
@@ -31,10 +31,10 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[Row, ...]]) -> None:
                         raise contradiction(low.lower, high.upper, both, said)
 
 
-def _brackets(first: Row, second: Row) -> Iterator[tuple[Bracket, Bracket, str]]:
+def _brackets(first: Row, second: Row, thing: str) -> Iterator[tuple[Bracket, Bracket, str]]:
     """Of the input, and of each of its frames that both were asked about."""
     yield first.bracket, second.bracket, ""
     others = {record.key.frame: record.bracket for record in second.frames}
     for record in first.frames:
         if record.key.frame in others:
-            yield record.bracket, others[record.key.frame], f", frame {record.key.frame}"
+            yield record.bracket, others[record.key.frame], f", {thing} {record.key.frame}"

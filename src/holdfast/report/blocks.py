@@ -60,7 +60,7 @@ def change(before: Array, after: Array, *, colour: bool = True) -> Text:
 
 def sentence(tokens: Sequence[int], vocabulary: Sequence[str], frames: Sequence[Record] = (), moved: Sequence[int] = ()) -> Text:
     """Words in shades where each was asked by itself; moved ones underlined. A long text is cut around what matters."""
-    heat = Heat.over(frames)
+    heat = Heat.within(frames)
     brackets = {record.key.frame: record.bracket for record in frames}
     words = Text()
     last = -1

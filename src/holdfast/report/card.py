@@ -8,7 +8,7 @@ from holdfast.report.question import hashes, headline
 from holdfast.report.sense import RADIUS
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
-from holdfast.report.summary import about, at_least, at_most, capital, totals_of
+from holdfast.report.summary import about, between, capital, ends, totals_of
 from holdfast.report.verdict import VERDICTS, right, spoken, tally
 from holdfast.store import Store
 
@@ -32,13 +32,17 @@ def render(store: Store) -> str:
 def _ends(run: Run, count: int) -> str:
     totals, sense = totals_of(run.rows), run.sense
     what = sense.quantity
+    lower, upper = ends(totals.mean_lower, totals.mean_upper)
     low, high = ("proved", sense.shown) if sense.rises else (sense.shown, "proved")
+    mean = lower if totals.mean_lower == totals.mean_upper else f"{lower} ({low}) to {upper} ({high})"
     rows = [
         ["inputs", str(count)],
+        ["failed, refuted", f"{totals.failed}, {totals.refuted}"],
         *([["right", f"{sum(map(right, run.rows))} of {count}"]] if run.labelled else []),
-        [f"mean {what}", f"{at_least(totals.mean_lower)} ({low}) to {at_most(totals.mean_upper)} ({high})"],
-        [f"median {what}", f"{at_least(totals.median_lower)} to {at_most(totals.median_upper)}"],
+        [f"mean {what} of {totals.averaged}", mean],
+        [f"median {what}", between(totals.median_lower, totals.median_upper)],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
+        *([["nothing may change", f"{totals.still}, left out of the mean"]] if totals.still else []),
         ["without a witness", str(totals.open_above)],
         ["timed out, interrupted, unanswered", f"{totals.stopped}, {totals.interrupted}, {run.silent}"],
     ]

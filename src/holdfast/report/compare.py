@@ -15,7 +15,7 @@ from holdfast.report.packed import ends_of
 from holdfast.report.pairing import Pairs, Run, paired, usual_radii
 from holdfast.report.question import setting
 from holdfast.report.sense import RADIUS, Sense
-from holdfast.report.summary import Row, unbreakable
+from holdfast.report.summary import Row, mean_of, unbreakable
 from holdfast.report.verdict import Tally, right, tally
 from holdfast.result import Bracket
 
@@ -153,7 +153,7 @@ def _ends(rows: Sequence[Row], end: str) -> Values:
 def _common_means(columns: Sequence[Sequence[Row]], end: str) -> list[float]:
     values = np.stack([_ends(rows, end) for rows in columns])
     values = values[:, np.isfinite(values).all(0)]
-    return [float(row.mean()) if row.size else math.nan for row in values]
+    return [mean_of(row) for row in values]
 
 
 def _rank(means: Sequence[float], place: int, sense: Sense) -> int | None:

@@ -1,27 +1,58 @@
 """A comparison as one HTML file, in the dress of the report."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from holdfast.report import picture
 from holdfast.report.compare import Comparison
 from holdfast.report.compare_table import duels, explained, sides
 from holdfast.report.plots import curves
-from holdfast.report.question import shown
+from holdfast.report.question import command_line, shown
 from holdfast.report.sense import RADIUS
-from holdfast.report.summary import at_least, at_most, norm_name
+from holdfast.report.sentence import sentences
+from holdfast.report.summary import between, class_name, norm_name
 from holdfast.report.template import template
 from holdfast.report.verdict import right
+from holdfast.store import Store
 
 MOST_ROWS = 10_000
+PICTURE_BYTES = 300_000  # for all inputs together; those that come too late go without
 
 
-def render(found: Comparison) -> str:
+@dataclass(frozen=True)
+class Shown:
+    """An input as a row begins."""
+
+    place: str
+    name: str
+    label: str
+    picture: Markup
+
+
+def thumbnails(store: Store) -> dict[int, Markup]:
+    """The inputs of a run as they are looked at, the first ones of many."""
+    found: dict[int, Markup] = {}
+    room, vocabulary = PICTURE_BYTES, store.question.model.vocabulary or ()
+    for stored in store.stream_inputs():
+        made = (picture.show(stored.x, None) if stored.tokens is None else sentences(stored, (), None, vocabulary)).input
+        room -= len(made)
+        if room < 0:
+            break
+        found[stored.index] = made
+    return found
+
+
+def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> str:
+    """pictures: of the inputs of the first run, by their places."""
     columns = found.pairs.columns
     names = [side.name for side in found.sides]
     quantity = found.sense.quantity
     question = found.runs[0].question
     norm = question.asked.norm
+    rows = [_cells(found, place, pictures or {}) for place in range(min(len(found.pairs), MOST_ROWS))]
     return template("compare.html.j2").render(
         headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: {_asked(found)}?",
         norm="" if norm is None else "replaced words" if norm == "words" else f"{norm_name(norm)} norm",
@@ -33,10 +64,13 @@ def render(found: Comparison) -> str:
         explained=explained(found),
         notes=found.notes,
         curves=Markup(curves.draw(names, columns)),
-        rows=[_cells(found, place) for place in range(min(len(found.pairs), MOST_ROWS))],
+        narrow=Markup(curves.draw(names, columns, narrow=True)),
+        labelled=any(shown.label for shown, _, _ in rows),
+        pictured=bool(pictures),
+        rows=rows,
         left_out=max(0, len(found.pairs) - MOST_ROWS),
         pairs=[f"{duel.first} / {duel.second}" for duel in found.duels],
-        runs=[(run.name, shown(run.question), run.provenance) for run in found.runs],
+        runs=[(run.name, shown(run.question), run.provenance, command_line(run.question, run.name)) for run in found.runs],
         written=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -47,14 +81,14 @@ def _asked(found: Comparison) -> str:
     return f"which network has the {'larger' if found.sense.rises else 'smaller'} {found.sense.quantity}"
 
 
-def _cells(found: Comparison, place: int) -> tuple[str, list[str], list[str]]:
-    """An input's place, its brackets, and who wins each pair."""
+def _cells(found: Comparison, place: int, pictures: Mapping[int, Markup]) -> tuple[Shown, list[str], list[str]]:
+    """An input, its brackets, and who wins each pair."""
     pair = found.pairs[place]
-    brackets = [
-        f"{at_least(row.bracket.lower.value)} to {at_most(row.bracket.upper.value)}" + ("" if right(row) else ", misclassified")
-        for row in pair
-    ]
-    return pair[0].name, brackets, [_winner(duel.outcomes[place], duel.first, duel.second) for duel in found.duels]
+    first = pair[0]
+    label = class_name(found.runs[0].question, first.source.label) if first.source else ""
+    shown = Shown(first.name, first.called, label, pictures.get(first.index, Markup()))
+    brackets = [between(row.bracket.lower.value, row.bracket.upper.value) + ("" if right(row) else ", misclassified") for row in pair]
+    return shown, brackets, [_winner(duel.outcomes[place], duel.first, duel.second) for duel in found.duels]
 
 
 def _winner(outcome: str, first: str, second: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.report import markdown
 from holdfast.report.compare import Comparison, Interval
-from holdfast.report.summary import about, at_least, at_most
+from holdfast.report.summary import about, between, ends, percent
 from holdfast.report.verdict import right
 
 Cells = tuple[list[str], list[list[str]]]  # headings, and rows of as many cells
@@ -32,11 +32,11 @@ def sides(found: Comparison) -> Cells:
             side.model,
             *([percent(side.accuracy)] if found.labelled else []),
             *(percent(t.share) for t in side.tallies),
-            *ends,
+            *shown,
             *map(_rank, (side.rank_lower, side.rank_upper) if sense.rises else (side.rank_upper, side.rank_lower)),
         ]
         for side in found.sides
-        for ends in [(at_least(side.mean_lower), at_most(side.mean_upper))[:: 1 if sense.rises else -1]]
+        for shown in [ends(side.mean_lower, side.mean_upper)[:: 1 if sense.rises else -1]]
     ]
     return headings, rows
 
@@ -54,7 +54,7 @@ def duels(found: Comparison) -> Cells:
             str(duel.undecided),
             _interval(duel.lower),
             _interval(duel.upper),
-            f"{at_least(duel.least)} to {at_most(duel.most)}",
+            between(duel.least, duel.most),
         ]
         for duel in found.duels
     ]
@@ -78,10 +78,6 @@ def explained(found: Comparison) -> str:
         f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means leave out inputs where an end "
         f"is infinite in any run."
     )
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _rank(rank: int | None) -> str:

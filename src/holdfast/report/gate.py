@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import BadInput
 from holdfast.report.pairing import Run, paired
 from holdfast.report.sense import SENSES, Sense
-from holdfast.report.summary import Row, about, at_least, at_most
+from holdfast.report.summary import Row, about, at_least, at_most, between, mean_of, percent
 from holdfast.report.verdict import Tally, Verdict, right, spoken, tally, verdict
 
 
@@ -90,24 +90,24 @@ def _alone(run: Run, rules: Rules, found: Tally | None) -> list[Check]:
         not_certified = _named(run, rules, "broken") + _named(run, rules, "unknown")
         passed = found.certified >= rules.min_certified * found.count - 1e-9  # 0.9 of 10 is 9, whatever binary fractions say
         checks.append(
-            _shares("certified", words, passed, f"at least {_percent(rules.min_certified)}", found, found.certified, not_certified)
+            _shares("certified", words, passed, f"at least {percent(rules.min_certified)}", found, found.certified, not_certified)
         )
     if rules.max_broken is not None and found is not None:
         passed = found.broken <= rules.max_broken * found.count + 1e-9
         broken = _named(run, rules, "broken")
-        checks.append(_shares("broken", words, passed, f"at most {_percent(rules.max_broken)}", found, found.broken, broken))
+        checks.append(_shares("broken", words, passed, f"at most {percent(rules.max_broken)}", found, found.broken, broken))
     if rules.min_accuracy is not None:
         correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
         wrong = tuple(f"{named(row)}: misclassified" for row in run.rows if not right(row))
         passed = correct >= rules.min_accuracy * count - 1e-9
-        checks.append(Check("accuracy", passed, f"at least {_percent(rules.min_accuracy)}", f"{correct} of {count} right", wrong))
+        checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", f"{correct} of {count} right", wrong))
     return checks
 
 
 def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: Tally, counted: int, details: tuple[str, ...]) -> Check:
     unanswered = f", {found.silent} of these without any answer" if found.silent else ""
     told = (
-        f"{_percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
+        f"{percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
         f"{found.broken} {spoken('broken', command)}, {found.unknown} unknown"
         f"{unanswered}, of {found.count}"
     )
@@ -142,7 +142,7 @@ def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Ch
     )
     passed = now >= before - rules.slack * len(pairs) - 1e-9
     wanted = _baseline(before / len(pairs), rules.slack)
-    return Check(f"certified at {about(at)} kept", passed, wanted, f"{_percent(now / len(pairs))}, {now} of {len(pairs)}", lost)
+    return Check(f"certified at {about(at)} kept", passed, wanted, f"{percent(now / len(pairs))}, {now} of {len(pairs)}", lost)
 
 
 def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> Check:
@@ -151,27 +151,26 @@ def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> 
     up = 1.0 if sense.rises else -1.0  # more is better
     ends = [(up * sense.proved(old.bracket).value, up * sense.proved(new.bracket).value) for old, new in pairs]
     finite = [pair for pair in ends if all(map(math.isfinite, pair))]
-    before, now = (sum(pair[k] for pair in finite) / len(finite) if finite else 0.0 for k in (0, 1))
+    before, now = (mean_of([pair[k] for pair in finite]) if finite else 0.0 for k in (0, 1))
     lost = tuple(
         f"{named(pair[1])}: {'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
         for pair, (a, b) in zip(pairs, ends, strict=True)
         if (math.isinf(a) or math.isinf(b)) and a > b
     )
-    better, worse = ("at least", "at most")[:: int(up)]
+    (better, down), (worse, upwards) = (("at least", at_least), ("at most", at_most))[:: int(up)]
     fell = tuple(
-        f"{named(new)}: {worse} {about(shown)}, was {better} {about(proved)}"
+        f"{named(new)}: {worse} {upwards(shown)}, was {better} {down(proved)}"
         for old, new in pairs
         for proved, shown in [(sense.proved(old.bracket).value, sense.witnessed(new.bracket).value)]
         if up * shown < up * proved
     )
     passed = now >= before - slack * abs(before) and not lost
-    shown = at_least if sense.rises else at_most
-    wanted = f"the baseline's {shown(up * before)}" + (f" {'less' if sense.rises else 'and'} {_percent(slack)} of it" if slack else "")
-    return Check(f"mean proved {sense.quantity} kept", passed, wanted, f"{shown(up * now)} over {len(finite)} inputs", lost + fell)
+    wanted = f"the baseline's {down(up * before)}" + (f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else "")
+    return Check(f"mean proved {sense.quantity} kept", passed, wanted, f"{down(up * now)} over {len(finite)} inputs", lost + fell)
 
 
 def _baseline(share: float, slack: float) -> str:
-    return f"the baseline's {_percent(share)}" + (f" less {_percent(slack)}" if slack else "")
+    return f"the baseline's {percent(share)}" + (f" less {percent(slack)}" if slack else "")
 
 
 def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
@@ -183,12 +182,8 @@ def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
 
 
 def _ends(row: Row) -> str:
-    return f"({about(row.bracket.lower.value)} to {about(row.bracket.upper.value)}, {row.status})"
+    return f"({between(row.bracket.lower.value, row.bracket.upper.value)}, {row.status})"
 
 
 def named(row: Row) -> str:
     return f"input {row.name}" + (f" ({row.called})" if row.called else "")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"

@@ -1,7 +1,6 @@
 """The likeliest classes before and after, and which places matter, small enough to ride on a row of the page."""
 
 import base64
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from holdfast.question import Question
 from holdfast.report.picture import planes_of, shades
-from holdfast.report.summary import Row, about, class_name
+from holdfast.report.summary import Row, about, class_name, hundredths
 from holdfast.result import Answers, Likely
 
 Array = NDArray[Any]
@@ -31,13 +30,7 @@ def packed(answers: Answers | None) -> str:
 
 
 def _packed(one: Likely) -> str:
-    return f"{one.label} {percent(one.share)} {about(one.output)}"
-
-
-def percent(share: float) -> str:
-    if math.isnan(share):
-        return "–"
-    return "<0.01" if share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
+    return f"{one.label} {hundredths(one.share)} {about(one.output)}"
 
 
 def names_of(rows: Iterable[Row], question: Question) -> dict[int, str]:

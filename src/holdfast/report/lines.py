@@ -11,13 +11,14 @@ from holdfast.report.heat import Heat
 from holdfast.report.likely import Map, map_of, packed
 from holdfast.report.picture import Pictures
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import Row, at_least, at_most, class_name, frame_name, short
+from holdfast.report.summary import LEAST_SHOWN, Row, class_name, ends, frame_name, short, word_name
 from holdfast.report.verdict import right, spoken, verdict
 from holdfast.result import Bound
 
 PICTURE_BYTES = 450_000  # for all lines together; those that come too late go without
 ATTRIBUTE = 20  # signs around what rides on a row
 LONG_NOTE = 400
+SORTED_DIGITS = 7
 BLANK = Pictures(Markup(), Markup(), Markup())
 
 
@@ -73,6 +74,8 @@ def lines_of(rows: Sequence[Row], question: Question, heat: Heat, most: int = PI
 def _line(row: Row, question: Question, pictures: Pictures, saliency: Map, answers: str, *, left_out: bool) -> Line:
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
+    shown_low, shown_high = ends(lower.value, upper.value)
+    low, high = (repr(lower.value), repr(upper.value)) if 0 < lower.value < LEAST_SHOWN else ends(lower.value, upper.value, SORTED_DIGITS)
     closed = "by definition" if row.bracket.closed else ""
     unproved, unseen = closed or "nothing proved yet", closed or f"{row.sense.missing} yet"
     return Line(
@@ -82,17 +85,23 @@ def _line(row: Row, question: Question, pictures: Pictures, saliency: Map, answe
         prediction=class_name(question, prediction),
         wrong=not right(row),
         verdict=spoken(verdict(row, 0.0), question.command),
-        lower=_end(lower, at_least(lower.value), unproved if row.sense.rises else unseen),
-        upper=_end(upper, at_most(upper.value), unseen if row.sense.rises else unproved),
-        name=row.called,
+        lower=_end(lower, shown_low, unproved if row.sense.rises else unseen),
+        upper=_end(upper, shown_high, unseen if row.sense.rises else unproved),
+        name="" if _is_sentence(row, question) else row.called,
         note=short(row.bracket.note, LONG_NOTE),
-        low=at_least(lower.value, 7),
-        high=at_most(upper.value, 7),
+        low=low,
+        high=high,
         pictures=pictures,
         saliency=saliency,
         answers=answers,
         picture_left_out=left_out,
     )
+
+
+def _is_sentence(row: Row, question: Question) -> bool:
+    """Is the name what the words say already?"""
+    vocabulary, tokens = question.model.vocabulary or (), row.source.tokens if row.source else None
+    return tokens is not None and row.called.split() == [word_name(token, vocabulary) for token in tokens]
 
 
 def _end(bound: Bound, shown: str, unmoved: str) -> End:
@@ -108,5 +117,5 @@ def _pictures(row: Row, vocabulary: Sequence[str], heat: Heat) -> Pictures:
     witness = row.witness
     shown = picture.show(row.source.x, witness)
     if row.source.tokens is not None:
-        return sentences(row.source, row.frames, witness, vocabulary, heat)
+        return sentences(row.source, row.frames, witness, vocabulary, row.moved)
     return Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown

@@ -11,18 +11,19 @@ from itertools import takewhile
 from markupsafe import Markup
 
 from holdfast.question import Question
+from holdfast.report.answers import answered as own_answer
 from holdfast.report.heat import Heat
 from holdfast.report.likely import names_of
 from holdfast.report.lines import PICTURE_BYTES, Line, heat_of, lines_of
 from holdfast.report.pairing import usual_radii
 from holdfast.report.plots import band, convergence, share, times
-from holdfast.report.question import hashes, headline
+from holdfast.report.question import command_line, hashes, headline, preparation
 from holdfast.report.question import shown as shown_of
 from holdfast.report.sense import is_apart
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
 from holdfast.report.streaming import by_input, summary_parts
-from holdfast.report.summary import Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
+from holdfast.report.summary import UNANSWERED, Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
 from holdfast.report.template import template
 from holdfast.report.verdict import VERDICTS, Tally, spoken, tally
 from holdfast.result import Record
@@ -68,11 +69,24 @@ class Section:
     def without_picture(self) -> int:
         return sum(line.picture_left_out for line in self.lines)
 
+    @property
+    def rows_are(self) -> str:
+        return "outputs" if len(self.part.rows) and self.part.rows[0].output is not None else "inputs"
+
     @cached_property
     def labelled(self) -> bool:
         """Not where the run kept its inputs, and none of them has a class."""
         sources = [row.source for row in self.part.rows]
         return not all(source is not None and source.label is None and source.prediction is None for source in sources)
+
+    @cached_property
+    def seen(self) -> bool:
+        """Is there a witness to look at?"""
+        return any(line.pictures.witness or line.pictures.change for line in self.lines)
+
+    @cached_property
+    def noted(self) -> bool:
+        return any(line.note for line in self.lines)
 
     @cached_property
     def has_estimates(self) -> bool:
@@ -116,9 +130,11 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
     every = -(-store.moments() // MOST_MOMENTS) or 1
     history = store.history(every)
     statuses: Counter[str] = Counter(row.status for part in parts for row in part.rows)
+    unanswered = {row.index for part in parts for row in part.rows if row.status in UNANSWERED}
     sections = [
         _section(
-            part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name], len(asked - part.answered),
+            part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name and e.key.index not in unanswered],
+            len(asked - part.answered),
             _lines(shown[part.name], question, heat, len(parts)),
         )
         for k, part in enumerate(parts)
@@ -140,11 +156,16 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
         sections=sections,
         pages=_pages(1, names, places, len(asked)),
         every=every,
+        own=own_answer(store),
+        command=command_line(question, store.folder),
+        begun_in=question.begun_in,
+        prepared=preparation(question),
         properties=properties_of(question),
         hashes=hashes(question),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         vocabulary=len(question.model.vocabulary or ()),
         settings=shown_of(question),
+        failed=len(unanswered),
         interrupted=len({row.index for part in parts for row in part.rows if row.status == "interrupted"}),
         asked=len(asked),
         skipped=skipped.most_common(),
@@ -203,11 +224,13 @@ def _section(
     at = radii[len(radii) // 2] if radii else 0.0
     each = any(row.frames for row in rows)
     times_of = {name: [row.seconds for row in rows if row.status == name] for name, _ in STATUSES}
-    plots = {
-        "band": band.draw(brackets, sense, name=f"band{place}"),
-        "share": share.draw(brackets, sense, name=f"share{place}"),
-        "convergence": convergence.draw(history, sense, f"{frame_name(question)}s" if each else "inputs", f"convergence{place}"),
-        "times": times.draw(times_of, f"times{place}"),
-    }
+    plots = {"times": times.draw(times_of, f"times{place}")}
+    if question.command != "verify":  # scores of different properties have no common scale
+        things = f"{frame_name(question)}s" if each else "inputs"
+        plots |= {
+            "band": band.draw(brackets, sense, name=f"band{place}"),
+            "share": share.draw(brackets, sense, name=f"share{place}"),
+            "convergence": convergence.draw(history, sense, things, f"convergence{place}"),
+        }
     drawn = {name: Markup(svg) for name, svg in plots.items()}
     return Section(part, place, silent, radii, at, tally(rows, at, silent=silent), totals_of(rows), each, *lines, drawn)

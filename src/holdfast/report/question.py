@@ -1,13 +1,16 @@
 """A run's question in words."""
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from holdfast.question import Question
-from holdfast.report.summary import about, norm_name, short
+from holdfast.report.summary import about, capital, frame_name, norm_name, short
 
 LONG_LIST = 12
+POSITIONAL = {"verify": ("model", "spec"), "reach": ("model",), "monitor evaluate": ("folder",)}  # given without their names
+OPTIONS = {"constants": "--constant"}  # whose name is not that of what they say
 HEADLINES = {
     "worst": "How low can the score of {model} fall in the region around {inputs} of {data}?",
     "verify": "Can what {instances} happen to {model}? sat: an input shows it. unsat: it is proved never to happen.",
@@ -29,7 +32,7 @@ def headline(question: Question, count: int) -> str:
         boxes, instances = ("the box", "the instance describes") if count == 1 else (f"{count} boxes", f"the {count} instances describe")
         return HEADLINES[command].format(model=model, data=data, inputs=inputs, boxes=boxes, instances=instances, norm=norm)
     words = asked.norm == "words"
-    alone = f", one {'word' if words else 'frame'} at a time" if asked.frames == "each" else ""
+    alone = f", one {frame_name(question)} at a time" if asked.frames == "each" else ""
     change = "reaches the target class" if asked.targets else "changes its answer"
     if asked.within is not None:
         change = f"forecasts what is further than {asked.within} from its forecast"
@@ -65,6 +68,44 @@ def shown(question: Question) -> dict[str, object]:
     told |= {f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"}
     told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
     return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+def preparation(question: Question) -> str:
+    """How a number of the data becomes a number that the network reads."""
+    told, options = question.model.prepared, question.options
+    parts = []
+    if (scale := options.get("scale")) is not None:
+        parts.append(f"the data are divided by {setting(scale)}")
+    mean, std = told.get("mean"), told.get("std")
+    if mean is not None or std is not None:
+        parts.append(f"the network is given (x - mean) / std with mean {setting(mean or 0)} and std {setting(std or 1)}")
+    units = f"radii are in units of x, whose domain is {question.model.domain}" if question.model.domain else "radii are in units of x"
+    return capital("; ".join([*(parts or ["the network is given the data as they are"]), units])) + "."
+
+
+def command_line(question: Question, folder: object) -> str:
+    """The command that asks the same again, into another folder; empty for a run made by a program."""
+    if not question.options:
+        return ""
+    said = dict(_flat(question.options))
+    words = ["holdfast", *question.command.split(), *(str(said.pop(name)) for name in POSITIONAL.get(question.command, ()) if name in said)]
+    for name, value in said.items():
+        option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        for one in value if isinstance(value, list) else [value]:
+            text = str(one)
+            words += [option] if one is True else [f"{option}={text}"] if text.startswith("-") else [option, text]
+    return shlex.join([*words, "--out", f"{folder}-again"])
+
+
+def _flat(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Of the model and of the command, without what was not said."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        elif name == "softmax" and value is False:
+            yield "no_softmax", True
+        elif value is not None and value is not False and value not in ("", []):
+            yield name, value
 
 
 def setting(value: object) -> str:

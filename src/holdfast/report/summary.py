@@ -15,10 +15,13 @@ from holdfast.question import Question
 from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
 from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, overall
 from holdfast.store import StoredInput
+from holdfast.work import NOTHING_MOVES
 
 DIGITS = 4
+LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
 LONG = 120  # signs of a name, a class or a word
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # nothing is known of such an input
 WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
 
 
@@ -54,6 +57,13 @@ class Row:
         return None if found is None else found.numpy()
 
     @property
+    def moved(self) -> int | None:
+        """The frame that the witness changes, where each was asked by itself."""
+        weaker = min if self.sense.rises else max
+        first = weaker(self.frames, key=lambda record: self.sense.witnessed(record.bracket).value, default=None)
+        return None if first is None else first.key.frame
+
+    @property
     def called(self) -> str:
         """The input's own name, where it says more than its place."""
         return short(self.source.name) if self.source and self.source.name != str(self.index) else ""
@@ -83,13 +93,13 @@ class Part:
 
 
 class Brackets(Sequence[Bracket]):
-    """Those of rows, made when they are asked for where the rows are."""
+    """Those of rows, or of the rows at some places, made when they are asked for where the rows are."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
+    def __init__(self, rows: Sequence[Row], places: Sequence[int] | None = None) -> None:
+        self._rows, self._places = rows, range(len(rows)) if places is None else places
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places)
 
     @overload
     def __getitem__(self, place: int) -> Bracket: ...
@@ -98,7 +108,9 @@ class Brackets(Sequence[Bracket]):
     def __getitem__(self, place: slice) -> list[Bracket]: ...
 
     def __getitem__(self, place: int | slice) -> Bracket | list[Bracket]:
-        return [row.bracket for row in self._rows[place]] if isinstance(place, slice) else self._rows[place].bracket
+        if isinstance(place, slice):
+            return [self._rows[k].bracket for k in self._places[place]]
+        return self._rows[self._places[place]].bracket
 
 
 def parts_of(rows: Iterable[Row]) -> list[Part]:
@@ -118,7 +130,12 @@ def in_order(groups: Mapping[str, Sequence[Row]]) -> list[Part]:
 
 def frame_name(question: Question) -> str:
     """What is asked one by one."""
-    return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], "frame")
+    usual = "word" if reads_words(question) else "frame"
+    return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], usual)
+
+
+def reads_words(question: Question) -> bool:
+    return question.asked.norm == "words" or question.model.vocabulary is not None
 
 
 def unbreakable(bracket: Bracket) -> bool:
@@ -126,9 +143,14 @@ def unbreakable(bracket: Bracket) -> bool:
     return bracket.lower.value == math.inf
 
 
+def still(bracket: Bracket) -> bool:
+    """Nothing may change here, so that nothing could break it: true, and no merit of the network."""
+    return unbreakable(bracket) and NOTHING_MOVES in bracket.lower.evidence.assumptions
+
+
 def by_lower_end(records: Iterable[Record]) -> bool:
-    """Frames are compared by what is proved of them, if anything is of any, else by what was found."""
-    return any(record.bracket.lower.value > 0 for record in records)
+    """Frames are compared by where they are shown to break, or where no witness was found of any, by what is proved of them."""
+    return not any(math.isfinite(record.bracket.upper.value) for record in records)
 
 
 def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
@@ -155,7 +177,7 @@ def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answe
 def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> Row:
     sense = sense_of(group[0].goal, key.part)
     weaker = min if sense.rises else max
-    brackets = [record.bracket for record in group]
+    brackets = sorted((record.bracket for record in group), key=still)  # of equal ends, one that says more
     estimates: dict[str, Bound] = {}
     for estimate in (e for bracket in brackets for e in bracket.estimates):
         other = estimates.get(estimate.evidence.method, estimate)
@@ -185,17 +207,21 @@ def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Map
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of rows, and the ends on average. Means leave out the rows that nothing breaks; they are infinite where an end is, and
-    NaN without rows."""
+    """Counts of rows, and the ends on average. Means and medians speak of the answered rows, means leave out those that nothing
+    breaks; they are infinite where an end is, and NaN without rows."""
 
     rows: int
+    failed: int  # no answer: the model could not be asked
+    refuted: int  # nothing of it is believed
+    still: int  # nothing may change; counted nowhere else but as answered and closed
     fail_at_once: int
     proved: int  # the proved end is above zero, or known where zero means nothing
     closed: int
     interrupted: int
     stopped: int  # the budget ran out
     open_above: int  # no witness: the end that it would show holds by definition only
-    unbreakable: int  # proved at every radius
+    unbreakable: int  # proved at every radius, although something may change
+    averaged: int  # the rows of the means
     mean_lower: float
     mean_upper: float
     median_lower: float
@@ -204,34 +230,44 @@ class Totals:
     seconds: float
     queries: int
 
+    @property
+    def answered(self) -> int:
+        return self.rows - self.failed - self.refuted
+
 
 def totals_of(rows: Sequence[Row]) -> Totals:
     """Of rows of one part."""
     sense = rows[0].sense if rows else RADIUS
-    brackets = Brackets(rows)
-    lower, upper = [b.lower.value for b in brackets], [b.upper.value for b in brackets]
+    known = [(place, still(row.bracket)) for place, row in enumerate(rows) if row.status not in UNANSWERED]
+    answered, brackets = Brackets(rows, [place for place, _ in known]), Brackets(rows, [place for place, fixed in known if not fixed])
+    lower, upper = [b.lower.value for b in answered], [b.upper.value for b in answered]
     means = overall(brackets)
     return Totals(
         rows=len(rows),
+        failed=sum(row.status == "failed" for row in rows),
+        refuted=sum(row.status == "refuted" for row in rows),
+        still=len(answered) - len(brackets),
         fail_at_once=sum(row.fails_at_once for row in rows),
         proved=sum(map(sense.holds, brackets)),
-        closed=means.closed,
+        closed=means.closed + len(answered) - len(brackets),
         interrupted=sum(row.status == "interrupted" for row in rows),
         stopped=sum(row.status == "stopped" for row in rows),
         open_above=sum(map(sense.is_open, brackets)),
         unbreakable=means.unbreakable,
+        averaged=means.count - means.unbreakable,
         mean_lower=means.lower,
         mean_upper=means.upper,
-        median_lower=statistics.median(lower) if rows else math.nan,
-        median_upper=statistics.median(upper) if rows else math.nan,
-        mean_found=_mean([sense.witnessed(b).value for b in brackets if not sense.is_open(b) and math.isfinite(sense.witnessed(b).value)]),
+        median_lower=statistics.median(lower) if lower else math.nan,
+        median_upper=statistics.median(upper) if upper else math.nan,
+        mean_found=mean_of([end for b in brackets if not sense.is_open(b) and math.isfinite(end := sense.witnessed(b).value)]),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def mean_of(values: Sequence[float]) -> float:
+    """Of the sum without rounding on the way, so that no two views disagree about its last digit; NaN without any."""
+    return math.fsum(values) / len(values) if len(values) else math.nan
 
 
 # ---- words and numbers
@@ -258,8 +294,32 @@ def at_most(value: float, digits: int = DIGITS) -> str:
     return _rounded(value, ROUND_CEILING, digits)
 
 
-def about(value: float) -> str:
-    return _rounded(value, ROUND_HALF_EVEN, DIGITS)
+def about(value: float, digits: int = DIGITS) -> str:
+    return _rounded(value, ROUND_HALF_EVEN, digits)
+
+
+def ends(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
+    """Both ends of a bracket for people: rounded outwards, and the same number where they are one. A lower end that is positive, nobody
+    knows how much, is above 0."""
+    if lower == upper:
+        return (about(lower, digits),) * 2
+    return ">0" if 0 < lower < LEAST_SHOWN else at_least(lower, digits), at_most(upper, digits)
+
+
+def between(lower: float, upper: float, digits: int = DIGITS) -> str:
+    low, high = ends(lower, upper, digits)
+    return low if lower == upper else f"{low} to {high}"
+
+
+def percent(share: float) -> str:
+    """In four digits; a share that is not all is never shown as all, nor one that is not nothing as nothing."""
+    return "–" if math.isnan(share) else f"{hundredths(share)} %"
+
+
+def hundredths(share: float) -> str:
+    if math.isnan(share):
+        return "–"
+    return "<0.01" if 0 < share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
 
 
 def _rounded(value: float, rounding: str, digits: int) -> str:

@@ -16,10 +16,9 @@ from holdfast.report.summary import (
     Row,
     Totals,
     about,
-    at_least,
-    at_most,
     capital,
     class_name,
+    ends,
     frame_name,
     parts_of,
     rows_of,
@@ -29,7 +28,7 @@ from holdfast.report.summary import (
     word_name,
 )
 from holdfast.report.verdict import VERDICTS, spoken, verdict
-from holdfast.result import Bound, Record
+from holdfast.result import Bracket, Record
 from holdfast.store import Store
 
 STYLE = {"proved": "blue", "witnessed": "dark_orange"}
@@ -86,8 +85,8 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
     ("label", _label),
     ("name", lambda row, _: Text(row.called)),
     ("verdict", lambda row, question: Text(spoken(verdict(row, 0.0), question.command))),
-    ("lower", lambda row, _: _end(row.bracket.lower, at_least(row.bracket.lower.value), row.bracket.missing[0], row.bracket.closed)),
-    ("upper", lambda row, _: _end(row.bracket.upper, at_most(row.bracket.upper.value), row.bracket.missing[1], row.bracket.closed)),
+    ("lower", lambda row, _: _end(row.bracket, 0)),
+    ("upper", lambda row, _: _end(row.bracket, 1)),
     ("estimates", _estimates),
     ("status", _status),
     ("note", _notes),
@@ -106,7 +105,7 @@ def _weakest(row: Row, question: Question) -> Text:
         return Text()
     places, tokens = weakest(row.frames), row.source.tokens if row.source else None
     words = None if tokens is None else [word_name(token, question.model.vocabulary or ()) for token in tokens]
-    kind = f"{frame_name(question)}s" if words is None else "words"
+    kind = "words" if words is not None else f"{frame_name(question)}s"
     if not places:
         return Text(f"none of {len(row.frames)} {kind} breaks it")
     found = Text(f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}")
@@ -116,9 +115,10 @@ def _weakest(row: Row, question: Question) -> Text:
     return Text("\n").join([found, sentence])
 
 
-def _end(bound: Bound, shown: str, missing: str, closed: bool) -> Text:
+def _end(bracket: Bracket, side: int) -> Text:
+    bound, shown = (bracket.lower, bracket.upper)[side], ends(bracket.lower.value, bracket.upper.value)[side]
     if not bound.known:
-        return Text(shown if closed else missing, style="dim")
+        return Text(shown if bracket.closed else bracket.missing[side], style="dim")
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
 
 
@@ -128,11 +128,23 @@ def _counts(part: Part, question: Question) -> str:
 
 
 def _means(totals: Totals, sense: Sense) -> str:
-    count = totals.rows - totals.unbreakable
-    mean = f"mean of {count}: lower {at_least(totals.mean_lower)}, upper {at_most(totals.mean_upper)}" if count or not totals.rows else ""
-    if math.isfinite(totals.mean_lower) and math.isfinite(totals.mean_upper):
-        mean += f", centre {about((totals.mean_lower + totals.mean_upper) / 2)} +- {about((totals.mean_upper - totals.mean_lower) / 2)}"
-    if 0 < totals.open_above < count:
-        mean += f" ({totals.open_above} open, {sense.missing}; the others {about(totals.mean_found)})"
-    unbreakable = f"{totals.unbreakable} of {totals.rows} cannot be broken" if totals.unbreakable else ""
-    return "; ".join(part for part in (mean, unbreakable) if part)
+    """What is known of the mean, over how many inputs, and which ones it leaves out."""
+    low, high = totals.mean_lower, totals.mean_upper
+    told = []
+    if totals.averaged or not totals.rows:
+        lower, upper = ends(low, high)
+        mean = f"mean of {totals.averaged}: " + (lower if low == high else f"lower {lower}, upper {upper}")
+        if math.isfinite(low) and math.isfinite(high) and low != high:
+            mean += f", centre {about((low + high) / 2)} +- {about((high - low) / 2)}"
+        if 0 < totals.open_above < totals.averaged:
+            mean += f" ({totals.open_above} open, {sense.missing}; the others {about(totals.mean_found)})"
+        told.append(mean)
+    told += [
+        f"{count} of {totals.rows} {what}"
+        for count, what in (
+            (totals.unbreakable, "cannot be broken"), (totals.still, "hold because nothing may change"), (totals.failed, "failed"),
+            (totals.refuted, "refuted"),
+        )
+        if count
+    ]  # fmt: skip
+    return "; ".join(told)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from holdfast.report.heat import HEAT_LEVELS
 from holdfast.report.question import setting
-from holdfast.report.summary import about, at_least, at_most, capital, short
+from holdfast.report.summary import about, at_least, at_most, capital, percent, short
 
 
 def template(name: str) -> Template:
@@ -20,7 +20,9 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(at_least=at_least, at_most=at_most, about=about, setting=setting, short=short, capital=capital)
+    environment.filters.update(
+        at_least=at_least, at_most=at_most, about=about, percent=percent, setting=setting, short=short, capital=capital
+    )
     script = (files("holdfast.report") / "templates" / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals.update(script=Markup(script), script_hash=digest, heat_levels=HEAT_LEVELS)

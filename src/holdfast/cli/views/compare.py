@@ -40,17 +40,18 @@ def compare(folders: Sequence[Path], at: str | None, part: str | None, confidenc
     for note in found.notes:
         line(console, "note", note, warns=True)
     if out is not None:
-        line(console, "written", str(write(_document(found, out), out)))
+        line(console, "written", str(write(_document(found, out, folders[0]), out)))
 
 
-def _document(found: Comparison, out: Path) -> str:
+def _document(found: Comparison, out: Path, first: Path) -> str:
     if out.suffix == ".json":
         return json.dumps(as_json(found), indent=1, allow_nan=False)
     if out.suffix == ".md":
         return as_markdown(found)
-    from holdfast.report.compare_page import render  # here: matplotlib takes a second
+    from holdfast.report.compare_page import render, thumbnails  # here: matplotlib takes a second
 
-    return render(found)
+    with Store.read(first) as store:
+        return render(found, thumbnails(store))
 
 
 def _tables(cells: Cells, console: Console) -> list[Table]:

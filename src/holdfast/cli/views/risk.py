@@ -8,7 +8,7 @@ from rich.table import Table
 
 from holdfast.api.risk import Risk, risks_of
 from holdfast.network import Network
-from holdfast.report.summary import at_least, at_most
+from holdfast.report.summary import between
 from holdfast.result import Bracket
 from holdfast.store import Store
 
@@ -24,7 +24,8 @@ def table(store: Store, most: int = 40) -> Table:
     found, names = risks_of(store.with_aside()), [stored.name for stored in store.inputs()]
     view = Table(
         "input", "score", "worst score", "Q", "radius", "s/Q (estimate)",
-        caption=f"{len(found)} inputs; from what is proved to what was found, for Q from what was found to what is proved; "
+        caption=f"{len(found)} inputs; worst score and Q in the region asked for, which the radius may leave; "
+        "from what is proved to what was found, for Q from what was found to what is proved; "
         f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
         caption_justify="left",
     )  # fmt: skip
@@ -35,7 +36,7 @@ def table(store: Store, most: int = 40) -> Table:
 
 
 def _ends(bracket: Bracket | None) -> str:
-    return "-" if bracket is None else f"{at_least(bracket.lower.value)} to {at_most(bracket.upper.value)}"
+    return "-" if bracket is None else between(bracket.lower.value, bracket.upper.value)
 
 
 def draw(store: Store, net: Network, most: int) -> None:

@@ -17,7 +17,7 @@ from holdfast.errors import BadInput
 from holdfast.question import Question
 from holdfast.report import blocks
 from holdfast.report.columns import changes_of, columns_of
-from holdfast.report.likely import flat, percent
+from holdfast.report.likely import flat
 from holdfast.report.picture import describe_change
 from holdfast.report.question import band_of
 from holdfast.report.sentence import moved_places
@@ -28,11 +28,11 @@ from holdfast.report.summary import (
     Part,
     Row,
     about,
-    at_least,
-    at_most,
     class_name,
+    ends,
     frame_name,
     parts_of,
+    percent,
     short,
     unbreakable,
     weakest,
@@ -90,9 +90,9 @@ def _outputs(part: Part) -> Table:
     for row in part.rows:
         lower, upper = row.bracket.lower, row.bracket.upper
         cells = [(shown, f"{end.evidence.kind}, {end.evidence.method}", STYLE.get(end.evidence.kind, "")) for shown, end in
-                 ((at_least(lower.value), lower), (at_most(upper.value), upper))]  # fmt: skip
-        ends = [text for shown, why, style in cells for text in (Text(shown, "bold"), Text(why, style))]
-        view.add_row(str(row.output), *ends, row.status)
+                 zip(ends(lower.value, upper.value), (lower, upper), strict=True)]  # fmt: skip
+        texts = [text for shown, why, style in cells for text in (Text(shown, "bold"), Text(why, style))]
+        view.add_row(str(row.output), *texts, row.status)
     return view
 
 
@@ -142,12 +142,13 @@ def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:
     assert row.source is not None
     assert row.source.tokens is not None
     witness = row.witness
-    moved = moved_places(np.array(row.source.tokens), row.source.x, witness)
+    moved = moved_places(np.array(row.source.tokens), row.source.x, witness, row.moved)
     lines = [Text.assemble(("input:", "bold"), blocks.sentence(row.source.tokens, vocabulary, row.frames, moved))]
     if witness is not None and moved and witness.ndim == 1:
         lines.append(Text.assemble(("witness:", "bold"), blocks.sentence(witness.tolist(), vocabulary, (), moved)))
     elif moved:
-        lines.append(Text.assemble(("witness:", "bold"), f" moves word {short(', '.join(map(str, moved)))}"))
+        words = ", ".join(f"{k} ({word_name(row.source.tokens[k], vocabulary)})" for k in moved)
+        lines.append(Text.assemble(("witness:", "bold"), f" moves the vector of word {short(words)}"))
     return Group(*lines)
 
 
@@ -169,16 +170,15 @@ def _likely(answers: Answers, question: Question) -> Table:
         return view
     view = Table("says of the input", "share", "output", *(("of the witness", "share", "output") if answers.after else ()))
     for pair in zip(*sides, strict=True):
-        view.add_row(
-            *(Text(part) for one in pair for part in (class_name(question, one.label), f"{percent(one.share)} %", about(one.output)))
-        )
+        view.add_row(*(Text(part) for one in pair for part in (class_name(question, one.label), percent(one.share), about(one.output))))
     return view
 
 
 def _evidence(row: Row) -> Table:
     """A column for each end and estimate, so that long assumptions have room."""
     lower, upper = row.bracket.lower, row.bracket.upper
-    named = [("lower", lower, at_least(lower.value)), ("upper", upper, at_most(upper.value))]
+    low, high = ends(lower.value, upper.value)
+    named = [("lower", lower, low), ("upper", upper, high)]
     named += [("estimate", bound, about(bound.value)) for bound in row.bracket.estimates]
     view = Table("", *(name for name, _, _ in named))
     columns = [[Text(shown, "bold"), *_why(bound)] for _, bound, shown in named]
@@ -208,7 +208,7 @@ def _frames(row: Row, question: Question) -> Table:
         place, bracket = record.key.frame or 0, record.bracket
         name = f"{place} {word_name(tokens[place], question.model.vocabulary or ())}" if tokens and place < len(tokens) else str(place)
         told = Text("nothing breaks it") if unbreakable(bracket) else _bar(bracket, most)
-        view.add_row(Text(name), at_least(bracket.lower.value), at_most(bracket.upper.value), told)
+        view.add_row(Text(name), *ends(bracket.lower.value, bracket.upper.value), told)
     return view
 
 

@@ -58,7 +58,7 @@ class Canvas:
         self.axes: Axes = self.figure.add_subplot()
         self.svg = ""
 
-    def legend(self, columns: int = 6) -> None:
+    def legend(self, columns: int = 3) -> None:
         """Above the axes, where it hides nothing."""
         handles, labels = self.axes.get_legend_handles_labels()
         self.figure.legend(handles, labels, loc="outside upper left", ncols=min(columns, len(labels)), handlelength=1.4, columnspacing=1.6)
@@ -69,7 +69,7 @@ class Canvas:
 
 
 @contextmanager
-def canvas(name: str, description: str, width: float = 5.6, height: float = 3.1) -> Iterator[Canvas]:
+def canvas(name: str, description: str, width: float = 4.5, height: float = 2.8) -> Iterator[Canvas]:
     """Draw inside the block. `name` keeps the ids of several plots on a page apart, `description` is read aloud."""
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         drawn = Canvas(width, height)

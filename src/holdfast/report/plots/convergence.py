@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
 from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.summary import ends, mean_of
 from holdfast.result import Key
 from holdfast.store import Event
 
@@ -22,18 +23,45 @@ class Curve:
 
 
 def draw(history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence") -> str:
-    """Mean lower and upper end over the seconds spent on each input; ends that never became finite do not count."""
+    """Mean lower and upper end over the seconds spent on each input, both over the same inputs."""
     with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
-        lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history], largest=True)
-        upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history], largest=False)
+        chosen = followed(history)
+        lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
+        upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False)
         if lower.seconds or upper.seconds:
             _lines(drawn.axes, lower, upper, sense)
-            drawn.axes.set_xlabel(f"seconds spent on each of the {things}")
+            drawn.axes.set_xlabel(f"seconds spent on each of {_counted(chosen, things)}")
             drawn.axes.set_ylabel(f"mean {sense.quantity}")
             drawn.legend()
         else:
             drawn.nothing("no history yet")
     return drawn.svg
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The keys that each mean speaks of: the same ones, or none for one of the two. count: of all keys."""
+
+    lower: frozenset[Key]
+    upper: frozenset[Key]
+    count: int
+
+
+def followed(history: Sequence[Event]) -> Followed:
+    """Those of which both ends became finite, so that the mean lower end never lies above the mean upper one; where there are none, those
+    of the end that became so more often, alone."""
+    lower = frozenset(e.key for e in history if math.isfinite(e.lower))
+    upper = frozenset(e.key for e in history if math.isfinite(e.upper))
+    count, none = len({e.key for e in history}), frozenset[Key]()
+    if lower & upper:
+        return Followed(lower & upper, lower & upper, count)
+    return Followed(lower, none, count) if len(lower) > len(upper) else Followed(none, upper, count)
+
+
+def _counted(chosen: Followed, things: str) -> str:
+    some = len(chosen.lower or chosen.upper)
+    known = "both ends are" if chosen.lower and chosen.upper else "the lower end is" if chosen.lower else "the upper end is"
+    return f"the {some} {things}" if some == chosen.count else f"\nthe {some} of {chosen.count} {things} of which {known} known"
 
 
 def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool) -> Curve:
@@ -52,6 +80,8 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
         if not waiting:
             curve.seconds.append(seconds)
             curve.values.append(total / len(best))
+    if curve.values:
+        curve.values[-1] = mean_of(list(best.values()))  # to the last digit what other views say
     return curve
 
 
@@ -59,7 +89,8 @@ def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
-    for curve, colour, label in ((upper, high, "mean upper end"), (lower, low, "mean lower end")):
+    least, most = ends(lower.values[-1] if lower.values else math.nan, upper.values[-1] if upper.values else math.nan)
+    for curve, colour, label, shown in ((upper, high, "mean upper end", most), (lower, low, "mean lower end", least)):
         if not curve.seconds:
             continue
         every = max(1, len(curve.seconds) // MOST_POINTS)
@@ -67,7 +98,7 @@ def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
         values = [*curve.values[:-1:every], curve.values[-1], curve.values[-1]]
         axes.step(times, values, where="post", color=colour, label=label)
         axes.plot(times[:1], values[:1], "o", color=colour, markersize=4)
-        axes.annotate(f"{values[-1]:.3g}", (end, values[-1]), xytext=(5, -3), textcoords="offset points", color=INK)
+        axes.annotate(shown, (end, values[-1]), xytext=(5, -3), textcoords="offset points", color=INK)
     if start > 0 and end > 100 * start:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")

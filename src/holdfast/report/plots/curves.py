@@ -15,15 +15,16 @@ COLOURS = (PROVED, WITNESSED, ESTIMATED, "#cc79a7", "#8a6d00", "#56b4e9")  # Oka
 MARKS = ("o", "s", "^", "D", "v", "P")  # so that no run is told apart by its colour alone
 
 
-def draw(names: Sequence[str], columns: Sequence[Sequence[Row]]) -> str:
+def draw(names: Sequence[str], columns: Sequence[Sequence[Row]], *, narrow: bool = False) -> str:
     """At most as many runs as there are colours; a solid line for what is proved, a dotted one for what still stands."""
     quantity = next((rows[0].sense for rows in columns if rows), RADIUS).quantity
     shown = list(zip(names, columns, strict=True))[: len(COLOURS)]
     finite = [v for _, rows in shown for row in rows for v in (row.bracket.lower.value, row.bracket.upper.value) if np.isfinite(v)]
-    with canvas("curves", f"Share of inputs certified and not broken, by {quantity}, two lines a run", width=11.4, height=3.6) as drawn:
+    name, width, height = ("curves-narrow", 4.2, 3.8) if narrow else ("curves", 11.4, 3.6)
+    with canvas(name, f"Share of inputs certified and not broken, by {quantity}, two lines a run", width, height) as drawn:
         if finite:
             _lines(drawn.axes, shown, np.linspace(min(0.0, min(finite)), 1.02 * max(finite) or 1.0, MOST_POINTS), quantity)
-            drawn.legend(columns=max(1, 150 // (6 + max(len(_plain(name)) for name, _ in shown))))
+            drawn.legend(columns=max(1, round(13 * width) // (6 + max(len(_plain(name)) for name, _ in shown))))
         else:
             drawn.nothing("no answers yet")
     return drawn.svg

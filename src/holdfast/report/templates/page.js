@@ -29,6 +29,8 @@ class Paged {
       tool.querySelector("[data-back]")?.addEventListener("click", () => this.turn(-1));
       tool.querySelector("[data-on]")?.addEventListener("click", () => this.turn(1));
     }
+    const heads = [...table.tHead.rows[0].cells].map(head => head.textContent.trim());
+    for (const row of this.rows) for (let column = 1; column < row.cells.length; column++) row.cells[column].dataset.h = heads[column];
     [...table.tHead.rows[0].cells].forEach((head, column) =>
       head.querySelector("button")?.addEventListener("click", () => this.sort(head, column)));
     this.filter();

@@ -1,0 +1,38 @@
+"""Several runs behind one page: what each was asked, what it found, and where its report lies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.report.question import headline
+from holdfast.report.streaming import summary_parts
+from holdfast.report.summary import Part, Totals, totals_of
+from holdfast.report.template import template
+from holdfast.report.writing import write
+from holdfast.store import Store
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run in a few numbers. parts: each with its totals."""
+
+    title: str
+    headline: str
+    link: str
+    parts: Sequence[tuple[Part, Totals]]
+
+
+def write_index(title: str, runs: Sequence[tuple[str, Path]], path: Path) -> Path:
+    """runs: a title and the folder of each, with its report in it, below the folder of the page. StoreError if it cannot be written."""
+    entries = [_entry(name, folder, path.parent) for name, folder in runs]
+    return write(
+        template("index.html.j2").render(title=title, entries=entries, written=datetime.now(UTC).isoformat(timespec="seconds")), path
+    )
+
+
+def _entry(title: str, folder: Path, below: Path) -> Entry:
+    with Store.read(folder) as store:
+        parts, asked = summary_parts(store)
+        link = (folder / "report.html").relative_to(below).as_posix()
+        return Entry(title, headline(store.question, len(asked)), link, [(part, totals_of(part.rows)) for part in parts])
