@@ -123,6 +123,7 @@ WORDS = {
     "unbatched": Word("the ONNX file has no batch axis", shown="flag"),
     "constants": Word("other inputs of an ONNX file", "Mapping None"),
     "constant": Word("one other input of an ONNX file; may be repeated", shown="NAME=NUMBER"),
+    "fingerprint": Word("by what a function is known again", "str Sequence None", "FILE"),
     # monitors
     "sequences": Word("many sequences", "Sequence"),
     "sequence": Word("one sequence", "Any"),
