@@ -1,7 +1,7 @@
 """`holdfast verify`: VNN-LIB questions, one in the format of the competition or a list of them as a table."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -181,6 +181,21 @@ class Verify(Command):
             raise BadInput(asked.errors[0])
         dealer = Dealer(asked, units, store, total=total, done=done, progress=progress, blanks=False, lenient=self.spec is None)
         return dealer.run(executor)
+
+    def portions(self, built: "Built") -> "Iterator[Built]":
+        """Instance by instance."""
+        from holdfast.solver import Stop
+        from holdfast.verification.search import Scatter
+        from holdfast.verification.specification import problem_of
+        from holdfast.verification.verify import ways
+
+        asked: Instances = built.extra
+        for place, instance in enumerate(asked.every):
+            net, judges, spec = asked.read(place)
+            if spec.cases:
+                stop = Stop(seconds=instance.seconds if self.seconds is None else self.seconds, sign=True)
+                problem = problem_of(net, spec, judges=judges, index=place)
+                yield replace(built, net=net, problems=[problem], methods=ways(None, Scatter(), None), stop=stop, batch=len(problem))
 
     def finish(self, store: "Store", built: "Built") -> None:
         """There are no classes to name."""
