@@ -47,6 +47,7 @@ def flat():
     return {"x": torch.zeros(2, 7), "y": [0, 1]}
 """
 LINEAR = ("--model", "cli_own_code:linear", "--domain", "0,1", "--data", "data.npz", "--limit", "2")
+OWN_FILES = ("--model", "cli_own_network:small", "--data", "cli_own_network:inputs")
 HONEST: dict[str, tuple[tuple[str, ...], int]] = {  # and the exit code: 2 where the answer is none that can be checked
     "counts": (("radius", *LINEAR, "--norm", "0"), 0),
     "frames": (("radius", *LINEAR, "--norm", "2", "--frames", "each"), 0),
@@ -126,7 +127,7 @@ def test_an_honest_run_holds(workshop: Path, ask: Ask, name: str) -> None:
         (workshop / "instances.csv").write_text("small.onnx,sat.vnnlib,20\nsmall.onnx,unsat.vnnlib,20\n")
     arguments, code = HONEST[name]
     assert ask(*arguments, "--out", "mine", "--executor", "here").code == 0
-    said = ask("check", "mine")
+    said = ask("check", "mine", *(() if name == "verify" else LINEAR[:2]))
     assert said.code == code, said.out
     assert "differs" not in said.out
     for what in ("seals", "model", "question", "inputs", "records", "witnesses", "proofs"):
@@ -160,7 +161,7 @@ def test_files_are_where_the_auditor_has_them_and_the_folder_stays_as_it_is(work
 
 def test_a_number_that_was_changed_by_hand(run: Path, ask: Ask) -> None:
     change_record(run, lambda body, columns: body["lower"].update(value=body["upper"]["value"]), sealed=False)
-    said = ask("check", "run")
+    said = ask("check", "run", *OWN_FILES)
     assert said.code == 1
     assert "seals: differs" in said.out
     assert "input 0: the record of input 0 was changed since it was written" in said.out.replace("0/-1/", "0")
@@ -174,7 +175,7 @@ def test_a_lower_end_that_was_raised_with_a_new_seal(run: Path, ask: Ask, method
         body["lower"].update(value=between, method=method)
 
     change_record(run, raised)
-    said = ask("check", "run")
+    said = ask("check", "run", *OWN_FILES)
     assert said.code == 1
     assert "seals: ok" in said.out
     assert "proofs: differs, 1 of 2 were proved again" in said.out
@@ -190,7 +191,7 @@ def test_a_lower_end_above_what_can_be_met_is_a_contradiction(run: Path, ask: As
         columns[8] = None
 
     change_record(run, false)
-    said = ask("check", "run", "--out", "findings.json")
+    said = ask("check", "run", *OWN_FILES, "--out", "findings.json")
     assert said.code == 1
     assert "seals: ok" in said.out
     assert "contradiction: differs" in said.out
@@ -202,7 +203,7 @@ def test_a_lower_end_above_what_can_be_met_is_a_contradiction(run: Path, ask: As
 
 def test_ends_that_exclude_each_other(run: Path, ask: Ask) -> None:
     change_record(run, lambda body, columns: body["lower"].update(value=2 * body["upper"]["value"]))
-    said = ask("check", "run")
+    said = ask("check", "run", *OWN_FILES)
     assert said.code == 1
     assert said.out.startswith("contradiction: differs")
 
@@ -218,7 +219,7 @@ def test_a_witness_that_was_moved(run: Path, ask: Ask, share: float) -> None:
         columns[8] = pack(centre.to(witness) + share * (witness - centre.to(witness)))
 
     change_record(run, moved)
-    said = ask("check", "run", "--sample", "0")
+    said = ask("check", "run", *OWN_FILES, "--sample", "0")
     assert said.code == 1
     assert "seals: ok" in said.out
     assert "witnesses: differs, 1 of 2" in said.out
@@ -226,17 +227,17 @@ def test_a_witness_that_was_moved(run: Path, ask: Ask, share: float) -> None:
 
 
 def test_another_model_and_other_data(run: Path, ask: Ask) -> None:
-    said = ask("check", "run", "--model", "cli_own_network:other", "--sample", "0")
+    said = ask("check", "run", *OWN_FILES, "--model", "cli_own_network:other", "--sample", "0")
     assert said.code == 1
     assert "model: differs" in said.out
     assert "data: ok" in said.out
     assert "records: differs, 2 of 2" in said.out
-    said = ask("check", "run", "--data", "cli_own_network:wrong", "--sample", "0")
+    said = ask("check", "run", *OWN_FILES, "--data", "cli_own_network:wrong", "--sample", "0")
     assert said.code == 1
     assert "data: differs" in said.out
     assert "model: ok" in said.out
     assert "inputs: differs" in said.out
-    said = ask("check", "run", "--data", "cli_own_network:flat")
+    said = ask("check", "run", *OWN_FILES, "--data", "cli_own_network:flat")
     assert said.code == 2
     assert "question: unchecked" in said.out
 
@@ -244,24 +245,24 @@ def test_another_model_and_other_data(run: Path, ask: Ask) -> None:
 def test_a_label_and_a_question_that_were_changed_with_new_seals(run: Path, workshop: Path, ask: Ask) -> None:
     shutil.copytree(run, workshop / "other")
     change_input(run, 7)
-    said = ask("check", "run", "--sample", "0")
+    said = ask("check", "run", *OWN_FILES, "--sample", "0")
     assert said.code == 1
     assert "inputs: differs" in said.out
     assert "labelled 7" in said.out
     change_question(workshop / "other", lambda question: question["asked"].update(norm="2"))
-    said = ask("check", "other", "--sample", "0")
+    said = ask("check", "other", *OWN_FILES, "--sample", "0")
     assert said.code == 1
     assert "question: differs, norm is 2 in the run, inf by its options" in said.out
 
 
 def test_the_sample_is_drawn_by_its_seed_and_all_means_all(run: Path, ask: Ask) -> None:
-    one, every = (ask("check", "run", *more).out for more in (("--sample", "1", "--seed", "5"), ("--all",)))
+    one, every = (ask("check", "run", *OWN_FILES, *more).out for more in (("--sample", "1", "--seed", "5"), ("--all",)))
     assert "proofs: ok, 1 of 1 were proved again, drawn with seed 5 from 2" in one
     assert "proofs: ok, 2 of 2 were proved again" in every
 
 
 def test_no_time_is_not_a_proof(run: Path, ask: Ask) -> None:
-    said = ask("check", "run", "--seconds", "0")
+    said = ask("check", "run", *OWN_FILES, "--seconds", "0")
     assert said.code == 1
     assert "proofs: differs, 0 of 2 were proved again" in said.out
     assert "not false by that" in said.out
@@ -283,6 +284,20 @@ def test_what_cannot_be_checked(workshop: Path, ask: Ask, run: Path) -> None:
     assert "seals: differs" in said.out
 
 
+def test_code_that_only_the_run_names_is_not_run(run: Path, workshop: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cli_own_network", raising=False)
+    (workshop / "cli_own_network.py").write_text("open('ran', 'w').close()\n" + OWN)
+    said = ask("check", "run")
+    assert said.code == 2
+    assert "the run names code as its model, cli_own_network:small" in said.out
+    assert not (workshop / "ran").exists()
+    shutil.copytree(run, workshop / "other")
+    change_question(workshop / "other", lambda question: question["options"]["network"].update(model="lstm.pt2", trust=True))
+    said = ask("check", "other", *OWN_FILES[2:])
+    assert said.code == 2
+    assert "--trust" in said.out
+
+
 def test_a_model_that_was_not_hashed_is_said_to_be_unchecked(workshop: Path, ask: Ask) -> None:
     (workshop / "cli_own_factor.py").write_text(
         "import numpy as np\ndef reads():\n    return lambda x: x.reshape(len(x), -1)[:, :3] * float(open('factor.txt').read())\n"
@@ -290,7 +305,7 @@ def test_a_model_that_was_not_hashed_is_said_to_be_unchecked(workshop: Path, ask
     (workshop / "factor.txt").write_text("1.0")
     asked = ("radius", "--model", "cli_own_factor:reads", "--data", "data.npz", "--limit", "1", "--methods", "mesh", "--queries", "50")
     assert ask(*asked, "--out", "mine").code == 0
-    said = ask("check", "mine")
+    said = ask("check", "mine", "--model", "cli_own_factor:reads")
     assert said.code == 2
     assert "model: unchecked" in said.out
     assert "witnesses: ok" in said.out

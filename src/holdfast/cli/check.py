@@ -39,6 +39,7 @@ STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "
 SHOWN = 10  # details of a finding on the terminal
 AT_ONCE = 128  # witnesses that are replayed together
 BESIDE = {"saliency": "the maps beside its records", "testgen": "the tests and coverage beside its records"}
+CODE = "model", "data", "property", "train"  # options that may name code
 ELSEWHERE = {"verify": "spec"}  # where the data of a command are another option
 
 
@@ -58,6 +59,7 @@ class Wanted:
 
     files   the model, the data and other files of the run's options, by their names, where they lie now.
     sample  so many of the proved ends are proved again; None: all.
+    trust   a .pt2 file may be opened, which can run code.
     """
 
     files: Mapping[str, str]
@@ -65,6 +67,7 @@ class Wanted:
     seed: int = field(default_factory=lambda: secrets.randbelow(2**31))
     seconds: float | None = None
     tolerance: float = 1e-3
+    trust: bool = False
 
 
 def check(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
@@ -129,7 +132,7 @@ def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
 
     begun = store.question
     try:
-        command = _command(begun, wanted.files)
+        command = _command(begun, wanted.files, wanted.trust)
         built = command.build()
     except HoldfastError as error:
         yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
@@ -145,8 +148,8 @@ def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
     yield from _records(store, command, built, whole, wanted)
 
 
-def _command(begun: Question, files: Mapping[str, str]) -> Command:
-    """That of the run, with the files where they lie now."""
+def _command(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
+    """That of the run, with the files where they lie now. Who wrote the run does not say what code is run here: only who checks it does."""
     options: dict[str, Any] = json.loads(json.dumps(plain(begun.options)))
     network = options.get("network") if isinstance(options.get("network"), dict) else None
     for name, file in files.items():
@@ -157,6 +160,12 @@ def _command(begun: Question, files: Mapping[str, str]) -> Command:
             options[own] = file
         else:
             raise BadInput(f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out.")
+    for name in CODE:
+        named = str((network or {}).get(name) if name == "model" else options.get(name))
+        if ":" in named and not named.startswith("holdfast.") and name not in files:
+            raise BadInput(f"the run names code as its {name}, {named}, which would be run here. If you trust it, give it yourself.")
+    if network is not None:
+        network["trust"] = trust
     return command_of(begun.command, options)
 
 

@@ -26,6 +26,7 @@ def check(
         list[str] | None,
         typer.Option("--with", metavar="OPTION=FILE", help="Another file of the run, as in substitutes=words.json; may be repeated."),
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", metavar="", help="Open a .pt2 file although that can run code it contains.")] = False,
     sample: Annotated[int, typer.Option(metavar="COUNT", min=0, help="So many proved ends, drawn at random, are proved again.")] = 25,
     every: Annotated[bool, typer.Option("--all", metavar="", help="All of them are.")] = False,
     seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Draw the same sample again. Default: one that nobody knows.")] = None,
@@ -49,4 +50,4 @@ def check(
             raise BadInput(f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json.")
         given[name.replace("-", "_")] = file
     known = {} if seed is None else {"seed": seed}
-    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, **known), out, Console())
+    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
