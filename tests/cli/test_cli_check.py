@@ -261,7 +261,10 @@ def test_the_sample_is_drawn_by_its_seed_and_all_means_all(run: Path, ask: Ask) 
     assert "proofs: ok, 2 of 2 were proved again" in every
 
 
-def test_no_time_is_not_a_proof(run: Path, ask: Ask) -> None:
+def test_no_time_and_no_sample_are_no_proof(run: Path, ask: Ask) -> None:
+    said = ask("check", "run", *OWN_FILES, "--sample", "0")
+    assert said.code == 2
+    assert "proofs: unchecked, none of 2 were proved again" in said.out
     said = ask("check", "run", *OWN_FILES, "--seconds", "0")
     assert said.code == 1
     assert "proofs: differs, 0 of 2 were proved again" in said.out

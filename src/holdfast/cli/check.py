@@ -239,8 +239,8 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
     few = wanted.sample is None or wanted.sample >= len(able)
     chosen = set(able if few else random.Random(wanted.seed).sample(able, wanted.sample or 0))
     until = math.inf if wanted.seconds is None else time.monotonic() + wanted.seconds
-    strange, doubts, met, left = list[str](), list[Doubt](), 0, len(chosen)
-    seen, total = set[Key](), 0
+    strange, doubts, met, total = list[str](), list[Doubt](), 0, 0
+    seen, tried = set[Key](), set[Key]()
     try:
         for part in command.portions(built):
             held: dict[Key, bool] = {}
@@ -260,18 +260,17 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
             mine = [key for problem in part.problems for key in problem.keys if key in chosen]
             if mine:
                 usual = math.inf if part.stop.seconds is None else part.stop.seconds
-                seconds = usual if wanted.seconds is None else max(0.0, until - time.monotonic()) * len(mine) / left
-                left -= len(mine)
+                seconds = usual if wanted.seconds is None else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
                 doubts += proved_again(
                     part.problems, part.methods, part.stop, store.known(mine), held=held, seed=part.seed, batch=part.batch,
                     tolerance=wanted.tolerance, seconds=seconds,
                 )  # fmt: skip
+                tried.update(mine)
+        strange += [f"input {key}: the question has no such part" for key in whole if key not in seen]
+        yield _questions(store, strange, len(whole), total)
     except HoldfastError as error:
-        yield Finding("records", "unchecked", f"the model cannot be asked what the run asked it: {error}")
-        return
-    strange += [f"input {key}: the question has no such part" for key in whole if key not in seen]
-    yield _questions(store, strange, len(whole), total)
-    yield from _judged(doubts, met, len(chosen), len(able), wanted)
+        yield Finding("records", "unchecked", f"the model cannot be asked all that the run asked it: {error}")
+    yield from _judged(doubts, met, tried, len(able), wanted)
     estimates = any(record.bracket.estimates for record in whole.values())
     beside = BESIDE.get(command.name, "estimates, which guarantee nothing" if estimates and not (met or able) else "")
     if beside:
@@ -298,7 +297,7 @@ def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> F
     return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", told, tuple(strange))
 
 
-def _judged(doubts: Sequence[Doubt], met: int, asked: int, able: int, wanted: Wanted) -> Iterator[Finding]:
+def _judged(doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted) -> Iterator[Finding]:
     by_kind = {kind: tuple(str(doubt) for doubt in doubts if doubt.kind == kind) for kind in ("contradiction", "witness", "unproved")}
     if by_kind["contradiction"]:
         told = "a witness excludes what is said to be proved: one of the two is wrong, or the model is another. Trust neither"
@@ -306,8 +305,12 @@ def _judged(doubts: Sequence[Doubt], met: int, asked: int, able: int, wanted: Wa
     missed = by_kind["witness"]
     told = f"{met - len(missed)} of {met} lie where they may and show what they should" if met else "none are claimed"
     yield Finding("witnesses", "differs" if missed else "ok", told, missed)
-    unproved = {doubt.key for doubt in doubts if doubt.kind == "unproved"} | {d.key for d in doubts if d.kind == "contradiction"}
-    drawn = f", drawn with seed {wanted.seed} from {able}" if asked < able else ""
-    told = f"{asked - len(unproved)} of {asked} were proved again{drawn}" if asked else "none are claimed"
+    if not tried:
+        told = f"none of {able} were proved again: none was asked for" if able else "none are claimed"
+        yield Finding("proofs", "unchecked" if able else "ok", told)
+        return
+    again = tried - {doubt.key for doubt in doubts if doubt.kind != "witness"}
+    drawn = f", drawn with seed {wanted.seed} from {able}" if len(tried) < able else ""
+    told = f"{len(again)} of {len(tried)} were proved again{drawn}"
     more = "; what is left is not false by that: give more --seconds, or the machine of the run" if by_kind["unproved"] else ""
     yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", told + more, by_kind["unproved"])
