@@ -128,6 +128,7 @@ WORDS = {
     "unbatched": Word("the ONNX file has no batch axis", shown="flag"),
     "constants": Word("other inputs of an ONNX file", "Mapping None"),
     "constant": Word("one other input of an ONNX file; may be repeated", shown="NAME=NUMBER"),
+    "fingerprint": Word("by what a function is known again", "str Sequence None", "FILE"),
     # monitors
     "sequences": Word("many sequences", "Sequence"),
     "sequence": Word("one sequence", "Any"),
@@ -167,6 +168,9 @@ WORDS = {
     "max_broken": Word("at most this share is broken", shown="SHARE"),
     "min_accuracy": Word("at least this share is right", shown="SHARE"),
     "key": Word("known answers, to compare with", shown="FILE"),
+    "sample": Word("so many records, drawn at random", shown="COUNT"),
+    "all": Word("every record", shown="flag"),
+    "with": Word("another file of a run, where it lies now", shown="OPTION=FILE"),
     "junit": Word("a decision as JUnit XML", shown="FILE"),
     "markdown": Word("a decision as Markdown", shown="FILE"),
     "json": Word("a decision as JSON", shown="FILE"),

@@ -18,7 +18,7 @@ class Model:
 
     name: str = ""
     source: str = ""
-    fingerprint: str | None = None
+    fingerprint: str | None = None  # "": what it is made of cannot be hashed; None: nobody said
     notes: tuple[str, ...] = ()
     domain: str | None = None
     prepared: Mapping[str, Json] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Question:
 
     def same_truth(self, other: "Question") -> bool:
         """The same network, prepared alike, and the same thing asked: their answers may not exclude each other."""
-        known = self.model.fingerprint is not None and self.model.fingerprint == other.model.fingerprint
+        known = bool(self.model.fingerprint) and self.model.fingerprint == other.model.fingerprint
         return known and plain(self.model.prepared) == plain(other.model.prepared) and self.differs(other) is None
 
     def as_json(self) -> dict[str, Json]:

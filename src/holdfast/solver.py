@@ -11,6 +11,7 @@ from holdfast import clock
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution.dealing import Dealer, Ended, Memory, Progress, Sink, Unit
 from holdfast.execution.task import Answer, Executor, Task, Tell
+from holdfast.network.network import NAME_IT
 from holdfast.problem import TURNED, Problem
 from holdfast.result import DONE, Bracket, Goal, Key, Record, by_definition
 from holdfast.work import Batches, Choice, Stop, Work, hear_others
@@ -92,6 +93,11 @@ def _done(worker: Batches, store: Sink) -> set[Key]:
             worker.told(problem.keys[0])  # the network is traced now, so that copies of this process need not
         for at in range(0, len(problem), AT_ONCE):
             for key, record in store.known(problem.keys[at : at + AT_ONCE]).items():
+                if not problem.network.fingerprint:
+                    raise StoreError(
+                        f"the store holds an answer for input {key}, and what {problem.network.name} reads cannot be hashed, so nobody "
+                        f"knows whether it is of the same network. Use another store (--out), and {NAME_IT}."
+                    )
                 question, means = worker.told(key)
                 _same(record, question)
                 if record.status in DONE and record.means == means:

@@ -2,7 +2,7 @@
 here, so that `--help` answers at once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -70,6 +70,10 @@ class Command(ABC):
         return ask(
             built.problems, built.methods, built.stop, seed=built.seed, batch=batch, store=store, progress=progress, executor=executor
         )
+
+    def portions(self, built: "Built") -> "Iterator[Built]":
+        """What was asked, so that it can be asked again: problems, methods and limits that belong together."""
+        yield built
 
     def finish(self, store: "Store", built: "Built") -> None:
         """What is kept beside the answers, once they are known and the run was not interrupted: the classes that the network says at the

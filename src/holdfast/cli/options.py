@@ -145,8 +145,14 @@ class ModelOptions:
         list[str], _of_model("--constant", metavar="NAME=NUMBER", help="Another input of the .onnx file, as in sr=16000; may be repeated.")
     ] = field(default_factory=list)
 
+    fingerprint: Annotated[
+        list[str],
+        _of_model(metavar="FILE", help="Of a function that cannot be hashed: a file that it is made of; may be repeated."),
+    ] = field(default_factory=list)
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "constants", list(self.constants))  # TypeError where a stored run holds something else
+        for name in ("constants", "fingerprint"):
+            object.__setattr__(self, name, list(getattr(self, name)))  # TypeError where a stored run holds something else
 
 
 def _of_running(*names: str, **how: Any) -> Any:

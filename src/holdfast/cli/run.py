@@ -31,6 +31,7 @@ from holdfast.execution import Answer, Executor, Here, Local, Task, Worker
 from holdfast.execution.task import Tell
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
+from holdfast.network.network import NAME_IT
 from holdfast.problem import Problem
 from holdfast.question import Asked, Means, Question, plain
 from holdfast.question import Data as DataAsked
@@ -43,7 +44,7 @@ USUAL = Running()
 AT_ONCE = 1024  # inputs whose class is asked together
 FEW = 5  # of what is told one by one
 SOME_FAILED = 3  # exit code: some inputs could not be answered
-OUTSIDE = ("model", "trust", "device", "vocabulary")  # of the model's options: the rest says how its inputs are prepared
+OUTSIDE = ("model", "trust", "device", "vocabulary", "fingerprint")  # of the model's options: the rest says how its inputs are prepared
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,11 @@ def same(now: Question, begun: Question) -> None:
         ("specification", "is", now.asked.specification, begun.asked.specification),
         ("question", "is", now.fingerprint, begun.fingerprint),
     )
+    if "" in (now.model.fingerprint, begun.model.fingerprint):
+        raise StoreError(
+            f"what the model of this run reads cannot be hashed, so nobody knows whether it is still the same: the run cannot be taken up "
+            f"again. Begin a new one with another --out, and {NAME_IT}."
+        )
     for what, verb, mine, theirs in parts:
         if plain(mine) != plain(theirs):
             raise StoreError(

@@ -13,6 +13,7 @@ from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import existing, in_words, json_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_text
+from holdfast.network.network import NAME_IT
 
 FORMAT, VERSION = "holdfast monitor", 2
 SEALED = 2  # from this version on the text carries a digest of itself
@@ -53,6 +54,8 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
     from safetensors.torch import load_file
 
     content = _text(folder / JSON)
+    if not net.fingerprint:
+        raise BadInput(f"{folder}: what {net.name} reads cannot be hashed, so nobody knows whether this monitor is its own; {NAME_IT}.")
     if content["model"]["fingerprint"] != net.fingerprint:
         raise BadInput(
             f"{folder}: this monitor was fitted for another model ({content['model']['name']}); {net.name} has other weights or another "

@@ -50,7 +50,8 @@ def of_rows(first: str, tensors: Sequence[Tensor]) -> list[str]:
 def _each_row(tensor: Tensor) -> list[str]:
     shape, found = tuple(tensor.shape[1:]), []
     begun = hashlib.sha256(_told("", tensor.dtype, shape))
-    for row in tensor.detach().cpu().contiguous().reshape(len(tensor), math.prod(shape)).view(torch.uint8).numpy():
+    rows = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # which has strides even where it was expanded
+    for row in rows.reshape(len(tensor), math.prod(shape)).view(torch.uint8).numpy():
         digest = begun.copy()
         digest.update(row.data)
         found.append(digest.hexdigest())
@@ -95,7 +96,7 @@ def of_callable(function: Callable[..., Any], seen: frozenset[int] = frozenset()
     read = {
         name: of_value(value, seen) for name, value in getattr(inner, "__globals__", {}).items() if name in code.co_names and _plain(value)
     }
-    return of_text(f"{_code(code)} {cells} {read} {of_value(getattr(inner, '__defaults__', None), seen)}")
+    return of_text(f"{code_of(code)} {cells} {read} {of_value(getattr(inner, '__defaults__', None), seen)}")
 
 
 def of_value(value: Any, seen: frozenset[int] = frozenset()) -> str:
@@ -134,10 +135,10 @@ def _tensor_text(value: Any) -> str:
     return f"{type(value).__qualname__} {data().hex() if callable(data) else ''}"
 
 
-def _code(code: CodeType) -> str:
+def code_of(code: CodeType) -> str:
     """Instructions, names and constants, also of functions inside; not where it stands."""
     constants = [
-        _code(value) if isinstance(value, CodeType) else str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+        code_of(value) if isinstance(value, CodeType) else str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
         for value in code.co_consts
     ]
     return f"{code.co_code.hex()} {code.co_names} {constants}"
@@ -147,4 +148,4 @@ def _source(kind: type) -> str:
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
-        return " ".join(f"{key} {_code(value.__code__)}" for key, value in vars(kind).items() if inspect.isfunction(value))
+        return " ".join(f"{key} {code_of(value.__code__)}" for key, value in vars(kind).items() if inspect.isfunction(value))

@@ -20,17 +20,20 @@ from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
 from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
-from holdfast.network.fingerprint import joined, of_callable, of_file, of_module, of_program, of_tensors
+from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.network.trees import Trees
+from holdfast.network.wholly import hashed
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
 
 if TYPE_CHECKING:
     import numpy as np
 
+NOT_HASHED = "not hashed"
+NAME_IT = "name what it is made of: from_callable(f, fingerprint=[files] or its version), or --fingerprint FILE on the command line"
 Source = Literal["torch", "export", "onnx", "black box"]
 ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
 ELEMENTS_IN_TIME = 2**18  # the same on a processor where somebody waits
@@ -53,7 +56,7 @@ class Network:
     name: str
     source: Source
     domain: Domain
-    fingerprint: str
+    fingerprint: str  # of all that makes it; "": that cannot be hashed
     device: torch.device
     dtype: torch.dtype = torch.float32
     shape: tuple[int | None, ...] | None = None  # of one input; None inside where any length will do
@@ -257,15 +260,23 @@ class Network:
         domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
         shape: Sequence[int] | None = None,
         name: str | None = None,
+        fingerprint: str | Sequence[str | Path] | None = None,
     ) -> "Network":
-        """Any function of a numpy array, (n, *shape) float32 -> (n, outputs). A black box: attacks and estimates, never a proof."""
+        """Any function of a numpy array, (n, *shape) float32 -> (n, outputs). A black box: attacks and estimates, never a proof.
+
+        fingerprint  by what the model is known again: a text of your own, such as its version, or the paths of the files that it is made
+                     of. If not said, all that the function reads is hashed; where that cannot be done, the network's notes say so, and
+                     no run of it can be taken up again or joined with another.
+        """
         if not callable(function):
             raise BadInput(f"from_callable needs a function, got {type(function).__name__}.")
         label: str = name or str(getattr(function, "__name__", type(function).__name__))
+        notes = ["black box: no gradients, nothing can be proved"]
+        digest, more = _known_by(function) if fingerprint is None else (named_by(fingerprint), [])
         return cls._of(
             BlackBox(function), name=label, source="black box", domain=domain, mean=None, std=None, shape=shape, time_first=False,
             pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
-            notes=["black box: no gradients, nothing can be proved"], fingerprint=of_callable(function),
+            notes=[*notes, *more], fingerprint=digest,
         )  # fmt: skip
 
     @classmethod
@@ -286,15 +297,16 @@ class Network:
         columns  what the columns of the table are: hf.Columns.of(frame). Needed where they hold words.
         domain   lowest and highest value of a number, where the columns do not say.
         """
-        from holdfast.network.estimators import of_estimator, open_estimator  # scikit-learn is not needed to import the library
+        from holdfast.network.estimators import open_estimator  # scikit-learn is not needed to import the library
 
         opened, label = open_estimator(estimator, columns), name or type(estimator).__name__
+        digest, more = _known_by(estimator.predict)
 
         def made(module: nn.Module, source: Source, notes: tuple[str, ...]) -> Network:
             return cls._of(
                 module, name=label, source=source, domain=domain, mean=None, std=None, shape=(len(opened.columns.features),),
                 time_first=False, pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
-                notes=list(notes), fingerprint=of_estimator(estimator),
+                notes=[*notes, *more], fingerprint=digest,
             )  # fmt: skip
 
         if opened.itself is None:
@@ -677,6 +689,27 @@ class Network:
     def words(self, tokens: Tensor) -> list[str]:
         """(length,) token ids -> the words, or their numbers where no vocabulary was given."""
         return [self.vocabulary[t] if self.vocabulary else str(t) for t in tokens.tolist()]
+
+
+def _known_by(function: Callable[..., Any]) -> tuple[str, list[str]]:
+    """The hash of all that it reads; where something cannot be read, none, and a note."""
+    digest, missed = hashed(function)
+    told = f"{NOT_HASHED}: {missed} cannot be read; so that its runs can be resumed and joined, {NAME_IT}"
+    return digest, [told] if missed else []
+
+
+def named_by(fingerprint: str | Sequence[str | Path]) -> str:
+    """The hash by which a user says that a model is known again: of a text, or of files."""
+    if isinstance(fingerprint, str):
+        if not fingerprint.strip():
+            raise BadInput("fingerprint: an empty text tells no model from another. Give its version, say, or the paths of its files.")
+        return of_text(f"said: {fingerprint}")
+    files = [_existing(path) for path in fingerprint]
+    if not files:
+        raise BadInput(
+            "fingerprint: no files are named. Give the paths of the files that the model is made of, or a text such as its version."
+        )
+    return of_text("\n".join(["files:", *(of_file(path) for path in files)]))
 
 
 def alike(a: Tensor, b: Tensor, units: float = 64) -> bool:

@@ -57,7 +57,8 @@ def band_of(within: str | None, forecast: float, outputs: str | None, output: in
 
 def hashes(question: Question) -> list[tuple[str, str]]:
     """By which the model, the data and the question are known again."""
-    told = [("model", question.model.fingerprint), ("data", question.data.fingerprint), ("question", question.fingerprint)]
+    model = "not hashed" if question.model.fingerprint == "" else question.model.fingerprint
+    told = [("model", model), ("data", question.data.fingerprint), ("question", question.fingerprint)]
     return [(part, value) for part, value in told if value]
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from holdfast.errors import BadInput, Contradiction, StoreError
+from holdfast.network.network import NAME_IT
 from holdfast.question import Json, Means, Question, plain
 from holdfast.result import Record, Status
 from holdfast.store.database import KEYS
@@ -40,6 +41,11 @@ def merge(folders: Sequence[str | Path], new: str | Path) -> Path:
 
 def _alike(first: Store, other: Store) -> None:
     mine, yours = first.question, other.question
+    if "" in (mine.model.fingerprint, yours.model.fingerprint):
+        raise StoreError(
+            f"{first.folder} and {other.folder}: what their model reads cannot be hashed, so nobody knows whether it is the same in both. "
+            f"Ask anew, and {NAME_IT}."
+        )
     for name, one, two in _compared(mine, yours):
         if plain(one) != plain(two):
             raise StoreError(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import holdfast
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.files import inflated
 from holdfast.question import Question
 from holdfast.result import Answers, Bracket, Key, Record, Status
@@ -280,6 +280,18 @@ class Store:
                 some = [record_of(row, light=light) for row in rows]
             yield from some
             place = rows[-1][:3]
+
+    def sifted(self) -> Iterator[Record | HoldfastError]:
+        """Every record without its witnesses, or why it cannot be believed."""
+        for row in self.rows_of("record", self._record):
+            try:
+                record = record_of(row, light=True)
+                if row[3:6] != (*known_ends(record), record.status):
+                    raise StoreError("what it says stands twice, and differs")
+                yield record
+            except Exception as error:  # a damaged row fails in any layer of whatever reads it
+                kind = type(error) if isinstance(error, HoldfastError) else StoreError
+                yield kind(f"input {'/'.join(map(str, row[:3]))}: {error}")
 
     def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         """The records of these keys that are there, with what is kept beside them."""

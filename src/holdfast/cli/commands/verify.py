@@ -1,7 +1,8 @@
 """`holdfast verify`: VNN-LIB questions, one in the format of the competition or a list of them as a table."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -114,7 +115,6 @@ class Verify(Command):
 
     def build(self) -> "Built":
         from holdfast.cli.run import Built, question_of
-        from holdfast.network.fingerprint import of_file
         from holdfast.question import Asked
         from holdfast.solver import Stop
         from holdfast.verification.instances import read_key
@@ -132,7 +132,8 @@ class Verify(Command):
         else:
             assert wrong is not None
             raise wrong  # not one of them can be read
-        content = [[*i.name, *(of_file(path) for path in (i.model, i.spec) if path.is_file())] for i in asked.every]
+        hashes = {path: _hash(path) for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec)) if path.is_file()}
+        content = [[*i.name, *(hashes[path] for path in (i.model, i.spec) if path in hashes)] for i in asked.every]
         question = question_of(self, net, None, Asked(specification=content))
         return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
 
@@ -181,6 +182,21 @@ class Verify(Command):
         dealer = Dealer(asked, units, store, total=total, done=done, progress=progress, blanks=False, lenient=self.spec is None)
         return dealer.run(executor)
 
+    def portions(self, built: "Built") -> "Iterator[Built]":
+        """Instance by instance."""
+        from holdfast.solver import Stop
+        from holdfast.verification.search import Scatter
+        from holdfast.verification.specification import problem_of
+        from holdfast.verification.verify import ways
+
+        asked: Instances = built.extra
+        for place, instance in enumerate(asked.every):
+            net, judges, spec = asked.read(place)
+            if spec.cases:
+                stop = Stop(seconds=instance.seconds if self.seconds is None else self.seconds, sign=True)
+                problem = problem_of(net, spec, judges=judges, index=place)
+                yield replace(built, net=net, problems=[problem], methods=ways(None, Scatter(), None), stop=stop, batch=len(problem))
+
     def finish(self, store: "Store", built: "Built") -> None:
         """There are no classes to name."""
 
@@ -221,6 +237,17 @@ class Verify(Command):
 
     def exit_code(self, store: "Store") -> int:
         return int(self.key is not None and any(line.wrong for line in self._lines(store, Instances(self.network, self._instances()))))
+
+
+def _hash(path: Path) -> str:
+    """Of a file, and of the external data of an .onnx file."""
+    from holdfast.network.fingerprint import of_file
+    from holdfast.network.onnx import of_onnx
+
+    if path.name.endswith((".onnx", ".onnx.gz")):
+        with suppress(HoldfastError):  # what is wrong with it is told with its instance
+            return of_onnx(path)
+    return of_file(path)
 
 
 def _by_instance(store: "Store") -> "dict[int, list[Record]]":

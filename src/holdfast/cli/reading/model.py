@@ -14,6 +14,7 @@ from holdfast.cli.reading.source import call
 from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.network import Network
+from holdfast.network.network import NOT_HASHED, named_by
 from holdfast.region import Columns
 
 PICKLES = (".joblib", ".pkl", ".pickle", ".sav")
@@ -36,6 +37,8 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     is_onnx, is_export = q.model.endswith((".onnx", ".onnx.gz")), q.model.endswith(".pt2")
     if not is_onnx:
         _refuse({"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants}, f"{q.model} is no .onnx file")
+    if is_onnx or is_export:
+        _refuse({"--fingerprint": q.fingerprint}, f"{q.model} is hashed as a whole")
     shared: dict[str, Any] = {
         "domain": domain,
         "mean": mean[0] if mean is not None and len(mean) == 1 else mean,
@@ -63,19 +66,23 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         )
     made, name = call(q.model, "model"), q.model.rpartition(":")[2]
     if isinstance(made, nn.Module):
+        _refuse({"--fingerprint": q.fingerprint}, f"{q.model} returns a torch module, which is hashed as a whole")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
             return Network.from_torch(made, shape=shape, name=name, **shared)
     given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--vocabulary": q.vocabulary}
     if isinstance(made, Network):
-        _refuse({"--domain": q.domain, **given}, f"{q.model} returns a Network, which settles this itself")
+        named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}
+        _refuse({"--domain": q.domain, **given, **named}, f"{q.model} returns a Network, which settles this itself")
+        if q.fingerprint:
+            made.fingerprint, made.notes = named_by(q.fingerprint), tuple(note for note in made.notes if not note.startswith(NOT_HASHED))
         return made
     if hasattr(made, "fit") and hasattr(made, "predict"):
         _refuse({**given, "--shape": q.shape}, f"{q.model} returns an estimator, which settles this itself")
         return Network.from_sklearn(made, columns=columns, domain=domain, name=name)
     if callable(made):
         _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
-        return Network.from_callable(made, domain=domain, shape=shape, name=name)
+        return Network.from_callable(made, domain=domain, shape=shape, name=name, fingerprint=q.fingerprint or None)
     raise BadInput(
         f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
     )

@@ -34,7 +34,8 @@ def _through_onnxruntime(model: str) -> Network:
         answers = [run(row.reshape((1,) * (rank - row.ndim) + row.shape)) for row in x]
         return np.stack([np.asarray(answer[0] if isinstance(answer, tuple) else answer).flatten() for answer in answers])
 
-    return Network.from_callable(ask, name=f"{model} in onnxruntime")
+    name = f"{model} in onnxruntime"
+    return Network.from_callable(ask, name=name, fingerprint=name)
 
 
 def _fitting(options: ModelOptions, inputs: int) -> Network:

@@ -40,7 +40,7 @@ def look(question: ModelOptions, console: Console) -> None:
         ("outputs", str(outputs)),
         ("weights", f"{weights:,}" if net.differentiable else "not visible"),
         ("arithmetic", str(net.dtype).removeprefix("torch.")),
-        ("fingerprint", net.fingerprint[:16]),
+        ("fingerprint", net.fingerprint[:16] or "none: not hashed"),
     ):
         facts.add_row(f"[bold]{name}[/]", escape(value))
     console.print(facts, highlight=False)

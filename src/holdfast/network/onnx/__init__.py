@@ -2,8 +2,8 @@
 
 from holdfast.network.onnx.importer import import_onnx
 from holdfast.network.onnx.module import OnnxModule, Port
-from holdfast.network.onnx.opening import Opened, open_onnx
+from holdfast.network.onnx.opening import Opened, of_onnx, open_onnx
 from holdfast.network.onnx.reader import read_onnx
 from holdfast.network.onnx.runtime import OnnxRuntime, session
 
-__all__ = ["OnnxModule", "OnnxRuntime", "Opened", "Port", "import_onnx", "open_onnx", "read_onnx", "session"]
+__all__ = ["OnnxModule", "OnnxRuntime", "Opened", "Port", "import_onnx", "of_onnx", "open_onnx", "read_onnx", "session"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.adapter import BlackBox, tensor_of
-from holdfast.network.fingerprint import of_tensors
+from holdfast.network.fingerprint import joined, of_file, of_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.reader import read_onnx
@@ -42,15 +42,25 @@ class Opened:
 
 def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None) -> Opened:
     """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so."""
-    data = hashlib.sha256()
-    empty = data.hexdigest()
-    model = read_onnx(path, beside=data)
+    model, external = _with_external(path)
     inputs, _ = ports(model.graph, str(path))
     fixed = {name: _filled(inputs, name, value, path) for name, value in sorted((constants or {}).items())}
     opened = _opened(model, path, inputs, fixed, black_box)
     kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
-    external = data.hexdigest()
-    return replace(opened, beside=(external if external != empty else "", of_tensors(kinds, begin="constants") if kinds else ""))
+    return replace(opened, beside=(external, of_tensors(kinds, begin="constants") if kinds else ""))
+
+
+def of_onnx(path: Path) -> str:
+    """The hash of a file and of the external data that it reads."""
+    return joined(of_file(path), _with_external(path)[1])
+
+
+def _with_external(path: Path) -> tuple[onnx.ModelProto, str]:
+    """The model, and the hash of its external data; "" where there are none."""
+    data = hashlib.sha256()
+    empty = data.hexdigest()
+    model = read_onnx(path, beside=data)
+    return model, "" if data.hexdigest() == empty else data.hexdigest()
 
 
 def _opened(model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed: Mapping[str, Tensor], black_box: bool) -> Opened:

@@ -1,0 +1,171 @@
+"""Is a record what it says? Its witness is replayed through the model, and its proved end is proved again."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from holdfast.errors import HoldfastError
+from holdfast.execution.task import Task
+from holdfast.problem import TURNED, Problem
+from holdfast.region import Words
+from holdfast.replay import replay
+from holdfast.result import Bracket, Key, Record
+from holdfast.work import Batches, Choice, Stop
+
+ROUNDING = 1e-9  # by which the same number may come out elsewhere
+SILENT = "failed", "refuted"  # records that claim nothing
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """witness: it does not show what the record says. contradiction: a witness excludes what is said to be proved. unproved: it was not
+    proved again, which does not make it false."""
+
+    key: Key
+    kind: Literal["witness", "contradiction", "unproved"]
+    told: str
+
+    def __str__(self) -> str:
+        return f"input {self.key}: {self.told}"
+
+
+def oriented(record: Record) -> Bracket:
+    """As methods are asked: the proved end is the lower one, the witnessed one the upper."""
+    return record.bracket.turned() if record.goal in TURNED else record.bracket
+
+
+def claims(record: Record) -> bool:
+    """Does it say that something is proved, beyond what is true by definition?"""
+    return record.status not in SILENT and oriented(record).lower.value > (0 if record.goal == "radius" else -math.inf)
+
+
+def shows(record: Record) -> bool:
+    """Does it say that something was met?"""
+    return record.status not in SILENT and oriented(record).upper.value < (0 if record.goal == "steepness" else math.inf)
+
+
+def replayed(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
+    """Of the rows of a problem, in order: what their witnesses do not show, and what they exclude."""
+    asked = problem.lowest()
+    points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
+    for row, record in enumerate(records):
+        witness, wanted = oriented(record).upper.evidence.witness, asked.region.centre.shape[1:]
+        if witness is not None and isinstance(asked.region, Words):
+            wanted, known = asked.region.tokens.shape[1:], len(asked.region.vectors.table)
+            fits = not witness.is_floating_point() and bool(((witness >= 0) & (witness < known)).all())
+        else:
+            fits = witness is not None and witness.is_floating_point()
+        if witness is None or not fits or witness.shape != wanted:
+            doubts.append(
+                Doubt(record.key, "witness", "it has no witness" if witness is None else "its witness is no input of this network")
+            )
+            continue
+        at = witness.to(points.device)
+        points[row] = asked.region.vectors.table[at] if isinstance(asked.region, Words) else at.to(points)
+        found.append(row)
+    yield from doubts
+    if not found:
+        return
+    rows = torch.tensor(found, device=points.device)
+    part = asked.take(rows)
+    said = replay(part, points[rows], asked.network.double(asked.region.centre))
+    least = 0.0 if asked.goal == "radius" else -math.inf  # a count of changes that fails at none leaves no less than none
+    for row, value, slack in zip(found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True):
+        yield from _compared(records[row], value, slack)
+
+
+def _compared(record: Record, value: float, slack: float) -> Iterator[Doubt]:
+    """value: what the witness shows now."""
+    ends = oriented(record)
+    lower, upper, sign = ends.lower.value, ends.upper.value, -1.0 if record.goal in TURNED else 1.0
+    room = slack + ends.upper.slack + ROUNDING * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
+    if not value <= upper + room or (record.goal == "worst" and upper <= 0 < value):
+        what = "it shows nothing (it lies outside, or the property holds there)" if value == math.inf else f"it shows {sign * value:.9g}"
+        yield Doubt(record.key, "witness", f"its witness should show {sign * upper:.9g}, but {what}")
+    if value < lower - slack - ends.lower.slack - ROUNDING * abs(lower):
+        yield Doubt(record.key, "contradiction", f"{sign * lower:.9g} is said to be proved, but its own witness shows {sign * value:.9g}")
+
+
+class _Enough(Exception):
+    """All that was claimed is proved again."""
+
+
+def proved_again(
+    problems: Sequence[Problem],
+    methods: Choice,
+    stop: Stop,
+    records: Mapping[Key, Record],
+    *,
+    held: Mapping[Key, bool],
+    seed: int = 0,
+    batch: int | None = None,
+    tolerance: float = 1e-3,
+    seconds: float = math.inf,
+) -> Iterator[Doubt]:
+    """Ask about these records once more, with the methods of the run but without what it proved, until that is proved again or the
+    seconds are spent.
+
+    held       of which records the witness was replayed and shows what it should: the search may go on from it.
+    tolerance  relative: an end that is nearly reached counts, since searches end close to it, not at it.
+    """
+    worker, until = Batches(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds
+    units = worker.units({key for problem in problems for key in problem.keys if key not in records}, batch)
+    left = sum(len(unit.keys) for unit in units)
+    for unit in units:
+        known = {record.key: record for record in worker.unknown(unit.keys)}
+        for key, record in known.items():
+            if held.get(key):
+                known[key] = _hinted(record, oriented(records[key]))
+        fresh = dict(known)
+
+        def reached(key: Key, fresh: dict[Key, Record] = fresh) -> bool:
+            wanted, got = oriented(records[key]).lower.value, oriented(fresh[key]).lower.value
+            return got >= wanted - tolerance * abs(wanted) if math.isfinite(wanted) else got == wanted
+
+        def told(better: Sequence[Record], _: str, fresh: dict[Key, Record] = fresh) -> None:
+            fresh.update((record.key, record) for record in better)
+            if all(_answers(stop, reached(key), records[key], fresh[key]) for key in fresh):
+                raise _Enough
+
+        why = ""
+        try:
+            share = (until - time.monotonic()) * len(unit.keys) / left
+            answer = worker.answer(Task(unit.keys, max(0.0, share), known), told)
+            fresh.update((record.key, record) for record in answer.records)
+            if answer.interrupted:
+                raise KeyboardInterrupt
+        except _Enough:
+            pass
+        except (HoldfastError, RuntimeError, MemoryError) as error:
+            why = f" ({error})"
+        left -= len(unit.keys)
+        for key in unit.keys:
+            yield from _judged(records[key], fresh[key], _answers(stop, reached(key), records[key], fresh[key]), why)
+
+
+def _hinted(unknown: Record, ends: Bracket) -> Record:
+    """What is known before the search: the witness, and nothing that is proved."""
+    known = oriented(unknown).tightened(upper=ends.upper)
+    return replace(unknown, bracket=known.turned() if unknown.goal in TURNED else known)
+
+
+def _answers(stop: Stop, reached: bool, record: Record, fresh: Record) -> bool:
+    """Where only the sign was asked for, the sign is what must be proved again."""
+    return reached or (stop.sign and oriented(record).lower.value > 0 and oriented(fresh).lower.value > 0)
+
+
+def _judged(record: Record, fresh: Record, again: bool, why: str) -> Iterator[Doubt]:
+    ends, now, sign = oriented(record), oriented(fresh), -1.0 if record.goal in TURNED else 1.0
+    wanted, met = ends.lower.value, now.upper
+    if fresh.status == "refuted":
+        yield Doubt(record.key, "contradiction", fresh.bracket.note)
+    elif met.value < wanted - met.slack - ends.lower.slack - ROUNDING * (abs(wanted) if math.isfinite(wanted) else 0.0):
+        yield Doubt(
+            record.key, "contradiction", f"{sign * wanted:.9g} is said to be proved, but {met.evidence.method} met {sign * met.value:.9g}"
+        )
+    elif not again:
+        yield Doubt(record.key, "unproved", f"{sign * wanted:.9g} was not proved again, only {sign * now.lower.value:.9g}{why}")

@@ -1,0 +1,316 @@
+"""`holdfast check`: a run that somebody else made, against the model and the data that it speaks of. The folder is only read."""
+
+import contextlib
+import itertools
+import json
+import math
+import random
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.text import Text
+
+import holdfast
+from holdfast.api.check import Doubt, claims, proved_again, replayed, shows
+from holdfast.cli.command import Command, command_of
+from holdfast.cli.run import Built
+from holdfast.cli.views.output import line
+from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
+from holdfast.problem import Problem
+from holdfast.question import Question, plain
+from holdfast.report.writing import write
+from holdfast.result import Key, Record
+from holdfast.store import Store, StoredInput, database
+from holdfast.work import Batches
+
+State = Literal["ok", "differs", "unchecked"]
+CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
+STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "yellow"}
+SHOWN = 10  # details of a finding on the terminal
+AT_ONCE = 128  # witnesses that are replayed together
+BESIDE = {"saliency": "the maps beside its records", "testgen": "the tests and coverage beside its records"}
+CODE = "model", "data", "property", "train"  # options that may name code
+ELSEWHERE = {"verify": "spec"}  # where the data of a command are another option
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    told: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be checked, and against what.
+
+    files   the model, the data and other files of the run's options, by their names, where they lie now.
+    sample  so many of the proved ends are proved again; None: all.
+    trust   a .pt2 file may be opened, which can run code.
+    """
+
+    files: Mapping[str, str]
+    sample: int | None = 25
+    seed: int = field(default_factory=lambda: secrets.randbelow(2**31))
+    seconds: float | None = None
+    tolerance: float = 1e-3
+    trust: bool = False
+
+
+def check(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
+    """Print every finding as soon as it is known, and exit with the code of the worst."""
+    found: list[Finding] = []
+    for one in findings(run, wanted):
+        found.append(one)
+        console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {one.told}"), soft_wrap=True)
+        for detail in one.details[:SHOWN]:
+            console.print(Text(f"  {detail}"), soft_wrap=True)
+        if len(one.details) > SHOWN:
+            console.print(Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True)
+    states = {one.state for one in found}
+    worst: State = "differs" if "differs" in states else "unchecked" if "unchecked" in states else "ok"
+    told = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}[worst]
+    if out is not None:
+        about = {"run": str(run), "answer": told, "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
+        line(console, "written", str(write(json.dumps({**about, "findings": [asdict(one) for one in found]}, indent=1), out)))
+    line(console, "check", told, warns=worst != "ok")
+    if CODES[worst]:
+        sys.exit(CODES[worst])
+
+
+def findings(run: Path, wanted: Wanted) -> Iterator[Finding]:
+    """In the order in which they are looked at. What cannot be read at all is a StoreError."""
+    if not (run / database.FILE).is_file():
+        raise StoreError(f"{run}: no run here ({database.FILE} is missing).")
+    with TemporaryDirectory(prefix="holdfast-check-") as place:
+        for name in (database.FILE, database.LOG):
+            if (run / name).is_file():
+                shutil.copyfile(run / name, Path(place) / name)
+        try:
+            file = Path(place) / database.FILE
+            with database.reading(file), contextlib.closing(database.looked_at(file)) as connection:
+                database.checked(connection, file)
+            store = Store.read(place)
+        except HoldfastError as error:
+            yield Finding("seals", "differs", str(error).replace(place, str(run)))
+            return
+        with store:
+            for one in _of_store(store, wanted):
+                details = tuple(text.replace(place, str(run)) for text in one.details)
+                yield replace(one, told=one.told.replace(place, str(run)), details=details)
+
+
+def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
+    whole, wrong, excluded = dict[Key, Record](), list[str](), list[str]()
+    for found in store.sifted():
+        if isinstance(found, Record):
+            whole[found.key] = found
+        else:
+            (excluded if isinstance(found, Contradiction) else wrong).append(str(found))
+    inputs = 0
+    try:
+        inputs = sum(1 for _ in store.stream_inputs(light=True))
+    except StoreError as error:
+        wrong.append(str(error))
+    if excluded:
+        yield Finding("contradiction", "differs", "what is said to be proved and what was met exclude each other", tuple(excluded))
+    told = f"{inputs} inputs and {len(whole)} records are as they were written"
+    yield Finding("seals", "differs" if wrong else "ok", f"{told}; {len(wrong)} are not" if wrong else told, tuple(wrong))
+
+    begun = store.question
+    try:
+        command = _command(begun, wanted.files, wanted.trust)
+        built = command.build()
+    except HoldfastError as error:
+        yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
+        return
+    yield from _hashes(built.question, begun, wanted.files)
+    if inputs:
+        yield _inputs(command, built, store)
+    if not built.problems and command.name != "verify":
+        yield Finding(
+            "records", "unchecked", f"the numbers of 'holdfast {command.name}' are no brackets that a witness shows or a proof holds"
+        )
+        return
+    yield from _records(store, command, built, whole, wanted)
+
+
+def _command(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
+    """That of the run, with the files where they lie now. Who wrote the run does not say what code is run here: only who checks it does."""
+    options: dict[str, Any] = json.loads(json.dumps(plain(begun.options)))
+    network = options.get("network") if isinstance(options.get("network"), dict) else None
+    for name, file in files.items():
+        own = ELSEWHERE.get(begun.command, name) if name == "data" else name
+        if network is not None and own in network:
+            network[own] = [file] if isinstance(network[own], list) else file
+        elif own in options and own != "network":
+            options[own] = file
+        else:
+            raise BadInput(f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out.")
+    for name in CODE:
+        named = str((network or {}).get(name) if name == "model" else options.get(name))
+        if ":" in named and not named.startswith("holdfast.") and name not in files:
+            raise BadInput(f"the run names code as its {name}, {named}, which would be run here. If you trust it, give it yourself.")
+    if network is not None:
+        network["trust"] = trust
+    return command_of(begun.command, options)
+
+
+def _where(begun: Question, files: Mapping[str, str]) -> str:
+    """What may help where a file is not found."""
+    away = f" The run was begun in {begun.begun_in}." if begun.begun_in else ""
+    return f"{away} Say where its files lie now: --model, --data, and --with OPTION=FILE for others." if len(files) < 2 else away
+
+
+def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterator[Finding]:
+    hashes = {"model": (now.model.fingerprint, begun.model.fingerprint), "data": (now.data.fingerprint, begun.data.fingerprint)}
+    for what, (own, told) in hashes.items():
+        if own is None and told is None:
+            continue
+        if not own or not told:
+            yield Finding(what, "unchecked", "what it is made of was not hashed, so nobody knows whether it is the same")
+        elif own == told:
+            yield Finding(what, "ok", f"that of the run, sha256 {own}")
+        else:
+            yield Finding(what, "differs", f"the run speaks of {told}, this is {own}")
+    mine, theirs = _bare(now), _bare(begun)
+    if "free" in files:  # a name: what lies there is in the hash of every record
+        mine = replace(mine, asked=replace(mine.asked, free=begun.asked.free))
+    if mine.fingerprint == theirs.fingerprint:
+        yield Finding("question", "ok", "its options and files say what its question says")
+        return
+    name, here, there = mine.differs(theirs) or ("how the model is read", mine.model.prepared, theirs.model.prepared)
+    yield Finding("question", "differs", f"{name} is {_short(there)} in the run, {_short(here)} by its options and files")
+
+
+def _bare(question: Question) -> Question:
+    """Without the hashes of the model and the data, and without the names of instances: files may have others now."""
+    model, data, asked = question.model, question.data, question.asked
+    contents = None if asked.specification is None else [instance[2:] for instance in asked.specification]
+    asked = replace(asked, specification=contents)
+    return replace(question, model=replace(model, fingerprint=None), data=replace(data, fingerprint=None), asked=asked)
+
+
+def _short(value: Any) -> str:
+    text = str(plain(value))
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _inputs(command: Command, built: Built, store: Store) -> Finding:
+    """What is kept of the inputs, made anew from the data and the model."""
+    with TemporaryDirectory(prefix="holdfast-check-") as folder, Store.create(folder, built.question) as anew:
+        command.keep_inputs(anew, built)
+        try:
+            command.keep_predictions(anew, built)
+        except HoldfastError as error:
+            return Finding("inputs", "unchecked", f"the model cannot be asked about them: {error}")
+        fresh = itertools.chain(anew.stream_inputs(), itertools.repeat(None))
+        wrong = [told for one, other in zip(store.stream_inputs(), fresh, strict=False) if (told := _other(one, other))]
+    told = "what the run keeps of them is what the data and the model say" if not wrong else f"{len(wrong)} are not as the run keeps them"
+    return Finding("inputs", "differs" if wrong else "ok", told, tuple(wrong))
+
+
+def _other(one: StoredInput, other: StoredInput | None) -> str:
+    """In what a kept input is not that of the data."""
+    if other is None or one.index != other.index or not np.array_equal(one.x, other.x) or one.tokens != other.tokens:
+        return f"input {one.index}: its numbers are not those of the data"
+    if (one.label, one.name) != (other.label, other.name):
+        return f"input {one.index}: labelled {one.label}, named {one.name!r}; in the data {other.label}, {other.name!r}"
+    if one.prediction not in (None, other.prediction):
+        return f"input {one.index}: the network says {other.prediction}, not {one.prediction}"
+    return ""
+
+
+def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, Record], wanted: Wanted) -> Iterator[Finding]:
+    able = sorted(key for key, record in whole.items() if claims(record))
+    few = wanted.sample is None or wanted.sample >= len(able)
+    chosen = set(able if few else random.Random(wanted.seed).sample(able, wanted.sample or 0))
+    until = math.inf if wanted.seconds is None else time.monotonic() + wanted.seconds
+    strange, doubts, met, total = list[str](), list[Doubt](), 0, 0
+    seen, tried = set[Key](), set[Key]()
+    try:
+        for part in command.portions(built):
+            held: dict[Key, bool] = {}
+            total += sum(map(len, part.problems))
+            worker = Batches(part.problems, part.methods, part.stop, part.seed)
+            for problem in part.problems:
+                for some, records in _stored(store, problem, whole):
+                    seen.update(record.key for record in records)
+                    strange += [f"input {r.key}" for r in records if worker.question(r.key) != r.question or r.goal != problem.goal]
+                    rows = [row for row, record in enumerate(records) if shows(record)]
+                    shown = [records[row] for row in rows]
+                    device = problem.region.centre.device
+                    found = list(replayed(problem.take(some[rows].to(device)), shown)) if rows else []
+                    met += len(rows)
+                    doubts += found
+                    held |= {record.key: True for record in shown} | {doubt.key: False for doubt in found}
+            mine = [key for problem in part.problems for key in problem.keys if key in chosen]
+            if mine:
+                usual = math.inf if part.stop.seconds is None else part.stop.seconds
+                seconds = usual if wanted.seconds is None else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
+                doubts += proved_again(
+                    part.problems, part.methods, part.stop, store.known(mine), held=held, seed=part.seed, batch=part.batch,
+                    tolerance=wanted.tolerance, seconds=seconds,
+                )  # fmt: skip
+                tried.update(mine)
+        strange += [f"input {key}: the question has no such part" for key in whole if key not in seen]
+        yield _questions(store, strange, len(whole), total)
+    except HoldfastError as error:
+        yield Finding("records", "unchecked", f"the model cannot be asked all that the run asked it: {error}")
+    yield from _judged(doubts, met, tried, len(able), wanted)
+    estimates = any(record.bracket.estimates for record in whole.values())
+    beside = BESIDE.get(command.name, "estimates, which guarantee nothing" if estimates and not (met or able) else "")
+    if beside:
+        yield Finding("the rest", "unchecked", f"the answers of this command are {beside}: they are not checked")
+
+
+def _stored(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
+    """The rows of a problem that have a record that can be believed, with their witnesses, a few at a time."""
+    every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
+    for some in every.split(AT_ONCE) if len(every) else ():
+        keys = [problem.keys[row] for row in some.tolist()]
+        known = store.known(keys)
+        yield some, [known[key] for key in keys]
+
+
+def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> Finding:
+    if not strange:
+        silent = f"; {total - many} of {total} inputs have none" if many < total else ""
+        return Finding("records", "ok", f"all {many} answer the question of this model, these data and these options{silent}")
+    versions = store.provenance.get("torch"), torch.__version__
+    told = f"{len(strange)} of {many} answer another question than that of this model, these data and these options"
+    if versions[0] != versions[1]:
+        told += f"; but they were made with torch {versions[0]}, here is {versions[1]}, and it may write down the same network differently"
+    return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", told, tuple(strange))
+
+
+def _judged(doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted) -> Iterator[Finding]:
+    by_kind = {kind: tuple(str(doubt) for doubt in doubts if doubt.kind == kind) for kind in ("contradiction", "witness", "unproved")}
+    if by_kind["contradiction"]:
+        told = "a witness excludes what is said to be proved: one of the two is wrong, or the model is another. Trust neither"
+        yield Finding("contradiction", "differs", told, by_kind["contradiction"])
+    missed = by_kind["witness"]
+    told = f"{met - len(missed)} of {met} lie where they may and show what they should" if met else "none are claimed"
+    yield Finding("witnesses", "differs" if missed else "ok", told, missed)
+    if not tried:
+        told = f"none of {able} were proved again: none was asked for" if able else "none are claimed"
+        yield Finding("proofs", "unchecked" if able else "ok", told)
+        return
+    again = tried - {doubt.key for doubt in doubts if doubt.kind != "witness"}
+    drawn = f", drawn with seed {wanted.seed} from {able}" if len(tried) < able else ""
+    told = f"{len(again)} of {len(tried)} were proved again{drawn}"
+    more = "; what is left is not false by that: give more --seconds, or the machine of the run" if by_kind["unproved"] else ""
+    yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", told + more, by_kind["unproved"])
