@@ -33,6 +33,7 @@ class Data:
     fingerprint: str | None = None
     count: int = 0
     classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None  # what the numbers of an input are called
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,8 @@ class Question:
 
 def _tuples(stored: Mapping[str, Json]) -> dict[str, Json]:
     """Lists where a tuple was written."""
-    return {
-        name: tuple(value) if name in ("notes", "vocabulary", "classes") and value is not None else value for name, value in stored.items()
-    }
+    listed = ("notes", "vocabulary", "classes", "columns")
+    return {name: tuple(value) if name in listed and value is not None else value for name, value in stored.items()}
 
 
 def plain(value: Json) -> Json:

@@ -78,7 +78,8 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
     )  # fmt: skip
     known = DataAsked()
     if data is not None:
-        known = DataAsked(options["data"], data.fingerprint, len(data.x), None if data.classes is None else tuple(data.classes))
+        classes, columns = (None if names is None else tuple(names) for names in (data.classes, data.columns))
+        known = DataAsked(options["data"], data.fingerprint, len(data.x), classes, columns)
     used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
     return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 

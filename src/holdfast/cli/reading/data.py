@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,13 @@ class Data:
     classes: list[str] | None
     lengths: list[int] | None
     fingerprint: str
+    columns: list[str] | None = None  # what the numbers of an input are called, where it is a row of a table
 
     def limited(self, count: int | None) -> "Data":
         if count is None:
             return self
         lengths = None if self.lengths is None else self.lengths[:count]
-        return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint)
+        return replace(self, x=self.x[:count], y=self.y[:count], names=self.names[:count], lengths=lengths)
 
     @property
     def rows(self) -> list[Tensor]:
@@ -94,7 +95,10 @@ def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
         lengths = _number(np.asarray(_counted(found["lengths"], count, "lengths", source)), "lengths", source).long().tolist()
     if not fingerprint:
         fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, "y": y})
-    return Data([_fitted(row, net) for row in rows], _counted(y, count, "y", source), names, classes, lengths, fingerprint)
+    x, columns = [_fitted(row, net) for row in rows], None
+    if "columns" in found:
+        columns = [str(c) for c in _counted(found["columns"], x[0].numel(), "columns", source, "numbers in an input")]
+    return Data(x, _counted(y, count, "y", source), names, classes, lengths, fingerprint, columns)
 
 
 def _number(values: Any, what: str, source: str) -> Tensor:
@@ -108,11 +112,11 @@ def _number(values: Any, what: str, source: str) -> Tensor:
     return tensor
 
 
-def _counted(values: Any, count: int, what: str, source: str) -> Any:
+def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
     """One for each input."""
     found = 1 if np.ndim(values) == 0 else len(values)
     if np.ndim(values) == 0 or found != count:
-        raise BadInput(f"{source}: x has {count} rows, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")
+        raise BadInput(f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")
     return values
 
 
