@@ -40,6 +40,10 @@ WORDS = {
     "limit": Word("only the first so many inputs", shown="COUNT"),
     "input": Word("one input, by its place in the data", shown="NUMBER"),
     "scale": Word("the data are divided by this", shown="NUMBER"),
+    "text_column": Word("the column of a table that holds texts", shown="NAME"),
+    "label_column": Word("the column of a table that holds labels", shown="NAME"),
+    "labels": Word("labels in a file of their own", shown="FILE"),
+    "only_correct": Word("without inputs that the network gets wrong", shown="flag"),
     "spec": Word("a VNN-LIB question", "Spec str Path"),
     "problems": Word("questions, already put", "Iterable"),
     # where inputs may move
@@ -116,6 +120,7 @@ WORDS = {
     "pool": Word("how answers once a frame become one", "name None", "HOW"),
     "tokens": Word("the model reads token ids", "bool"),
     "vocabulary": Word("the words of a token model", "Sequence None", "FILE"),
+    "classes": Word("the names of the outputs", "Sequence None", "NAMES"),
     "device": Word("where to compute", "str device", "WHERE"),
     "name": Word("what the network is called", "str None"),
     "black_box": Word("run an ONNX file as it is, without proofs", "bool", "flag"),
@@ -169,7 +174,7 @@ WORDS = {
 
 INSTEAD = {  # words that were used once, or suggest themselves, and what stands here for them
     "target": "targets", "units": "shares (or unit)", "frame_scale": "shares", "method": "methods", "network": "net",
-    "label": "y", "labels": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
+    "label": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
     "length": "max_length", "body": "max_body",
 }  # fmt: skip
 

@@ -35,6 +35,11 @@ class Data:
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # what the numbers of an input are called
 
+    def class_name(self, number: int | None) -> str:
+        """Its name, or the number itself; nothing of nothing."""
+        known = self.classes is not None and number is not None and 0 <= number < len(self.classes)
+        return "" if number is None else self.classes[number] if known and self.classes is not None else str(number)
+
 
 @dataclass(frozen=True)
 class Asked:

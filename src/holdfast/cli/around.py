@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import options
-from holdfast.cli.parse import norm_option, numbers, one_of, targets_option, whole_numbers
+from holdfast.cli.parse import norm_option, numbers, one_of, whole_numbers
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Around:
+class Around(options.DataOptions):
     """The options as they stand on the command line."""
 
     network: options.ModelOptions
@@ -57,9 +57,9 @@ class Around:
         if norm == 0:
             raise BadInput("this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast radius --norm 0'.")
         given: Any = named(self.property, "property")[0] if ":" in self.property else one_of(self.property, "property", PropertyName)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         x = data.stacked(self.data)
-        targets = targets_option(self.targets, len(x))
+        targets = data.targets(self.targets)
         if targets == "runner-up":
             raise BadInput("targets: name a class; against the runner-up there is --property runner-up.")
         patch = None if corner is None else _square(x, corner)

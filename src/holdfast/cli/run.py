@@ -43,7 +43,7 @@ USUAL = Running()
 AT_ONCE = 1024  # inputs whose class is asked together
 FEW = 5  # of what is told one by one
 SOME_FAILED = 3  # exit code: some inputs could not be answered
-OUTSIDE = ("model", "trust", "device", "vocabulary")  # of the model's options: the rest says how its inputs are prepared
+OUTSIDE = ("model", "trust", "device", "vocabulary", "classes")  # of the model's options: the rest says how its inputs are prepared
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,8 @@ def keep_inputs(store: Store, built: Built) -> None:
     assert data is not None
     is_text = net.vectors is not None
     tokens = [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows]
-    store.put_inputs(data.rows, data.y.tolist(), [None] * len(data.rows), data.names, tokens)
+    labels = data.y.tolist() if data.labelled else [None] * len(data.rows)
+    store.put_inputs(data.rows, labels, [None] * len(data.rows), data.names, tokens)
 
 
 def keep_predictions(store: Store, built: Built) -> None:

@@ -11,6 +11,7 @@ from holdfast.cli.options import (
     Arithmetic,
     Batch,
     DataOption,
+    DataOptions,
     Gap,
     Limit,
     Methods,
@@ -34,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class Radius(Command):
+class Radius(DataOptions, Command):
     """How far can each input move before the class changes?"""
 
     name: ClassVar[str] = "radius"
@@ -90,7 +91,7 @@ class Radius(Command):
         from holdfast.api.methods import Mode, Tier, default_methods, measured
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
-        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, targets_option, unit_option, values_option
+        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, unit_option, values_option
         from holdfast.cli.reading.data import load_both, load_mask, load_substitutes
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
@@ -106,18 +107,18 @@ class Radius(Command):
         arithmetic = one_of(self.arithmetic, "arithmetic", Arithmetic)
         stop = Stop(self.seconds, self.queries, self.gap)
         frames, scale = frames_option(self.frames), numbers(self.shares, "shares")
-        targets_option(self.targets, 1)  # a word that is none is told before the model is read
         values = values_option(self.values)
         if self.methods is not None:
             methods_named(self.methods, ())
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         if self.saliency:
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
+        each = data.chosen(sets) if isinstance(sets, list) else sets
         problems = radius_problems(
-            net, data.x, data.y, norm=norm, frames=frames, shares=scale, targets=targets_option(self.targets, len(data.x)),
-            substitutes=sets[: self.limit] if isinstance(sets, list) else sets, unit=unit,
-            free=None if self.free is None else load_mask(self.free, data.x), values=values, lengths=data.lengths,
+            net, data.x, data.y, norm=norm, frames=frames, shares=scale, targets=data.targets(self.targets),
+            substitutes=each, unit=unit,
+            free=None if self.free is None else load_mask(self.free, data.x, data.places), values=values, lengths=data.lengths,
         )  # fmt: skip
         if self.methods is None:
             methods = default_methods(net, "radius", tier, what=measured(norm, sets), mode=mode, arithmetic=arithmetic)

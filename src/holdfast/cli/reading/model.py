@@ -35,6 +35,7 @@ def load_network(q: ModelOptions) -> Network:
         "time_first": q.time_first,
         "pool": q.pool,
         "vocabulary": None if q.vocabulary is None else _vocabulary(q.vocabulary),
+        "classes": class_names(q.classes),
         "device": q.device,
     }
     if is_onnx:
@@ -55,11 +56,11 @@ def load_network(q: ModelOptions) -> Network:
             return Network.from_torch(made, shape=shape, name=name, **shared)
     given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--vocabulary": q.vocabulary}
     if isinstance(made, Network):
-        _refuse({"--domain": q.domain, **given}, f"{q.model} returns a Network, which settles this itself")
+        _refuse({"--domain": q.domain, "--classes": q.classes, **given}, f"{q.model} returns a Network, which settles this itself")
         return made
     if callable(made):
         _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
-        return Network.from_callable(made, domain=domain, shape=shape, name=name)
+        return Network.from_callable(made, domain=domain, shape=shape, classes=shared["classes"], name=name)
     raise BadInput(f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network or a function.")
 
 
@@ -75,6 +76,15 @@ def _constant(name: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise BadInput(f"constant {name!r}: expected name=number, as in sr=16000, got {value!r}.") from None
+
+
+def class_names(text: str | None) -> Sequence[str] | None:
+    """'cat,dog,ship', or a file with a name on each line -> the names."""
+    if text is None:
+        return None
+    if "," not in text:
+        return [name.strip() for name in text_of(Path(text)).splitlines() if name.strip()]
+    return [name.strip() for name in text.split(",")]
 
 
 def _vocabulary(path: str) -> Sequence[str]:
