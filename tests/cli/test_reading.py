@@ -419,7 +419,7 @@ def test_a_data_set_without_end() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("number", "returned int; expected a dict with x and y, a pair"),
+        ("number", "int; expected a dict with x and y, a pair"),
         ("bare", "its first row is int"),
         ("bunch", "Is 'data' meant?"),
         ("strange", "rows hold a, b"),
@@ -440,3 +440,20 @@ def test_classes_are_as_many_as_outputs() -> None:
         numbers(classes=("cat", "dog", "cat"))
     write("pets.csv", PETS.replace("emu", "emus"))
     assert "Is 'emu' meant?" in refused("pets.csv", numbers(classes=("cat", "dog", "emu")))
+
+
+# ---- from Python
+
+
+def test_the_same_from_python() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame, net = pandas.read_csv(write("pets.csv", PETS)), numbers(classes=("emu", "dog", "cat"))
+    table, held, pair = hf.load("pets.csv", net), hf.load(frame, net), hf.load((np.eye(3), ["cat", "dog", "emu"]), net)
+    assert table.y.tolist() == held.y.tolist() == pair.y.tolist() == [2, 1, 0]
+    assert table.columns == held.columns == ["age", "height", "weight"]
+    assert hf.load(Path("pets.csv"), net, only_correct=True, limit=1).names == ["0"]  # the largest number is the weight of a cat
+    own = hf.load(np.eye(3), net)
+    assert (own.y.tolist(), own.labelled) == ([0, 1, 2], False)
+    assert "the ndarray holds no labels" in own.notes[0]
+    with pytest.raises(HoldfastError, match="the int: int; expected"):
+        hf.load(3, net)

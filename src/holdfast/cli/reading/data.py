@@ -108,18 +108,55 @@ def load_both(
 ) -> tuple[Network, Data]:
     """The network, and the inputs that are asked about."""
     net = load_network(model)
-    data = load_data(source, net, scale=scale, limit=None if how.only_correct else limit, how=how)
+    return net, _asked_about(source, net, scale, limit, how)
+
+
+def load(
+    data: object,
+    net: Network,
+    *,
+    scale: float | None = None,
+    limit: int | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    labels: str | Path | None = None,
+    only_correct: bool = False,
+) -> Data:
+    """Inputs and labels as the network takes them, from whatever `--data` takes, or from an object: a DataFrame, a data set, a pair.
+
+    scale         the numbers are divided by this: 255 for bytes, as pictures are.
+    limit         only the first so many inputs.
+    text_column, label_column   the columns of a table that hold texts and labels, where their names do not say it.
+    labels        a file of labels: .npy, or .txt with one a line.
+    only_correct  without inputs of which the network says another class than their label.
+
+    The answer has x, y, names, classes, columns, lengths and notes, which say what was guessed. Without labels y is what the network says.
+    """
+    how = DataOptions(
+        text_column=text_column, label_column=label_column, labels=None if labels is None else str(labels), only_correct=only_correct
+    )
+    return _asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
+
+
+def _asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: DataOptions) -> Data:
+    """With labels, and without the inputs that are left out."""
+    data = load_data(given, net, scale=scale, limit=None if how.only_correct else limit, how=how)
     if how.only_correct:
-        return net, _correct(data, net, source, limit)
+        return _correct(data, net, _called(given), limit)
     if data.labelled:
-        return net, data
-    own = "no labels: each input is asked about the class that the network says of it"
-    return net, replace(data, y=torch.tensor(_said(net, data, range(len(data.x)), source)), notes=(*data.notes, f"{source} holds {own}"))
+        return data
+    own = f"{_called(given)} holds no labels: each input is asked about the class that the network says of it"
+    return replace(data, y=torch.tensor(_said(net, data, range(len(data.x)), _called(given))), notes=(*data.notes, own))
 
 
-def load_data(source: str, net: Network, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN) -> Data:
-    """What a file, a folder or a function holds, as the network takes it. Without labels, y is -1."""
-    found = _found(source, net, limit, how)
+def _called(given: object) -> str:
+    return given if isinstance(given, str) else f"the {type(given).__name__}"
+
+
+def load_data(given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN) -> Data:
+    """What a file, a folder, a function or an object holds, as the network takes it. Without labels, y is -1."""
+    source = _called(given)
+    found = _found(given, net, limit, how) if isinstance(given, str) else of_object(given, source, net, how, limit)
     if found.texts is not None:
         found = replace(found, x=_tokens(found, net, source), names=found.texts if found.names is None else found.names)
     assert found.x is not None

@@ -32,8 +32,8 @@ def of_object(made: Any, source: str, net: Network, how: DataOptions, limit: int
         return of_mapping({"x": made[0], "y": made[1]}, source)
     made = getattr(made, "dataset", made) if isinstance(made, torch.utils.data.DataLoader) else made
     if isinstance(made, str | bytes) or not (isinstance(made, Iterable) or hasattr(made, "__getitem__")):
-        raise BadInput(f"data {source!r} returned {type(made).__name__}; {EXPECTED}.")
-    with in_words(f"data {source!r}", "its rows cannot be read", f"From {type(made).__name__}, {EXPECTED}.", BadInput):
+        raise BadInput(f"{source}: {type(made).__name__}; {EXPECTED}.")
+    with in_words(source, "its rows cannot be read", f"From {type(made).__name__}, {EXPECTED}.", BadInput):
         rows = list(itertools.islice(_rows(made), limit))
     return _of_rows(rows, getattr(made, "features", None), source, net, how)
 
@@ -52,7 +52,7 @@ def _rows(made: Any) -> Iterator[Any]:
 
 def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: DataOptions) -> Found:
     if not rows:
-        raise BadInput(f"data {source!r} returned no row: there is no input to ask about.")
+        raise BadInput(f"{source}: no row: there is no input to ask about.")
     first = rows[0]
     if isinstance(first, Mapping):
         own = how.text_column if net.vectors is not None else None
@@ -63,7 +63,7 @@ def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: Dat
     elif isinstance(first, tuple | list) and len(first) == 2:
         pairs, label, names = [(row[0], row[1]) for row in rows], "", getattr(features, "names", None)
     else:
-        raise BadInput(f"data {source!r}: its first row is {type(first).__name__}; {EXPECTED}.")
+        raise BadInput(f"{source}: its first row is {type(first).__name__}; {EXPECTED}.")
     x = [
         of_picture(one, net, f"{source}, row {k}") if hasattr(one, "convert") and hasattr(one, "mode") else one
         for k, (one, _) in enumerate(pairs)
@@ -77,5 +77,5 @@ def _key(row: Mapping[str, Any], own: str | None, known: Iterable[str], source: 
     keys = [str(key) for key in row]
     found = own if own is not None else next((name for name in known if name in row), None)
     if (found is None and what) or (found is not None and found not in row):
-        raise BadInput(f"data {source!r}: rows hold {', '.join(keys)}; which is {what or 'the label'}? Call it {'x' if what else 'y'}.")
+        raise BadInput(f"{source}: rows hold {', '.join(keys)}; which is {what or 'the label'}? Call it {'x' if what else 'y'}.")
     return found
