@@ -76,7 +76,7 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
         name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
         domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
     )  # fmt: skip
-    known = DataAsked()
+    known = DataAsked(classes=net.classes)
     if data is not None:
         classes, columns = (None if names is None else tuple(names) for names in (data.classes, data.columns))
         known = DataAsked(options["data"], data.fingerprint, len(data.x), classes, columns)

@@ -110,6 +110,6 @@ class Reach(Command):
         if not found:
             return
         names = {} if built.data is None else {i: given.name for i, given in enumerate(store.inputs())}
-        console.print(range_table(found, names), highlight=False)
+        console.print(range_table(found, names, built.net.classes or ()), highlight=False)
         for kind, text in range_remarks(found, built.net):
             line(console, kind, text, warns=kind == "note")
