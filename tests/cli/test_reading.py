@@ -189,6 +189,10 @@ def test_texts_and_their_labels(name: str, text: str) -> None:
     assert data.classes == (["neg", "pos"] if "pos" in text else None)
 
 
+def test_quotes_between_tabs_are_part_of_the_text() -> None:
+    assert read(write("a.tsv", 'label\ttext\npos\t"good" film\nneg\t"bad film\n'), words()).names == ['"good" film', '"bad film']
+
+
 def test_labels_that_are_names_before_a_tab() -> None:
     data = read(write("a.tsv", "pos\tgood film\nneg\tbad film\npos\tfilm\n"), words())
     assert data.y.tolist() == [1, 0, 1]  # the first line is no heading: its label comes again
@@ -236,12 +240,14 @@ def albums() -> None:
 def test_a_folder_of_pictures_for_each_class() -> None:
     albums()
     write("photos/cat/notes.txt", "no picture")
+    write("photos/dog/3.webp", "a picture that is not read")
     net = numbers(shape=(3, 2, 3), outputs=2)
     data = read("photos", net, scale=255)
     assert data.names == ["cat/0.png", "dog/0.png", "cat/1.png", "dog/1.png", "cat/2.png", "dog/2.png"]
     assert data.y.tolist() == [0, 1, 0, 1, 0, 1]
     assert data.classes == ["cat", "dog"]
     assert (data.x[3] * 255)[:, 1, 2].round().tolist() == [100, 1, 255]  # channels first
+    assert "1 pictures of photos are neither PNG nor JPEG and are left out, 3.webp first" in data.notes
     assert "--scale 255" in refused("photos", net)
     assert read("photos", numbers(shape=(2, 3, 3), outputs=2), scale=255).x[3][1, 2].mul(255).round().tolist() == [100, 1, 255]
     assert read("photos", numbers(shape=(18,), outputs=2), scale=255).x[3].equal(data.x[3].flatten())

@@ -273,7 +273,7 @@ class Network:
         pool: Pool | None,
         vectors: Tensor | None,
         vocabulary: Sequence[str] | None,
-        classes: Sequence[str] | None,
+        classes: Sequence[str] | None = None,
         token_model: nn.Module | None,
         device: torch.device,
         notes: list[str],

@@ -104,11 +104,11 @@ class Data:
 
 
 def load_both(
-    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN
+    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN, labels: bool = True
 ) -> tuple[Network, Data]:
-    """The network, and the inputs that are asked about."""
+    """The network, and the inputs that are asked about; labels: whether they are needed."""
     net = load_network(model)
-    return net, _asked_about(source, net, scale, limit, how)
+    return net, _asked_about(source, net, scale, limit, how, labels=labels)
 
 
 def load(
@@ -138,12 +138,12 @@ def load(
     return _asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
 
 
-def _asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: DataOptions) -> Data:
-    """With labels, and without the inputs that are left out."""
+def _asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: DataOptions, *, labels: bool = True) -> Data:
+    """With labels where they are needed, and without the inputs that are left out."""
     data = load_data(given, net, scale=scale, limit=None if how.only_correct else limit, how=how)
     if how.only_correct:
         return _correct(data, net, _called(given), limit)
-    if data.labelled:
+    if data.labelled or not labels:
         return data
     own = f"{_called(given)} holds no labels: each input is asked about the class that the network says of it"
     return replace(data, y=torch.tensor(_said(net, data, range(len(data.x)), _called(given))), notes=(*data.notes, own))

@@ -35,7 +35,7 @@ def of_object(made: Any, source: str, net: Network, how: DataOptions, limit: int
         raise BadInput(f"{source}: {type(made).__name__}; {EXPECTED}.")
     with in_words(source, "its rows cannot be read", f"From {type(made).__name__}, {EXPECTED}.", BadInput):
         rows = list(itertools.islice(_rows(made), limit))
-    return _of_rows(rows, getattr(made, "features", None), source, net, how)
+        return _of_rows(rows, getattr(made, "features", None), source, net, how)
 
 
 def _is_row(pair: tuple[Any, Any]) -> bool:

@@ -48,11 +48,13 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> Found:
         digest.update(f"{label} {path.name} {len(data)} ".encode("utf-8", "surrogateescape") + data)
         x.append(_read(path, data, net))
         if len(x) == 1:
-            fits(len(chosen) * x[0].nbytes, folder)
+            fits(4 * len(chosen) * x[0].nbytes, folder)  # as numbers of 32 bits
     labels = None if alone else [label for label, _ in chosen]
+    others = [path for part in (folder, *(folder / name for name in below)) for path in _visible(part) if path.suffix.lower() in OTHERS]
+    note = f"{len(others)} pictures of {folder} are neither PNG nor JPEG and are left out, {others[0].name if others else ''} first"
     return Found(
         x, y=labels, names=[path.name if alone else f"{label}/{path.name}" for label, path in chosen], among=None if alone else classes,
-        fingerprint=digest.hexdigest(), where=lambda place: str(chosen[place][1]),
+        notes=(note,) if others else (), fingerprint=digest.hexdigest(), where=lambda place: str(chosen[place][1]),
     )  # fmt: skip
 
 

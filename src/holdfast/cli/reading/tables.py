@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,7 @@ def read_csv(path: Path) -> Table:
     text = text_of(path, LARGEST_JSON)
     with in_words(path, "cannot be read as .csv", "Write it by a program that quotes texts, as UTF-8."):
         separator = _separator(text, "\t" if path.suffix in (".tsv", ".txt") else ",")
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        lines = _lines(text, separator)
     if len(lines) < 2:
         raise BadInput(
             f"{path}: holds {'no line' if not lines else 'one line'}; expected a line of column names, and a line for each input."
@@ -75,6 +74,18 @@ def read_csv(path: Path) -> Table:
     if separator == ";":  # where the comma stands before decimals
         cells = [column if _numbers(column)[1] is None else _with_points(column) for column in cells]
     return Table(str(path), dict(zip(names, cells, strict=True)), lambda place: f"line {numbers[place]}", of_file(path))
+
+
+def _lines(text: str, separator: str, *, quoted: bool = True) -> list[tuple[int, list[str]]]:
+    """The cells of each line that is not empty, with its number."""
+    how: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=how, strict=True)
+    try:
+        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error:
+        if separator != "\t" or not quoted:
+            raise
+        return _lines(text, separator, quoted=False)  # between tabs, quotes are often a part of the text
 
 
 def _separator(text: str, usual: str) -> str:
