@@ -34,12 +34,16 @@ WORDS = {
     "model": Word("a model on disk or in a module, as commands read it", shown="MODEL"),
     "x": Word("the inputs", "Tensor Sequence"),
     "y": Word("the class of each input", "Tensor Sequence None"),
-    "data": Word("inputs, with classes where they are needed, as commands read them", shown="DATA"),
+    "data": Word("inputs, with classes where they are needed, as people have them", "object", "DATA"),
     "train": Word("training data, for what is usual", "Tensor None", "DATA"),
     "lengths": Word("how long each padded input is", "Sequence None"),
-    "limit": Word("only the first so many inputs", shown="COUNT"),
+    "limit": Word("only the first so many inputs", "int None", "COUNT"),
     "input": Word("one input, by its place in the data", shown="NUMBER"),
-    "scale": Word("the data are divided by this", shown="NUMBER"),
+    "scale": Word("the data are divided by this", "float None", "NUMBER"),
+    "text_column": Word("the column of a table that holds texts", "str None", "NAME"),
+    "label_column": Word("the column of a table that holds labels", "str None", "NAME"),
+    "labels": Word("labels in a file of their own", "str Path None", "FILE"),
+    "only_correct": Word("without inputs that the network gets wrong", "bool", "flag"),
     "spec": Word("a VNN-LIB question", "Spec str Path"),
     "problems": Word("questions, already put", "Iterable"),
     # where inputs may move
@@ -120,6 +124,7 @@ WORDS = {
     "pool": Word("how answers once a frame become one", "name None", "HOW"),
     "tokens": Word("the model reads token ids", "bool"),
     "vocabulary": Word("the words of a token model", "Sequence None", "FILE"),
+    "classes": Word("the names of the outputs", "Sequence None", "NAMES"),
     "device": Word("where to compute", "str device", "WHERE"),
     "name": Word("what the network is called", "str None"),
     "output": Word("which part of a model's answer is measured, by its name", "str None"),
@@ -178,7 +183,7 @@ WORDS = {
 
 INSTEAD = {  # words that were used once, or suggest themselves, and what stands here for them
     "target": "targets", "units": "shares (or unit)", "frame_scale": "shares", "method": "methods", "network": "net",
-    "label": "y", "labels": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
+    "label": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
     "length": "max_length", "body": "max_body",
 }  # fmt: skip
 
@@ -281,7 +286,7 @@ def test_every_word_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("word", "annotation"),
-    [("target", int), ("units", list[float]), ("outputs", bool), ("scale", float), ("seed", float), ("seed", int | None), ("method", str)],
+    [("target", int), ("units", list[float]), ("outputs", bool), ("scale", bool), ("seed", float), ("seed", int | None), ("method", str)],
 )
 def test_a_word_outside_the_table_or_in_another_meaning_is_seen(word: str, annotation: Any) -> None:
     assert wrong_argument(word, annotation) is not None

@@ -76,6 +76,10 @@ class Readers:
         return hf.Network.from_onnx(self.honest / "dense.onnx")
 
     @cached_property
+    def images(self) -> hf.Network:
+        return hf.Network.from_onnx(self.honest / "images.onnx")
+
+    @cached_property
     def tokens(self) -> hf.Network:
         return seeds.tokens_network(self.honest)
 
@@ -96,6 +100,10 @@ class Readers:
             Reader("npy", ("box.npy", "mask.npy"), self._npy),
             Reader("csv", ("box.csv", "instances.csv", "key.csv"), self._csv),
             Reader("tsv", ("text.tsv",), lambda path: load_data(str(path), self.tokens)),
+            Reader("table", ("table.csv",), lambda path: load_data(str(path), self.dense)),
+            Reader("parquet", ("table.parquet",), lambda path: load_data(str(path), self.dense)),
+            Reader("texts", ("texts.csv",), lambda path: load_data(str(path), self.tokens)),
+            Reader("pictures", ("pictures",), lambda path: load_data(str(path), self.images, scale=255)),
             Reader("substitutes", ("substitutes.json", "places.json"), lambda path: load_substitutes(str(path), self.tokens)),
             Reader("vocabulary", ("words.txt",), self._vocabulary),
             Reader("monitor", monitors, self._monitor),

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pandas
 import torch
 from onnx import TensorProto, helper
+from PIL import Image
 from torch import Tensor, nn
 
 import holdfast as hf
@@ -140,6 +142,15 @@ def _data(folder: Path) -> None:
     (folder / "instances.csv").write_text("dense.onnx,one.vnnlib,10\n./functions.onnx,one.vnnlib,\n")
     (folder / "key.csv").write_text("network,property,expected\ndense,one,sat\nfunctions,one,unsat?\n")
     (folder / "text.tsv").write_text("".join(f"{k % 2}\t{text}\n" for k, text in enumerate(SENTENCES)))
+    rows = "".join(f"{k},{','.join(map(str, row))},{label}\n" for k, (row, label) in enumerate(zip(x.tolist(), "abcb", strict=True)))
+    (folder / "table.csv").write_text(f"id,age,height,weight,pulse,label\n{rows}")
+    pandas.read_csv(folder / "table.csv").to_parquet(folder / "table.parquet")
+    (folder / "texts.csv").write_text(
+        "".join(f'"{text}",{label}\n' for text, label in zip(("text", *SENTENCES), ("label", *"abab"), strict=True))
+    )
+    (folder / "pictures").mkdir()
+    for k, ending in enumerate(("png", "jpg")):
+        Image.fromarray((np.arange(25, dtype=np.uint8) * 9 + k).reshape(5, 5)).save(folder / "pictures" / f"{k}.{ending}")
     (folder / "words.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "substitutes.json").write_text(json.dumps({"good": ["fine", "great"], "awful": ["bad", "horrid"]}))
     (folder / "places.json").write_text(json.dumps([[[], ["movie"], [], ["fine"]], [[], [], [], ["bad"]]]))

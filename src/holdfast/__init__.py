@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
     from holdfast.certify.smoothing import smoothed
+    from holdfast.cli.reading.data import load
     from holdfast.coverage.testgen import testgen
     from holdfast.errors import Contradiction, HoldfastError
     from holdfast.hamming.saliency import saliency
@@ -76,6 +77,7 @@ _HOME = {
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
     "holdfast.certify.smoothing": ("smoothed",),
+    "holdfast.cli.reading.data": ("load",),
     "holdfast.coverage.testgen": ("testgen",),
     "holdfast.errors": ("Contradiction", "HoldfastError"),
     "holdfast.hamming.saliency": ("saliency",),
@@ -120,6 +122,7 @@ __all__ = [
     "Within",
     "__version__",
     "bounds",
+    "load",
     "radius",
     "reach",
     "risk",

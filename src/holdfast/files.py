@@ -130,7 +130,7 @@ def array_in(data: bytes) -> Array:
 def read_array(path: Path, hint: str) -> Array:
     """The array of a .npy file."""
     with in_words(existing(path), "cannot be read as .npy", hint), path.open("rb") as file:
-        _fits(os.fstat(file.fileno()).st_size, path)
+        fits(os.fstat(file.fileno()).st_size, path)
         return array_of(file, os.fstat(file.fileno()).st_size)
 
 
@@ -140,7 +140,7 @@ def read_arrays(path: Path, hint: str) -> dict[str, Array]:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         if len(members) != len(archive.infolist()):
             raise UnreadableFile(f"{path}: two of its arrays have the same name. {hint}")
-        _fits(sum(member.file_size for member in members.values()), path)
+        fits(sum(member.file_size for member in members.values()), path)
         found = {}
         for name, member in members.items():
             with in_words(path, f"cannot be read as .npz: its {name}", hint), archive.open(member) as source:
@@ -148,7 +148,7 @@ def read_arrays(path: Path, hint: str) -> dict[str, Array]:
         return found
 
 
-def _fits(size: int, path: Path) -> None:
+def fits(size: int, path: Path) -> None:
     """UnreadableFile where there is no room for an array of so many bytes and what is made of it."""
     most = min(LARGEST_DATA, available_bytes() // 2)
     if size > most:

@@ -33,6 +33,12 @@ class Data:
     fingerprint: str | None = None
     count: int = 0
     classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None  # what the numbers of an input are called
+
+    def class_name(self, number: int | None) -> str:
+        """Its name, or the number itself; nothing of nothing."""
+        known = self.classes is not None and number is not None and 0 <= number < len(self.classes)
+        return "" if number is None else self.classes[number] if known and self.classes is not None else str(number)
 
 
 @dataclass(frozen=True)
@@ -128,9 +134,8 @@ class Question:
 
 def _tuples(stored: Mapping[str, Json]) -> dict[str, Json]:
     """Lists where a tuple was written."""
-    return {
-        name: tuple(value) if name in ("notes", "vocabulary", "classes") and value is not None else value for name, value in stored.items()
-    }
+    listed = ("notes", "vocabulary", "classes", "columns")
+    return {name: tuple(value) if name in listed and isinstance(value, list) else value for name, value in stored.items()}
 
 
 def plain(value: Json) -> Json:

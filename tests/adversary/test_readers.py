@@ -97,12 +97,19 @@ def test_hostile_data(name: str, tmp_path: Path, honest: Path) -> None:
         read(str(path), net)
 
 
-@pytest.mark.parametrize("ending", ["onnx", "npz", "npy", "csv", "tsv", "json", "vnnlib"])
+@pytest.mark.parametrize("size", [60_000, 12_000, 3000])
+def test_a_picture_that_says_it_is_giant(size: int, tmp_path: Path) -> None:
+    (tmp_path / "giant.png").write_bytes(hostile.png(size, size))
+    with pytest.raises(HoldfastError, match=r"giant\.png"):
+        load_data(str(tmp_path), hf.Network.from_callable(lambda x: x.reshape(len(x), -1)[:, :2]), scale=255)
+
+
+@pytest.mark.parametrize("ending", ["onnx", "npz", "npy", "csv", "parquet", "tsv", "json", "vnnlib"])
 def test_two_gibibytes_of_nothing(ending: str, tmp_path: Path, honest: Path) -> None:
     path = hostile.sparse(tmp_path / f"large.{ending}")
     tokens = seeds.tokens_network(honest)
     reads = {"onnx": hf.Network.from_onnx, "vnnlib": read_vnnlib}
-    with_network = {"npz": load_data, "tsv": load_data, "json": load_substitutes, "npy": box_option, "csv": box_option}
+    with_network = {"npz": load_data, "tsv": load_data, "json": load_substitutes, "npy": box_option, "csv": load_data, "parquet": load_data}
     with pytest.raises(HoldfastError, match=r"large\."):
         reads[ending](path) if ending in reads else with_network[ending](str(path), tokens)
 

@@ -46,8 +46,8 @@ def x() -> "np.ndarray[Any, Any]":
         (lambda: {"y": np.eye(6, dtype=int)}, ["(6, 6)", "one class for each input"]),
         (lambda: {"y": np.array(3)}, ["y has no axis"]),
         (lambda: {"y": np.array([1, 2])}, ["x has 6 rows, y has 2"]),
-        (lambda: {"y": np.array(list("abcdef"))}, ["y does not hold numbers"]),
-        (lambda: {"x": np.array(list("abcdef"))}, ["x does not hold numbers"]),
+        (lambda: {"y": np.array(list("abcdef"))}, ["6 names (a, b, c, d, e, f)", "3 outputs", "--classes"]),
+        (lambda: {"x": np.array(list("abcdef"))}, ["text needs a network that reads tokens"]),
         (lambda: {"x": np.array(1.0)}, ["x is a single number"]),
         (lambda: {"x": x() + 1j}, ["complex"]),
         (lambda: {"x": x()[:0], "y": np.zeros(0, int)}, ["x is empty"]),
@@ -87,7 +87,8 @@ def test_files_that_cannot_be_read(refused: Ask) -> None:
     assert "no array named 'x'; it holds z" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "other.npz").err
     assert "missing.npz: no such file" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "missing.npz").err
     assert "folder.npz: is a folder" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "folder.npz").err
-    assert "give a .npz file" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "data.csv").err
+    assert "missing.csv: no such file" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "missing.csv").err
+    assert "a .npz file with x and y" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "data.what").err
 
 
 # ---- models
@@ -227,9 +228,9 @@ def test_words(refused: Ask, ask: Ask) -> None:
     begin = (*begin, "--vocabulary", "words.txt")
     for text, words in (
         ("0\tthe film\n1\tthe movie was good\n", ["line 2", "'movie' is not in the vocabulary"]),
-        ("good film\n", ["line 1", "a class number, a tab and a text"]),
-        ("good\tfilm\n", ["line 1"]),
-        ("\u00b2\tfilm\n", ["line 1"]),
+        ("good film\n", ["line 1", "a class, a tab and a text"]),
+        ("good\tfilm\n", ["1 name (good)", "2 outputs"]),
+        ("\u00b2\tfilm\n", ["1 name (\u00b2)"]),
         ("0\t\n", ["line 1"]),
         ("\n", ["x is empty"]),
         ("9\tgood film\n", ["label 9 of input 0"]),

@@ -67,7 +67,6 @@ def test_a_single_score_has_two_classes(ask: Ask, forecasts: None) -> None:
     [
         (("radius", "-m", "forecasts:one", "-d", "y.npz"), "1 output, so there is no class to change"),
         (("radius", "-m", "forecasts:two", "-d", "real.npz"), "labels must be integers, got torch.float64"),
-        (("radius", "-m", "forecasts:two", "-d", "x.npz"), "no array named 'y'"),
         (("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "ten"), "10%, a number above 0"),
         (("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "1", "--threshold", "0"), "give one"),
         (("radius", "-m", "forecasts:two", "-d", "y.npz", "--outputs", "0"), "it needs --within"),

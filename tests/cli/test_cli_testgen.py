@@ -54,7 +54,7 @@ def test_what_is_written_is_what_the_model_does(ask: Ask, pictures: str) -> None
     assert (found["changed"] == (found["x"] != seeds).reshape(count, -1).sum(1)).all()
     with torch.no_grad():
         classes, before = (model(torch.from_numpy(x)).argmax(-1).numpy() for x in (found["x"], seeds))
-    assert (found["classes"] == classes).all()
+    assert (found["new_classes"] == classes).all()
     assert (found["seed_classes"] == before).all()
     assert (found["adversarial"] == ((before == found["y"]) & (classes != found["y"]))).all()
     assert not found["adversarial"][found["seeds"] == 0].any()  # that seed was wrong before

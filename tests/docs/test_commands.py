@@ -40,6 +40,11 @@ def blocks(page: Path) -> list[list[str]]:
     return [words for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.DOTALL) for words in lines(block)]
 
 
+def files(page: Path) -> dict[str, str]:
+    """What a page shows of files, by their names: ```csv people.csv."""
+    return dict(re.findall(r"```\w+ (\w+\.\w+)\n(.*?)```", page.read_text(), re.DOTALL))
+
+
 def steps(page: Path) -> list[list[str]]:
     """What a page's workflow for a CI runs."""
     text = "\n".join(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
@@ -67,8 +72,10 @@ def run(words: list[str]) -> int:
 
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
 def test_every_command_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the page, in an empty folder."""
+    """In the order of the page, in a folder that holds nothing but the files that it shows."""
     monkeypatch.chdir(tmp_path)
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
     for words in blocks(page):
         assert words[0] == "holdfast", f"{page.name}: only holdfast is run here, not {words[0]}"
         if tuple(words[1:3]) == SERVES:

@@ -30,8 +30,9 @@ def is_there(path: str) -> bool:
 
 
 def names(text: str) -> Iterator[str]:
-    """Every file of Python code that is named without a folder."""
-    yield from re.findall(r"(?<![\w./*-])(\w+\.py)\b", text)
+    """Every file of Python code that is named without a folder, but for those that the text itself shows."""
+    shown = re.findall(r"^```\w+ (\w+\.py)$", text, re.MULTILINE)
+    yield from (name for name in re.findall(r"(?<![\w./*-])(\w+\.py)\b", text) if name not in shown)
 
 
 @every_page

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import options
-from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
+from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, whole_numbers
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Around:
+class Around(options.DataOptions):
     """The options as they stand on the command line."""
 
     network: options.ModelOptions
@@ -66,9 +66,9 @@ class Around:
         rule = rule_option(self.within, self.threshold, self.outputs)
         if rule is not None and self.property != "robustness":
             raise BadInput(f"--property {self.property} and --{self.asked().property} are two things that must hold; ask one at a time.")
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, labels=rule is None)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None)
         x = data.stacked(self.data)
-        targets = targets_option(self.targets, len(x))
+        targets = data.targets(self.targets)
         if targets == "runner-up":
             raise BadInput("targets: name a class; against the runner-up there is --property runner-up.")
         patch = None if corner is None else _square(x, corner)

@@ -39,7 +39,7 @@ class Command(ABC):
 
     def notes(self, built: "Built") -> tuple[str, ...]:
         """What is told before the search."""
-        return built.net.notes
+        return built.net.notes if built.data is None else (*built.net.notes, *built.data.notes)
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         """What the store keeps of the inputs, before the first answer."""

@@ -14,9 +14,11 @@ STOPPING = "When to stop"  # a panel of a command's --help
 DataOption = Annotated[
     str,
     typer.Option(
-        "--data", "-d", metavar="DATA", help="A .npz file with x and y, a .tsv file of label and text, or package.module:function."
+        "--data", "-d", metavar="DATA",
+        help="A .csv or .parquet table, a folder of pictures for each class, .npz or .npy arrays, a .tsv file of label and text, or "
+        "package.module:function. docs/data.md shows each.",
     ),
-]
+]  # fmt: skip
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once.")]
 OutOrNothing = Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
@@ -136,6 +138,9 @@ class ModelOptions:
     columns: Annotated[
         str | None, _of_model(metavar="FILE", help='What the columns of a table are, in JSON, as in {"age": {"step": 1, "scale": 10}}.')
     ] = None
+    classes: Annotated[
+        str | None, _of_model(metavar="NAMES", help="The names of the outputs in their order, as in cat,dog,ship, or a file, one a line.")
+    ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (
         False
@@ -153,6 +158,27 @@ class ModelOptions:
     def __post_init__(self) -> None:
         for name in ("constants", "fingerprint"):
             object.__setattr__(self, name, list(getattr(self, name)))  # TypeError where a stored run holds something else
+
+
+def _of_data(*names: str, **how: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="The data", **how)
+
+
+LabelColumn = Annotated[str | None, _of_data(metavar="NAME", help="The column of a table that holds the labels.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """How the data are read, and which of them, where they do not say it themselves: a part of every command that reads data."""
+
+    text_column: Annotated[str | None, _of_data(metavar="NAME", help="The column of a table that holds the texts.")] = None
+    label_column: LabelColumn = None
+    labels: Annotated[
+        str | None, _of_data(metavar="FILE", help="Labels that lie in a file of their own: .npy, or .txt with one a line.")
+    ] = None
+    only_correct: Annotated[
+        bool, _of_data("--only-correct", metavar="", help="Leave out inputs of which the network says another class than their label.")
+    ] = False
 
 
 def _of_running(*names: str, **how: Any) -> Any:

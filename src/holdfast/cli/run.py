@@ -44,7 +44,8 @@ USUAL = Running()
 AT_ONCE = 1024  # inputs whose class is asked together
 FEW = 5  # of what is told one by one
 SOME_FAILED = 3  # exit code: some inputs could not be answered
-OUTSIDE = ("model", "trust", "device", "vocabulary", "fingerprint")  # of the model's options: the rest says how its inputs are prepared
+# Of the model's options: the rest says how its inputs are prepared.
+OUTSIDE = ("model", "trust", "device", "vocabulary", "classes", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,11 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
         name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
         domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
     )  # fmt: skip
-    known = DataAsked()
+    known = DataAsked(classes=net.classes)
     if data is not None:
-        classes = net.classes if data.classes is None else tuple(data.classes)
-        known = DataAsked(options["data"], data.fingerprint, len(data.x), classes)
+        names = net.classes if data.classes is None else data.classes
+        classes, columns = (None if given is None else tuple(given) for given in (names, data.columns))
+        known = DataAsked(options["data"], data.fingerprint, len(data.x), classes, columns)
     asked = asked if net.columns is None else replace(asked, columns=net.columns.stored())
     used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
     return Question(command.name, model, known, asked, used, plain(options), os.getcwd())

@@ -101,7 +101,7 @@ def sets() -> dict[str, list[str]]:
 
 def network(device: str = "cpu") -> Network:
     """The trained LSTM with its vocabulary."""
-    return Network.from_torch(helpdesk_lstm(), vocabulary=vocabulary(), name="help desk LSTM", device=device)
+    return Network.from_torch(helpdesk_lstm(), vocabulary=vocabulary(), classes=INTENTS, name="help desk LSTM", device=device)
 
 
 def helpdesk_lstm() -> HelpdeskLSTM:

@@ -6,6 +6,7 @@ import inspect
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,10 +63,10 @@ class Network:
     shape: tuple[int | None, ...] | None = None  # of one input; None inside where any length will do
     vectors: Tensor | None = None  # (words, dim), where the model reads tokens
     vocabulary: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None  # the names of its outputs
     token_model: nn.Module | None = None  # the whole model, tokens in, to replay words through
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
-    classes: tuple[str, ...] | None = None  # their names, where the model knows them
-    labels: tuple[Any, ...] | None = None  # the same as they stand in the user's data
+    labels: tuple[Any, ...] | None = None  # the classes as they stand in the user's data
     columns: Columns | None = None  # where inputs are rows of a table: what each column is
     trees: Trees | None = None  # where the model is a sum of them
     itself: "Network | None" = None  # the user's own model, where `module` was read from it: a witness must break it too
@@ -96,6 +97,7 @@ class Network:
         pool: Pool | None = None,
         tokens: bool = False,
         vocabulary: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
         output: str | None = None,
         device: str | torch.device = "cpu",
         name: str | None = None,
@@ -109,6 +111,7 @@ class Network:
         pool        the module answers (batch, time, outputs): take the last, the mean or the largest over time.
         tokens      the module reads token ids through nn.Embedding; regions then live among its word vectors.
         vocabulary  the words, so that answers show them; implies tokens.
+        classes     the names of the outputs, in their order, so that answers show them and data may speak of them.
         output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor.
         """
         if not isinstance(module, nn.Module):
@@ -145,8 +148,8 @@ class Network:
             shape = (shape[0] if shape else None, vectors.shape[1])  # type: ignore[assignment]
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
-            time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model, device=where,
-            notes=notes, fingerprint=of_module(module), output=output,
+            time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, classes=classes, token_model=token_model,
+            device=where, notes=notes, fingerprint=of_module(module), output=output,
         )  # fmt: skip
 
     @classmethod
@@ -161,6 +164,7 @@ class Network:
         time_first: bool = False,
         pool: Pool | None = None,
         vocabulary: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
         device: str | torch.device = "cpu",
     ) -> "Network":
         """A `.pt2` file written by torch.export.save. Options as in `from_torch`; a token model is recognised by its input.
@@ -205,7 +209,7 @@ class Network:
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
-            token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
+            classes=classes, token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
         )  # fmt: skip
 
     @classmethod
@@ -219,6 +223,7 @@ class Network:
         time_first: bool = False,
         pool: Pool | None = None,
         vocabulary: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
         device: str | torch.device = "cpu",
         black_box: bool = False,
         batched: bool = True,
@@ -248,8 +253,8 @@ class Network:
                 model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
             return cls._of(
                 model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
-                shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, token_model=token_model,
-                device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
+                shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, classes=classes,
+                token_model=token_model, device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
             )  # fmt: skip
 
     @classmethod
@@ -259,6 +264,7 @@ class Network:
         *,
         domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
         shape: Sequence[int] | None = None,
+        classes: Sequence[str] | None = None,
         name: str | None = None,
         fingerprint: str | Sequence[str | Path] | None = None,
     ) -> "Network":
@@ -275,7 +281,7 @@ class Network:
         digest, more = _known_by(function) if fingerprint is None else (named_by(fingerprint), [])
         return cls._of(
             BlackBox(function), name=label, source="black box", domain=domain, mean=None, std=None, shape=shape, time_first=False,
-            pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
+            pool=None, vectors=None, vocabulary=None, classes=classes, token_model=None, device=torch.device("cpu"),
             notes=[*notes, *more], fingerprint=digest,
         )  # fmt: skip
 
@@ -332,6 +338,7 @@ class Network:
         pool: Pool | None,
         vectors: Tensor | None,
         vocabulary: Sequence[str] | None,
+        classes: Sequence[str] | None = None,
         token_model: nn.Module | None,
         device: torch.device,
         notes: list[str],
@@ -367,6 +374,7 @@ class Network:
             shape=tuple(shape) if shape is not None else None,
             vectors=vectors,
             vocabulary=tuple(vocabulary) if vocabulary is not None else None,
+            classes=distinct_names(classes, f"classes of {name}"),
             token_model=token_model,
             notes=tuple(notes),
         )
@@ -757,6 +765,15 @@ def _existing(file: str | Path) -> Path:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def distinct_names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
+    """BadInput where two are the same: nobody could tell which is meant."""
+    found = None if names is None else tuple(str(name) for name in names)
+    twice = next((name for name, count in Counter(found or ()).items() if count > 1), None)
+    if twice is not None:
+        raise BadInput(f"{what}: {twice!r} stands there more than once.")
+    return found
 
 
 def _floating(module: nn.Module) -> torch.dtype:

@@ -292,6 +292,10 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
+def pandas_frame(columns: Mapping[str, Any]) -> Any:
+    return _pandas().DataFrame(dict(columns))
+
+
 def _pandas() -> Any:
     try:
         import pandas

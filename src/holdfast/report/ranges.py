@@ -11,8 +11,8 @@ from holdfast.verification import Range
 SHOWN = 8  # inputs of a witness that fit on a line
 
 
-def range_table(found: Sequence[Range], names: Mapping[int, str]) -> Table:
-    """names: of the boxes, where they have some."""
+def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Sequence[str] = ()) -> Table:
+    """names: of the boxes, where they have some. classes: the names of the outputs."""
     several = bool(names) or found[-1].box > 0
     view = Table(caption_justify="left")
     for column in (["input" if names else "box"] if several else []) + ["output", "smallest", "largest"]:
@@ -20,9 +20,9 @@ def range_table(found: Sequence[Range], names: Mapping[int, str]) -> Table:
     view.add_column("gap", justify="right")
     for r in found:
         which = [names.get(r.box, str(r.box))] if several else []
-        smallest, largest = r.minimum, r.maximum
+        smallest, largest, output = r.minimum, r.maximum, classes[r.output] if classes else str(r.output)
         view.add_row(
-            *which, str(r.output), f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
+            *which, output, f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
             f"{at_least(largest.lower.value, 6)} .. {at_most(largest.upper.value, 6)}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
         )  # fmt: skip
     closed = sum(r.closed for r in found)

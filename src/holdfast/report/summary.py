@@ -340,7 +340,4 @@ def word_name(token: int, vocabulary: Sequence[str]) -> str:
 
 
 def class_name(question: Question, label: int | None) -> str:
-    classes = question.data.classes or ()
-    if label is None:
-        return ""
-    return short(classes[label]) if 0 <= label < len(classes) else str(label)
+    return short(question.data.class_name(label))

@@ -61,7 +61,11 @@ def _table(part: Part, question: Question, most: int, title: str | None) -> Tabl
 
 
 def _label(row: Row, question: Question) -> Text:
-    return Text(class_name(question, row.source.label) if row.source else "")
+    """And what the network says of it, where that is another class or there is no label."""
+    if row.source is None:
+        return Text()
+    label, said = (class_name(question, number) for number in (row.source.label, row.source.prediction))
+    return Text(label) if said in (label, "") else Text("\n").join(Text(part) for part in (label, f"says {said}") if part)
 
 
 def _status(row: Row, question: Question) -> Text:

@@ -6,7 +6,7 @@ import json
 import os
 import textwrap
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from holdfast.store.run import Store
 
 TOGETHER = 1000  # records
-WORDS = ("part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note")
-WHOLE_NUMBERS = ("input", "frame", "queries")
+WORDS = (
+    "name", "label_name", "prediction_name", "part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note",
+)  # fmt: skip
+WHOLE_NUMBERS = ("input", "label", "prediction", "frame", "queries")
+NUMBERS = ("lower", "upper", "seconds")
+
+COLUMNS = (
+    "input", "name", "label", "label_name", "prediction", "prediction_name", "frame", "part", "goal", "lower", "lower_kind", "lower_method",
+    "upper", "upper_kind", "upper_method", "status", "seconds", "queries", "note",
+)  # fmt: skip
+NOTHING: dict[str, Any] = {"name": "", "label": None, "label_name": "", "prediction": None, "prediction_name": ""}
 
 
 def export(store: "Store", path: str | Path) -> Path:
@@ -45,10 +54,11 @@ def export(store: "Store", path: str | Path) -> Path:
     return target
 
 
-def flat(r: Record) -> dict[str, Any]:
-    """One row of a table."""
+def flat(r: Record, about: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+    """One row of a table. about: what is known of the input."""
     return {
         "input": r.key.index,
+        **about,
         "frame": r.key.frame,
         "part": r.key.part,
         "goal": r.goal,
@@ -65,15 +75,30 @@ def flat(r: Record) -> dict[str, Any]:
     }
 
 
+def _with_inputs(store: "Store", together: int) -> Iterator[list[tuple[Record, dict[str, Any]]]]:
+    """The records, each with what is known of its input: its name, label and what the network says of it, by number and by name."""
+    data = store.question.data
+    for some in in_parts(store.stream(light=True), together):
+        inputs = store.stream_inputs(some[0].key.index, some[-1].key.index, light=True)
+        about = {
+            given.index: {
+                "name": given.name, "label": given.label, "label_name": data.class_name(given.label),
+                "prediction": given.prediction, "prediction_name": data.class_name(given.prediction),
+            }
+            for given in inputs
+        }  # fmt: skip
+        yield [(record, about.get(record.key.index, NOTHING)) for record in some]
+
+
 def _json(store: "Store", path: Path) -> None:
     head = json.dumps(plain({"question": store.question.as_json(), "provenance": store.provenance}), indent=1, allow_nan=False)
     with path.open("w") as stream:
         stream.write(head.removesuffix("\n}") + ',\n "records": [')
         comma = ""
-        for some in in_parts(store.stream(light=True), TOGETHER):
-            said = store.answers([record.key for record in some])
-            for record in some:
-                told = {"input": record.key.index, "frame": record.key.frame, "part": record.key.part, **body_of(record)}
+        for some in _with_inputs(store, TOGETHER):
+            said = store.answers([record.key for record, _ in some])
+            for record, about in some:
+                told = {"input": record.key.index, **about, "frame": record.key.frame, "part": record.key.part, **body_of(record)}
                 told |= {"answers": asdict(said[record.key])} if record.key in said else {}
                 stream.write(f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  "))
                 comma = ","
@@ -81,9 +106,9 @@ def _json(store: "Store", path: Path) -> None:
 
 
 def _csv(store: "Store", path: Path) -> None:
-    rows = map(flat, store.stream(light=True))
+    rows = (flat(record, about) for some in _with_inputs(store, TOGETHER) for record, about in some)
     first = next(rows, None)
-    with path.open("w", newline="") as stream:
+    with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["input"] if first is None else list(first))
         writer.writeheader()
         writer.writerows([] if first is None else [first])
@@ -96,13 +121,12 @@ def _parquet(store: "Store", path: Path) -> None:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtra("Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV and JSON work without.") from error
-    kinds = [*((name, pyarrow.string()) for name in WORDS), *((name, pyarrow.int64()) for name in WHOLE_NUMBERS)]
-    known = dict([*kinds, *((name, pyarrow.float64()) for name in ("lower", "upper", "seconds"))])
-    names = ("input", "frame", "part", "goal", "lower", "lower_kind", "lower_method", "upper", "upper_kind", "upper_method", "status")
-    schema = pyarrow.schema([(name, known[name]) for name in (*names, "seconds", "queries", "note")])
+    kinds = ((WORDS, pyarrow.string()), (WHOLE_NUMBERS, pyarrow.int64()), (NUMBERS, pyarrow.float64()))
+    known = {name: kind for names, kind in kinds for name in names}
+    schema = pyarrow.schema([(name, known[name]) for name in COLUMNS])
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for some in in_parts(store.stream(light=True), 10 * TOGETHER):
-            writer.write_table(pyarrow.Table.from_pylist([flat(record) for record in some], schema=schema))
+        for some in _with_inputs(store, 10 * TOGETHER):
+            writer.write_table(pyarrow.Table.from_pylist([flat(*pair) for pair in some], schema=schema))
 
 
 def _npz(store: "Store", path: Path) -> None:

@@ -11,6 +11,7 @@ from holdfast.cli.options import (
     Arithmetic,
     Batch,
     DataOption,
+    DataOptions,
     Drift,
     Gap,
     Limit,
@@ -38,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class Radius(Command):
+class Radius(DataOptions, Command):
     """How far can each input move before the class changes, or the forecast leaves its band?"""
 
     name: ClassVar[str] = "radius"
@@ -101,7 +102,7 @@ class Radius(Command):
         from holdfast.api.methods import Mode, Tier, default_methods, measured
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
-        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, targets_option, unit_option, values_option
+        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, unit_option, values_option
         from holdfast.cli.reading.data import load_both, load_mask, load_substitutes
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
@@ -117,20 +118,19 @@ class Radius(Command):
         arithmetic = one_of(self.arithmetic, "arithmetic", Arithmetic)
         stop = Stop(self.seconds, self.queries, self.gap)
         frames, scale = frames_option(self.frames), numbers(self.shares, "shares")
-        targets_option(self.targets, 1)  # a word that is none is told before the model is read
         values = values_option(self.values)
         if self.methods is not None:
             methods_named(self.methods, ())
         rule = rule_option(self.within, self.threshold, self.outputs)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, labels=rule is None)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None)
         if self.saliency:
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
+        each = data.chosen(sets) if isinstance(sets, list) else sets
         problems = radius_problems(
-            net, data.x, data.y if data.labelled else None, norm=norm, property=rule, frames=frames, shares=scale, drift=self.drift,
-            targets=targets_option(self.targets, len(data.x)), unit=unit,
-            substitutes=sets[: self.limit] if isinstance(sets, list) else sets,
-            free=None if self.free is None else load_mask(self.free, data.x), values=values, lengths=data.lengths,
+            net, data.x, data.y if data.labelled or rule is None else None, norm=norm, property=rule, frames=frames, shares=scale,
+            drift=self.drift, targets=data.targets(self.targets), unit=unit, substitutes=each,
+            free=None if self.free is None else load_mask(self.free, data.x, data.places), values=values, lengths=data.lengths,
         )  # fmt: skip
         if self.methods is None:
             methods = default_methods(net, "radius", tier, what=measured(norm, sets, drift=self.drift), mode=mode, arithmetic=arithmetic)

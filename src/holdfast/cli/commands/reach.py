@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, ModelArgument, ModelOptions, OutOrNothing, Scale, Seed, measures
+from holdfast.cli.options import MEASURE, DataOptions, LabelColumn, ModelArgument, ModelOptions, OutOrNothing, Scale, Seed, measures
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Reach(Command):
         ),
     ] = None
     data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="DATA", help="Boxes around these inputs instead: .npz, or module:function.")
+        str | None, typer.Option("--data", "-d", metavar="DATA", help="Boxes around these inputs instead, as other commands take them.")
     ] = None
     radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")] = None
     outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None
@@ -45,6 +45,7 @@ class Reach(Command):
     seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0
     scale: Scale = None
     limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")] = None
+    label_column: LabelColumn = None
     seed: Seed = 0
 
     def build(self) -> "Built":
@@ -65,8 +66,8 @@ class Reach(Command):
         if self.radius is not None and not 0 <= self.radius < math.inf:
             raise BadInput(f"radius {self.radius}: it must be a number, not below 0.")
         outputs, stop = whole_numbers(self.outputs, "outputs"), reach_stop(Stop(seconds=self.seconds), self.tolerance)
-        net = load_network(self.network)
-        data = None if self.data is None else load_data(self.data, net, scale=self.scale).limited(self.limit)
+        net, how = load_network(self.network), DataOptions(label_column=self.label_column)
+        data = None if self.data is None else load_data(self.data, net, scale=self.scale, limit=self.limit, how=how)
         if data is None:
             assert self.box is not None
             ends = box_option(self.box, net)
@@ -109,6 +110,6 @@ class Reach(Command):
         if not found:
             return
         names = {} if built.data is None else {i: given.name for i, given in enumerate(store.inputs())}
-        console.print(range_table(found, names), highlight=False)
+        console.print(range_table(found, names, built.net.classes or ()), highlight=False)
         for kind, text in range_remarks(found, built.net):
             line(console, kind, text, warns=kind == "note")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Batch, DataOption, Limit, ModelOptions, Pictures, Scale, Seconds, Unit, measures
+from holdfast.cli.options import MEASURE, Batch, DataOption, DataOptions, Limit, ModelOptions, Pictures, Scale, Seconds, Unit, measures
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class Saliency(Command):
+class Saliency(DataOptions, Command):
     """How far can the margin fall when a single pixel, frame or feature changes?"""
 
     name: ClassVar[str] = "saliency"
@@ -50,7 +50,7 @@ class Saliency(Command):
         from holdfast.solver import Stop
 
         unit, values, stop = unit_option(self.unit), values_option(self.values), Stop(self.seconds)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         problem = saliency_problem(net, data.stacked(self.data), data.y, unit=unit, values=values)
         problem.check()
         asked = Asked(norm="0", radius=1.0, unit=self.unit, values=self.values)
@@ -62,6 +62,7 @@ class Saliency(Command):
 
         from holdfast.cli.views.output import write_arrays
         from holdfast.cli.views.pictures import draw_saliency, drawable, ends_of
+        from holdfast.report.summary import class_name
 
         super().finish(store, built)
         assert built.data is not None
@@ -70,7 +71,7 @@ class Saliency(Command):
         write_arrays(store.folder, FILE, {name: np.array(values) for name, values in arrays.items()})
         for stored in known[: self.pictures]:
             if drawable(stored.x.shape) and stored.saliency is not None:
-                name = built.data.classes[int(stored.label or 0)] if built.data.classes else str(stored.label)
+                name = class_name(built.question, stored.prediction if stored.label is None else stored.label)
                 figure = draw_saliency(stored.x, stored.saliency, ends_of(built.net), f"input {stored.index}: {name}")
                 figure.savefig(store.folder / f"saliency-{stored.index:04d}.png", dpi=100)
 

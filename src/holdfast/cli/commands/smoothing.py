@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class Smooth(Command):
+class Smooth(options.DataOptions, Command):
     """What does the network say most often around each input under noise, and how far does that hold? Sampled, with a confidence."""
 
     name: ClassVar[str] = "smoothing"
@@ -45,7 +45,7 @@ class Smooth(Command):
         from holdfast.solver import Stop
 
         method, stop = Smoothing(self.sigma, self.samples, self.confidence, self.choosing), Stop(self.seconds)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         problem = smoothing_problem(net, data.stacked(self.data))
         asked = Asked(norm="2", sigma=self.sigma, confidence=self.confidence)
         question = question_of(self, net, data, asked, methods="smoothing", queries=self.samples + self.choosing)

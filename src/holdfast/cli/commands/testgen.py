@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, DataOption, Limit, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
+from holdfast.cli.options import MEASURE, DataOption, DataOptions, Limit, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class Testgen(Command):
+class Testgen(DataOptions, Command):
     """New inputs near yours that make neurons do what none of yours did."""
 
     name: ClassVar[str] = "testgen"
@@ -78,8 +78,10 @@ class Testgen(Command):
         check(self.criterion, self.threshold, self.sections)
         per = one_of(self.per, "per", Per)
         method = pursuit(stop, changes=self.changes, tests=self.tests, block=self.batch)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit)
-        train = None if self.train is None else load_data(self.train, net, scale=self.scale)
+        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
+        train = (
+            None if self.train is None else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
+        )
         suite = suite_of(
             net, data.stacked(self.data), self.criterion, y=data.y, train=None if train is None else train.stacked(str(self.train)),  # type: ignore[arg-type]
             layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
@@ -100,7 +102,8 @@ class Testgen(Command):
             if problem.region.centre.numel() <= KEPT:
                 place = [int(problem.region.nearest[row, 0]) for row in built.extra.order.argsort()]  # type: ignore[attr-defined]
                 said = built.net(built.extra.seeds).argmax(-1).tolist()
-                x, y = [built.data.x[at] for at in place], [int(built.data.y[at]) for at in place]
+                x, known = [built.data.x[at] for at in place], built.data.labelled
+                y = [int(built.data.y[at]) if known else None for at in place]
                 store.put_inputs(x, y, [said[at] for at in place], built.extra.names(), [None for _ in place])
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
@@ -118,6 +121,7 @@ class Testgen(Command):
         """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""
         from holdfast.cli.views.output import write_arrays
         from holdfast.cli.views.pictures import draw_change, drawable, ends_of
+        from holdfast.report.summary import class_name
 
         super().finish(store, built)
         found, data = self._found(store, built), built.data
@@ -125,15 +129,16 @@ class Testgen(Command):
         arrays: dict[str, Any] = {
             "x": found.x, "y": data.y[found.seed], "originals": built.extra.seeds.cpu()[found.seed], "seeds": found.seed,
             "changed": found.changed, "targets": found.target, "covers": found.covers, "seed_classes": found.seed_class,
-            "classes": found.new_class, "adversarial": found.adversarial, "layers": [layer.layer for layer in found.layers],
+            "new_classes": found.new_class, "adversarial": found.adversarial, "layers": [layer.layer for layer in found.layers],
         }  # fmt: skip
-        write_arrays(store.folder, FILE, arrays)
+        write_arrays(store.folder, FILE, arrays if data.classes is None else {**arrays, "classes": data.classes})
         first = found.adversarial.int().argsort(descending=True, stable=True)[: self.pictures].tolist()
         for place in first if drawable(tuple(found.x.shape[1:])) else ():
-            name, seed = data.classes.__getitem__ if data.classes else str, int(found.seed[place])
-            titles = (f"input {seed}: {name(int(found.seed_class[place]))}", f"test {place}: {name(int(found.new_class[place]))}")
-            before, after = built.extra.seeds[seed].cpu().numpy(), found.x[place].numpy()
-            figure = draw_change(before, after, ends_of(built.net), titles, f"{int(found.changed[place])} changed")
+            seed = int(found.seed[place])
+            before, after = (class_name(built.question, int(said[place])) for said in (found.seed_class, found.new_class))
+            titles = f"input {seed}: {before}", f"test {place}: {after}"
+            pictures = built.extra.seeds[seed].cpu().numpy(), found.x[place].numpy()
+            figure = draw_change(*pictures, ends_of(built.net), titles, f"{int(found.changed[place])} changed")
             figure.savefig(store.folder / f"test-{place:04d}.png", dpi=100)
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:

@@ -72,7 +72,7 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
         net, rows.sequences, mutation, answer=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence, seed=q.seed
     )
     made.save(folder)
-    _keep(folder, q.network, rows.classes)
+    _keep(folder, q.network, rows.classes if net.classes is None else list(net.classes))
     line(console, "monitor", f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}")
     line(console, "written", f"{folder}; now: holdfast monitor score {folder} " + ('"some text"' if net.vocabulary else "sequences.npz"))
 

@@ -1,30 +1,56 @@
-"""Inputs, labels and substitutes from files and functions, checked before any long work."""
+"""Inputs, labels and substitutes from files and functions, checked before any long work. What each form of data holds is read by the
+module of that form; here it becomes what the network is asked about."""
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cli.options import ModelOptions
+from holdfast.cli.options import DataOptions, ModelOptions
+from holdfast.cli.parse import targets_option
+from holdfast.cli.reading.arrays import read_npy, read_npz
+from holdfast.cli.reading.found import Found, real_numbers
+from holdfast.cli.reading.labels import numbered, read_labels
 from holdfast.cli.reading.model import load_network
+from holdfast.cli.reading.objects import of_object
+from holdfast.cli.reading.pictures import ENDINGS, OTHERS, read_pictures
 from holdfast.cli.reading.source import array, call
+from holdfast.cli.reading.tables import of_table, read_csv, read_parquet
 from holdfast.errors import BadInput
-from holdfast.files import json_of, read_arrays, text_of
+from holdfast.files import in_words, json_of, text_of
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_file, of_tensors
+from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text
 
 EXPECTED = (
     'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for each of its words, as in '
     '[[[], ["movie"]]].'
 )
-PLAIN = "It must be written by numpy.savez with plain arrays (no Python objects)."
 UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "unk")
+PLAIN = DataOptions()
+FORMS = (
+    "a .csv or .parquet table, a folder with a folder of pictures for each class, a .npz file with x and y, a .npy file, a .tsv file of "
+    "label and text, or package.module:function"
+)
+NEAREST = {  # of what people have and is not read
+    (".xlsx", ".xls", ".ods", ".numbers"): "a spreadsheet; save the sheet as .csv",
+    (".json", ".jsonl", ".ndjson"): "JSON; write it as .csv, or give package.module:function that returns its rows as a list of dicts",
+    (".pkl", ".pickle", ".joblib", ".pt", ".pth"): "opening it can run code that it contains; write it as .npz "
+    "(numpy.savez(file, x=..., y=...)), or give package.module:function that loads it",
+    (".h5", ".hdf5", ".mat", ".safetensors"): "arrays; write them as .npz (numpy.savez(file, x=..., y=...))",
+    (".feather", ".arrow", ".orc"): "a table; write it as .parquet or .csv",
+    (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"): "packed; unpack it first",
+    (*ENDINGS, *OTHERS): "one picture; give the folder with a folder of pictures for each class",
+    (".wav", ".flac", ".mp3", ".ogg"): "a recording; give its numbers as .npz, prepared as for the network's training",
+}
+AT_ONCE = 1024  # inputs whose class is asked together
+FEW = 5  # of what is told one by one
 
 
 @dataclass(frozen=True)
@@ -37,13 +63,32 @@ class Data:
     classes: list[str] | None
     lengths: list[int] | None
     fingerprint: str
-    labelled: bool = True  # else y is -1
+    columns: list[str] | None = None  # what the numbers of an input are called, where it is a row of a table
+
+    labelled: bool = True  # else y is what the network says
+    places: list[int] | None = None  # of the inputs among those that were read, where some were left out
+    notes: tuple[str, ...] = ()  # what a user should know about how the data were read
 
     def limited(self, count: int | None) -> "Data":
-        if count is None:
-            return self
-        lengths = None if self.lengths is None else self.lengths[:count]
-        return Data(self.x[:count], self.y[:count], self.names[:count], self.classes, lengths, self.fingerprint, self.labelled)
+        return self if count is None else self.only(range(min(count, len(self.x))))
+
+    def only(self, places: Sequence[int]) -> "Data":
+        """Some of the inputs, in this order."""
+        lengths = None if self.lengths is None else [self.lengths[k] for k in places]
+        x, names = [self.x[k] for k in places], [self.names[k] for k in places]
+        return replace(self, x=x, y=self.y[list(places)], names=names, lengths=lengths)
+
+    def chosen(self, values: Sequence[Any]) -> list[Any]:
+        """Of what was given for all inputs that were read, what belongs to those that are asked about."""
+        places = range(len(self.x)) if self.places is None else self.places
+        return [values[k] for k in places if k < len(values)]
+
+    def targets(self, text: str | None) -> Literal["runner-up"] | list[int] | None:
+        """--targets: a class for all inputs, or one for each, by number or by name."""
+        names = {name: str(k) for k, name in enumerate(self.classes or ())}
+        spoken = text if text is None else ",".join(names.get(part.strip(), part) for part in text.split(","))
+        found = targets_option(spoken, len(self.x))
+        return self.chosen(found) if isinstance(found, list) and self.places is not None and len(found) > len(self.x) else found
 
     @property
     def rows(self) -> list[Tensor]:
@@ -59,64 +104,175 @@ class Data:
 
 
 def load_both(
-    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, labels: bool = True
+    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN, labels: bool = True
 ) -> tuple[Network, Data]:
     """The network, and the inputs that are asked about; labels: whether they are needed."""
     net = load_network(model)
-    return net, load_data(source, net, scale=scale, labels=labels).limited(limit)
+    return net, _asked_about(source, net, scale, limit, how, labels=labels)
 
 
-def load_data(source: str, net: Network, *, scale: float | None = None, labels: bool = True) -> Data:
-    """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
-    found: Mapping[str, Any]
-    if source.endswith(".npz"):
-        found, fingerprint = read_arrays(Path(source), PLAIN), of_file(Path(source))
-    elif source.endswith((".tsv", ".txt")):
-        found, fingerprint = _text(Path(source), net), of_file(Path(source))
-    elif ":" in source:
-        found = call(source, "data")
-        if not isinstance(found, Mapping):
-            raise BadInput(f"data {source!r} returned {type(found).__name__}; expected a dict with x and y.")
-        fingerprint = ""
-    else:
-        raise BadInput(f"data {source!r}: give a .npz file with x and y, a .tsv file of label and text, or package.module:function.")
-    for key in ("x", "y") if labels else ("x",):
-        if key not in found:
-            raise BadInput(f"{source}: no array named {key!r}; it holds {', '.join(sorted(found)) or 'nothing'}.")
-    if not isinstance(found["x"], list | tuple) and np.ndim(found["x"]) == 0:
-        raise BadInput(f"{source}: x is a single number; give (inputs, ...) rows.")
-    if len(found["x"]) == 0:
+def load(
+    data: object,
+    net: Network,
+    *,
+    scale: float | None = None,
+    limit: int | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    labels: str | Path | None = None,
+    only_correct: bool = False,
+) -> Data:
+    """Inputs and labels as the network takes them, from whatever `--data` takes, or from an object: a DataFrame, a data set, a pair.
+
+    scale         the numbers are divided by this: 255 for bytes, as pictures are.
+    limit         only the first so many inputs.
+    text_column, label_column   the columns of a table that hold texts and labels, where their names do not say it.
+    labels        a file of labels: .npy, or .txt with one a line.
+    only_correct  without inputs of which the network says another class than their label.
+
+    The answer has x, y, names, classes, columns, lengths and notes, which say what was guessed. Without labels y is what the network says.
+    """
+    how = DataOptions(
+        text_column=text_column, label_column=label_column, labels=None if labels is None else str(labels), only_correct=only_correct
+    )
+    return _asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
+
+
+def _asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: DataOptions, *, labels: bool = True) -> Data:
+    """With labels where they are needed, and without the inputs that are left out."""
+    if how.only_correct and not labels:
+        raise BadInput("--only-correct is about classes, and here none are asked about. Leave it out.")
+    data = load_data(given, net, scale=scale, limit=None if how.only_correct else limit, how=how)
+    if how.only_correct:
+        return _correct(data, net, _called(given), limit)
+    if data.labelled or not labels:
+        return data
+    own = f"{_called(given)} holds no labels: each input is asked about the class that the network says of it"
+    return replace(data, y=torch.tensor(_said(net, data, range(len(data.x)), _called(given))), notes=(*data.notes, own))
+
+
+def _called(given: object) -> str:
+    return given if isinstance(given, str) else f"the {type(given).__name__}"
+
+
+def load_data(given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN) -> Data:
+    """What a file, a folder, a function or an object holds, as the network takes it. Without labels, y is -1."""
+    source = _called(given)
+    found = _found(given, net, limit, how) if isinstance(given, str) else of_object(given, source, net, how, limit)
+    if found.texts is not None:
+        found = replace(found, x=_tokens(found, net, source), names=found.texts if found.names is None else found.names)
+    assert found.x is not None
+    if len(found.x) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
-    given = net.rows(found["x"]) if hasattr(found["x"], "columns") else found["x"]  # a DataFrame
-    rows = [_scaled(_number(row, "x", source), scale, net, source) for row in given]
-    y = _number(np.asarray(net.places_of(found["y"])) if "y" in found else np.full(len(rows), -1), "y", source)
+    rows = [_scaled(real_numbers(row, "x", source), scale, net, source) for row in found.x]
     count = len(rows)
-    names = [str(n) for n in _counted(found.get("names", range(count)), count, "names", source)]
-    classes = [str(c) for c in found["classes"]] if "classes" in found else None
+    names = [str(n) for n in _counted(range(count) if found.names is None else found.names, count, "names", source)]
     lengths = None
-    if "lengths" in found:
-        lengths = _number(np.asarray(_counted(found["lengths"], count, "lengths", source)), "lengths", source).long().tolist()
+    if found.lengths is not None:
+        lengths = real_numbers(np.asarray(_counted(found.lengths, count, "lengths", source)), "lengths", source).long().tolist()
+    x, columns = [_fitted(row, net) for row in rows], None
+    if found.columns is not None:
+        columns = [str(c) for c in _counted(found.columns, x[0].numel(), "columns", source, "numbers in an input")]
+    fingerprint, given = found.fingerprint, found.y
+    if how.labels is not None:
+        given = read_labels(Path(how.labels))
+    outputs = cache(lambda: net.outputs_for(_centre(net, x[0] if lengths is None else x[0][: lengths[0]])[None]))
+    y, classes, notes = torch.full((count,), -1), _names(found.classes, net), tuple[str, ...]()
+    if given is not None:
+        if net.labels is not None and np.asarray(given).dtype.kind not in "UO":
+            given = net.places_of(given)
+        y, classes, notes = numbered(replace(found, y=_counted(given, count, "y", source)), source, net.classes, outputs)
+    if net.classes is not None and len(net.classes) != outputs() != 1:
+        raise BadInput(f"{len(net.classes)} classes are named, and {net.name} has {outputs()} outputs. Name all of them, in their order.")
     if not fingerprint:
-        fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, "y": y})
-    return Data([_fitted(row, net) for row in rows], _counted(y, count, "y", source), names, classes, lengths, fingerprint, "y" in found)
+        fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, **({} if given is None else {"y": y})})
+    if how.labels is not None:
+        fingerprint = joined(fingerprint, of_file(Path(how.labels)))
+    data = Data(x, y, names, classes, lengths, fingerprint, columns, given is not None, notes=(*found.notes, *notes))
+    return data.limited(limit)
 
 
-def _number(values: Any, what: str, source: str) -> Tensor:
-    """Real numbers as a tensor."""
-    try:
-        tensor = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{source}: {what} does not hold numbers ({error}).") from error
-    if tensor.is_complex():
-        raise BadInput(f"{source}: {what} holds complex numbers; give real ones.")
-    return tensor
+def _names(classes: Any, net: Network) -> list[str] | None:
+    known = classes if net.classes is None else net.classes
+    return None if known is None else [str(name) for name in known]
 
 
-def _counted(values: Any, count: int, what: str, source: str) -> Any:
+def _found(source: str, net: Network, limit: int | None, how: DataOptions) -> Found:
+    """By the module that reads this form."""
+    path = Path(source)
+    ending = path.suffix.lower()
+    if ending == ".npz":
+        return read_npz(path)
+    if ending == ".npy":
+        return read_npy(path)
+    if ending in (".tsv", ".txt") and net.vectors is not None:
+        return _text(path, net, how)
+    if ending in (".csv", ".tsv", ".txt"):
+        return of_table(read_csv(path), net, how)
+    if ending == ".parquet":
+        return of_table(read_parquet(path), net, how)
+    if path.is_dir():
+        return read_pictures(path, net, limit)
+    if ":" in source and not path.exists():
+        return of_object(call(source, "data"), source, net, how, limit)
+    near = next((text for endings, text in NEAREST.items() if ending in endings), f"give {FORMS}")
+    raise BadInput(f"data {source!r}: {near}.")
+
+
+def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
+    """The first `limit` of those of which the network says the label."""
+    if not data.labelled:
+        raise BadInput(f"--only-correct: {source} holds no labels to compare with. Give them with --labels, or leave it out.")
+    right, wrong, seen = list[int](), list[str](), 0
+    while seen < len(data.x) and (limit is None or len(right) < limit):
+        some = range(seen, min(len(data.x), seen + AT_ONCE))
+        said = _said(net, data, some, source)
+        for place, number in zip(some, said, strict=True):
+            if limit is not None and len(right) == limit:
+                break
+            seen = place + 1
+            if number == int(data.y[place]):
+                right.append(place)
+            else:
+                name = data.classes[number] if data.classes and number < len(data.classes) else number
+                wrong.append(f"{data.names[place][:40]} (says {name})")
+    if not right:
+        raise BadInput(
+            f"--only-correct: of all {seen} inputs {net.name} says another class than the label, {wrong[0]} first. Are the classes in the "
+            f"order of its outputs (--classes), and the data scaled as for its training (--scale, --mean, --std)?"
+        )
+    more = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
+    left_out = f"{len(wrong)} of the first {seen} inputs, of which {net.name} says another class: {', '.join(wrong[:FEW])}{more}"
+    kept = data.only(right)
+    mark = joined(data.fingerprint, of_text(f"only correct {right}"))
+    return replace(kept, places=right, fingerprint=mark, notes=(*data.notes, *([f"--only-correct leaves out {left_out}"] if wrong else [])))
+
+
+def _centre(net: Network, row: Tensor) -> Tensor:
+    return row.to(net.device) if row.is_floating_point() else net.embed(row)
+
+
+def _said(net: Network, data: Data, places: Sequence[int], source: str) -> list[int]:
+    """The class of each, asked together with those of the same shape."""
+    rows = data.rows
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place in places:
+        groups.setdefault(tuple(rows[place].shape), []).append(place)
+    said: dict[int, int] = {}
+    with in_words(source, f"{net.name} cannot answer all inputs", "Leave out those that it cannot take.", BadInput):
+        for members in groups.values():
+            net.outputs_for(_centre(net, rows[members[0]])[None])
+            for at in range(0, len(members), AT_ONCE):
+                some = members[at : at + AT_ONCE]
+                said |= dict(zip(some, net(torch.stack([_centre(net, rows[k]) for k in some])).argmax(-1).tolist(), strict=True))
+    return [said[place] for place in places]
+
+
+def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
     """One for each input."""
     found = 1 if np.ndim(values) == 0 else len(values)
     if np.ndim(values) == 0 or found != count:
-        raise BadInput(f"{source}: x has {count} rows, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")
+        raise BadInput(f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")
     return values
 
 
@@ -125,36 +281,45 @@ def _number_of(words: Sequence[str]) -> dict[str, int]:
     return {word: i for i, word in reversed(list(enumerate(words)))}
 
 
-def _text(path: Path, net: Network) -> dict[str, Any]:
-    """Lines of label, tab, text; labels are numbers. Words are looked up as they stand, then in lower case."""
+def _text(path: Path, net: Network, how: DataOptions) -> Found:
+    """Lines of label, tab, text; or where the first line names the columns, a table."""
+    lines = [(place, line) for place, line in enumerate(text_of(path).split("\n"), 1) if line.strip()]
+    cut = [line.partition("\t") for _, line in lines]
+    labels = [label.strip() for label, _, _ in cut]
+    if len(lines) > 1 and cut[0][1] and not labels[0].isdecimal() and labels[0] not in labels[1:]:
+        return of_table(read_csv(path), net, how)
+    odd = next((k for k, (label, tab, text) in enumerate(cut) if not (tab and label.strip() and text.split())), None)
+    if odd is not None:
+        raise BadInput(f"{path}, line {lines[odd][0]}: expected a class, a tab and a text, got {lines[odd][1][:60]!r}.")
+    texts = [text.strip() for _, _, text in cut]
+    return Found(texts=texts, y=labels or None, fingerprint=of_file(path), where=lambda k: f"line {lines[k][0]}")
+
+
+def _tokens(found: Found, net: Network, source: str) -> list[Tensor]:
+    """Words are looked up as they stand, then in lower case."""
     if net.vocabulary is None:
-        raise BadInput(f"{path}: text needs a network that reads tokens and its words (--vocabulary FILE, one word a line).")
+        raise BadInput(f"{source}: text needs a network that reads tokens and its words (--vocabulary FILE, one word a line).")
     number = _number_of(net.vocabulary)
     unknown = next((number[u] for u in UNKNOWN if u in number), None)
-    x, y, names = [], [], []
-    lines = text_of(path).split("\n")
-    for place, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        label, tab, text = line.partition("\t")
-        if not tab or not label.strip().isdecimal() or not text.split():
-            raise BadInput(f"{path}, line {place}: expected a class number, a tab and a text, got {line[:60]!r}.")
+    rows = []
+    for place, text in enumerate(found.texts or ()):
         tokens = [number.get(w, number.get(w.lower(), unknown)) for w in text.split()]
         if None in tokens:
             word = text.split()[tokens.index(None)]
-            raise BadInput(f"{path}, line {place}: {word!r} is not in the vocabulary, which has no <unk> either.")
-        x.append(torch.tensor(tokens))
-        y.append(int(label))
-        names.append(text.strip())
-    return {"x": x, "y": y, "names": names}
+            raise BadInput(f"{source}, {found.where(place)}: {word!r} is not in the vocabulary, which has no <unk> either.")
+        rows.append(torch.tensor(tokens))
+    return rows
 
 
-def load_mask(path: str, x: Sequence[Tensor]) -> Tensor:
-    """.npy with true for the units that may change: one mask for all inputs, or one for each. Those beyond a limit are cut."""
+def load_mask(path: str, x: Sequence[Tensor], places: Sequence[int] | None = None) -> Tensor:
+    """.npy with true for the units that may change: one mask for all inputs, or one for each. Those beyond a limit are cut, and where
+    only some places of the data are asked about, those of the others."""
     mask = array(Path(path), "truth values")
     if mask.dtype != torch.bool:
         raise BadInput(f"{path}: holds {mask.dtype}, expected truth values: true for the units that may change.")
-    return mask[: len(x)] if mask.numel() > x[0].numel() else mask
+    if mask.numel() <= x[0].numel():
+        return mask
+    return mask[: len(x)] if places is None or len(mask) <= max(places) else mask[list(places)]
 
 
 def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[list[list[int]]]:

@@ -46,6 +46,7 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "time_first": q.time_first,
         "pool": q.pool,
         "vocabulary": None if q.vocabulary is None else _vocabulary(q.vocabulary),
+        "classes": class_names(q.classes),
         "device": q.device,
     }
     if is_onnx:
@@ -73,7 +74,8 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--vocabulary": q.vocabulary}
     if isinstance(made, Network):
         named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}
-        _refuse({"--domain": q.domain, **given, **named}, f"{q.model} returns a Network, which settles this itself")
+        settled = {"--domain": q.domain, "--classes": q.classes, **given, **named}
+        _refuse(settled, f"{q.model} returns a Network, which settles this itself")
         if q.fingerprint:
             made.fingerprint, made.notes = named_by(q.fingerprint), tuple(note for note in made.notes if not note.startswith(NOT_HASHED))
         return made
@@ -82,7 +84,9 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         return Network.from_sklearn(made, columns=columns, domain=domain, name=name)
     if callable(made):
         _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
-        return Network.from_callable(made, domain=domain, shape=shape, name=name, fingerprint=q.fingerprint or None)
+        return Network.from_callable(
+            made, domain=domain, shape=shape, classes=shared["classes"], name=name, fingerprint=q.fingerprint or None
+        )
     raise BadInput(
         f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
     )
@@ -100,6 +104,15 @@ def _constant(name: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise BadInput(f"constant {name!r}: expected name=number, as in sr=16000, got {value!r}.") from None
+
+
+def class_names(text: str | None) -> Sequence[str] | None:
+    """'cat,dog,ship', or a file with a name on each line -> the names."""
+    if text is None:
+        return None
+    if "," not in text:
+        return [name.strip() for name in text_of(Path(text)).splitlines() if name.strip()]
+    return [name.strip() for name in text.split(",")]
 
 
 def _vocabulary(path: str) -> Sequence[str]:

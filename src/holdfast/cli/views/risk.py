@@ -8,7 +8,7 @@ from rich.table import Table
 
 from holdfast.api.risk import Risk, risks_of
 from holdfast.network import Network
-from holdfast.report.summary import between
+from holdfast.report.summary import between, class_name
 from holdfast.result import Bracket
 from holdfast.store import Store
 
@@ -21,17 +21,19 @@ SHOWN = 6  # examples on the way to the largest ratio, in a picture
 
 
 def table(store: Store, most: int = 40) -> Table:
-    found, names = risks_of(store.with_aside()), [stored.name for stored in store.inputs()]
+    found, question = risks_of(store.with_aside()), store.question
+    inputs = list(store.stream_inputs(light=True))
+    labels = [class_name(question, stored.prediction if stored.label is None else stored.label) for stored in inputs]
     view = Table(
-        "input", "score", "worst score", "Q", "radius", "s/Q (estimate)",
+        "input", "class", "score", "worst score", "Q", "radius", "s/Q (estimate)",
         caption=f"{len(found)} inputs; worst score and Q in the region asked for, which the radius may leave; "
         "from what is proved to what was found, for Q from what was found to what is proved; "
         f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
         caption_justify="left",
     )  # fmt: skip
-    for name, r in list(zip(names, found, strict=False))[:most]:
+    for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
         guess = "-" if r.estimate is None else f"{r.estimate.value:.4g}"
-        view.add_row(name, f"{r.score:.4g}", _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
+        view.add_row(stored.name, label, f"{r.score:.4g}", _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
     return view
 
 

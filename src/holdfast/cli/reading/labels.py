@@ -1,0 +1,97 @@
+"""Labels as people have them, numbers or names, and the numbers of the network's outputs that they mean."""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.cli.reading.found import Found, real_numbers
+from holdfast.errors import BadInput
+from holdfast.files import read_array, text_of
+
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+MANY = 12  # names that are told one by one
+
+
+def read_labels(path: Path) -> Any:
+    """A .npy file, or a .txt file with one on each line."""
+    if path.suffix == ".npy":
+        return read_array(path, "Write it by numpy.save, with plain numbers or texts.")
+    if path.suffix == ".txt":
+        return text_of(path).removesuffix("\n").split("\n")
+    raise BadInput(f"{path}: labels are read from a .npy file, or from a .txt file with one on each line.")
+
+
+def numbered(
+    found: Found, source: str, ours: Sequence[str] | None, outputs: Callable[[], int]
+) -> tuple[Tensor, list[str] | None, tuple[str, ...]]:
+    """The class of each input, the names of the classes where they have some, and what to tell.
+
+    ours     the names of the network's outputs, where they are known. outputs: how many there are, asked where it matters.
+    """
+    theirs = None if found.classes is None else [str(name) for name in found.classes]
+    y = _plain(found.y, source)
+    if isinstance(y, Tensor):
+        if ours is not None and theirs is not None and list(ours) != theirs and not y.is_floating_point():
+            names = [theirs[k] if 0 <= k < len(theirs) else str(k) for k in y.flatten().tolist()]
+            note = f"the classes of {source} stand in another order than the network's outputs; they were matched by name"
+            return _by_names(names, ours, found, source), list(ours), (note,)
+        return y, theirs if ours is None else list(ours), ()
+    empty = next((place for place, text in enumerate(y) if not text), None)
+    if empty is not None:
+        raise BadInput(f"{source}, {found.where(empty)}: the label is missing. Fill it in, or leave that input out.")
+    known = ours if ours is not None else theirs
+    if known is not None and set(y) <= set(known):
+        return _by_names(y, known, found, source), list(known), ()
+    if all(map(WHOLE.fullmatch, y)):
+        return torch.tensor([int(float(text)) for text in y]), None if known is None else list(known), ()
+    if known is not None:
+        return _by_names(y, known, found, source), list(known), ()
+    if all(map(NUMBER.fullmatch, y)):
+        return torch.tensor([float(text) for text in y], dtype=torch.float64), None, ()
+    classes = sorted(set(y if found.among is None else found.among))
+    if len(classes) != outputs() != 1:
+        many = "1 name" if len(classes) == 1 else f"{len(classes)} names"
+        raise BadInput(
+            f"{source}: the labels have {many} ({_listed(classes)}), and the network has {outputs()} outputs. Which belongs to which? Say "
+            f"--classes with all names in the order of the outputs."
+        )
+    told = _listed(f"{k} {name}" for k, name in enumerate(classes))
+    note = f"labels are names, taken for the outputs in sorted order: {told}. If the network's order is another, say --classes"
+    return _by_names(y, classes, found, source), classes, (note,)
+
+
+def _plain(y: Any, source: str) -> Tensor | list[str]:
+    """Numbers as a tensor, anything else as texts."""
+    if not isinstance(y, Tensor):
+        y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+        if y.dtype.kind == "O" and not any(isinstance(one, str) for one in y.flat):
+            y = np.asarray(y.tolist())
+        if y.dtype.kind in "UO":
+            return ["" if one is None or one != one else str(one).strip() for one in y.reshape(-1).tolist()]
+    values = real_numbers(y, "y", source)
+    return values.long() if values.dtype == torch.bool else values
+
+
+def _by_names(names: Sequence[str], classes: Sequence[str], found: Found, source: str) -> Tensor:
+    number = {name: k for k, name in enumerate(classes)}
+    strange = next((place for place, name in enumerate(names) if name not in number), None)
+    if strange is not None:
+        near = difflib.get_close_matches(names[strange], classes, 1, 0.75)
+        hint = f" Is {near[0]!r} meant?" if near else ""
+        raise BadInput(
+            f"{source}, {found.where(strange)}: the label {names[strange][:60]!r} is none of the classes {_listed(classes)}.{hint}"
+        )
+    return torch.tensor([number[name] for name in names])
+
+
+def _listed(names: Any) -> str:
+    told = list(names)
+    more = f" and {len(told) - MANY} more" if len(told) > MANY else ""
+    return ", ".join(str(name)[:40] for name in told[:MANY]) + more
