@@ -28,7 +28,7 @@ from holdfast.solver import Progress, Sink, Stop, solve
 FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
-Inputs = Tensor | Sequence[Tensor]
+Inputs = Tensor | Sequence[Tensor] | Sequence[str]
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
 
@@ -92,7 +92,8 @@ def radius(
 ) -> list[Bracket] | list[list[Bracket]]:
     """How far may each input move before its class changes? One bracket for each input, in their order.
 
-    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; token ids for a token network.
+    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; for a token network token ids,
+                 or a list of texts.
     y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so.
     norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
     frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
@@ -215,7 +216,7 @@ def radius_problems(
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
-    rows = as_rows(x, lengths)
+    rows = as_rows(net.inputs(x), lengths)
     labels = classes_of(y, len(rows), "labels")
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":

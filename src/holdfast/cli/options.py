@@ -110,6 +110,10 @@ class ModelOptions:
     vocabulary: Annotated[
         str | None, _of_model(metavar="FILE", help="The words of a token model, one a line in the order of their numbers.")
     ] = None
+    tokenizer: Annotated[
+        str | None,
+        _of_model(metavar="HOW", help="How text becomes tokens: a tokenizer.json, or package.module:function. Default: by --vocabulary."),
+    ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (
         False

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from holdfast.cli.reading.source import array, call
 from holdfast.errors import BadInput
 from holdfast.files import json_of, read_arrays, text_of
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_file, of_tensors
+from holdfast.network.fingerprint import joined, of_file, of_tensors, of_value
+from holdfast.network.text import Texts, number_of
 
 EXPECTED = (
     'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for each of its words, as in '
     '[[[], ["movie"]]].'
 )
 PLAIN = "It must be written by numpy.savez with plain arrays (no Python objects)."
-UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "unk")
+Reading = Callable[[Sequence[str], Sequence[str] | None], Texts]
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,17 @@ def load_both(model: ModelOptions, source: str, *, scale: float | None = None, l
     return net, load_data(source, net, scale=scale).limited(limit)
 
 
-def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
-    """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function."""
+def load_data(source: str, net: Network, *, scale: float | None = None, reading: Reading | None = None) -> Data:
+    """A .npz file with x and y (and lengths, names, classes), a .tsv of label and text for a token network, or module:function.
+
+    reading: texts and their places -> tokens, where that is not the network's own way.
+    """
     found: Mapping[str, Any]
     if source.endswith(".npz"):
         found, fingerprint = read_arrays(Path(source), PLAIN), of_file(Path(source))
     elif source.endswith((".tsv", ".txt")):
-        found, fingerprint = _text(Path(source), net), of_file(Path(source))
+        found = _text(Path(source), net, reading)
+        fingerprint = joined(of_file(Path(source)), of_value(found["x"]))  # the tokens too: what cuts the text may be another one day
     elif ":" in source:
         found = call(source, "data")
         if not isinstance(found, Mapping):
@@ -84,6 +89,10 @@ def load_data(source: str, net: Network, *, scale: float | None = None) -> Data:
         raise BadInput(f"{source}: x is a single number; give (inputs, ...) rows.")
     if len(found["x"]) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
+    if isinstance(found["x"], list | tuple) and all(isinstance(row, str) for row in found["x"]):
+        texts = list(found["x"])
+        places = [f"{source}, text {i}" for i in range(len(texts))]
+        found = {"names": texts, **found, "x": read_texts(net, texts, source, places, reading).tokens}
     rows = [_scaled(_number(row, "x", source), scale, net, source) for row in found["x"]]
     y = _number(np.asarray(found["y"]), "y", source)
     count = len(rows)
@@ -116,33 +125,26 @@ def _counted(values: Any, count: int, what: str, source: str) -> Any:
     return values
 
 
-def _number_of(words: Sequence[str]) -> dict[str, int]:
-    """The first place of each word."""
-    return {word: i for i, word in reversed(list(enumerate(words)))}
-
-
-def _text(path: Path, net: Network) -> dict[str, Any]:
-    """Lines of label, tab, text; labels are numbers. Words are looked up as they stand, then in lower case."""
-    if net.vocabulary is None:
-        raise BadInput(f"{path}: text needs a network that reads tokens and its words (--vocabulary FILE, one word a line).")
-    number = _number_of(net.vocabulary)
-    unknown = next((number[u] for u in UNKNOWN if u in number), None)
-    x, y, names = [], [], []
-    lines = text_of(path).split("\n")
-    for place, line in enumerate(lines, 1):
+def _text(path: Path, net: Network, reading: Reading | None) -> dict[str, Any]:
+    """Lines of label, tab, text; labels are numbers."""
+    texts, y, places = [], [], []
+    for place, line in enumerate(text_of(path).split("\n"), 1):
         if not line.strip():
             continue
         label, tab, text = line.partition("\t")
-        if not tab or not label.strip().isdecimal() or not text.split():
+        if not tab or not label.strip().isdecimal() or not text.strip():
             raise BadInput(f"{path}, line {place}: expected a class number, a tab and a text, got {line[:60]!r}.")
-        tokens = [number.get(w, number.get(w.lower(), unknown)) for w in text.split()]
-        if None in tokens:
-            word = text.split()[tokens.index(None)]
-            raise BadInput(f"{path}, line {place}: {word!r} is not in the vocabulary, which has no <unk> either.")
-        x.append(torch.tensor(tokens))
+        texts.append(text)
         y.append(int(label))
-        names.append(text.strip())
-    return {"x": x, "y": y, "names": names}
+        places.append(f"{path}, line {place}")
+    return {"x": read_texts(net, texts, str(path), places, reading).tokens, "y": y, "names": [text.strip() for text in texts]}
+
+
+def read_texts(net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None) -> Texts:
+    """As tokens. What must be told of them becomes a note of the network's, which a run keeps and shows."""
+    found = (reading or net.read_texts)(texts, places)
+    net.notes = (*net.notes, *(f"{source}: {note}" if source else note for note in found.notes))
+    return found
 
 
 def load_mask(path: str, x: Sequence[Tensor]) -> Tensor:
@@ -159,7 +161,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
     sets = json_of(Path(path), EXPECTED)
-    number = _number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
+    number = number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
     strange: list[str] = []
 
     def known(words: list[Any]) -> list[int]:

@@ -10,10 +10,11 @@ from torch import nn
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import numbers, pair, sizes
-from holdfast.cli.reading.source import call
+from holdfast.cli.reading.source import call, named
 from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.network import Network
+from holdfast.network.text import Given
 
 CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
@@ -35,6 +36,7 @@ def load_network(q: ModelOptions) -> Network:
         "time_first": q.time_first,
         "pool": q.pool,
         "vocabulary": None if q.vocabulary is None else _vocabulary(q.vocabulary),
+        "tokenizer": None if q.tokenizer is None else _tokenizer(q.tokenizer),
         "device": q.device,
     }
     if is_onnx:
@@ -53,7 +55,8 @@ def load_network(q: ModelOptions) -> Network:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
             return Network.from_torch(made, shape=shape, name=name, **shared)
-    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--vocabulary": q.vocabulary}
+    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first}
+    given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
     if isinstance(made, Network):
         _refuse({"--domain": q.domain, **given}, f"{q.model} returns a Network, which settles this itself")
         return made
@@ -75,6 +78,11 @@ def _constant(name: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise BadInput(f"constant {name!r}: expected name=number, as in sr=16000, got {value!r}.") from None
+
+
+def _tokenizer(text: str) -> Given:
+    """A file or a folder that is there, else package.module:function."""
+    return named(text, "tokenizer")[0] if ":" in text and not Path(text).exists() else text
 
 
 def _vocabulary(path: str) -> Sequence[str]:
