@@ -39,14 +39,16 @@ def headline(question: Question, count: int) -> str:
 
 def hashes(question: Question) -> list[tuple[str, str]]:
     """By which the model, the data and the question are known again."""
-    told = [("model", question.model.fingerprint), ("data", question.data.fingerprint), ("question", question.fingerprint)]
+    model = question.model
+    told = [("model", model.fingerprint), ("tokenizer", model.tokenizer)]
+    told += [("data", question.data.fingerprint), ("question", question.fingerprint)]
     return [(part, value) for part, value in told if value]
 
 
 def shown(question: Question) -> dict[str, object]:
     """The question for people: what was said, without what only a resumed run needs or what would fill the page."""
     told: dict[str, object] = {"command": question.command, "model": question.model.name, "data": question.data.name}
-    told |= {"domain": question.model.domain, **dict(question.model.prepared)}
+    told |= {"domain": question.model.domain, **dict(question.model.prepared), "notes": "; ".join(question.model.notes)}
     told |= {f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"}
     told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
     return {name: value for name, value in told.items() if value not in (None, "")}
