@@ -1,6 +1,7 @@
 """Text becomes tokens as the documents say, what becomes of every piece is said, and a tokenizer is known again."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -239,3 +240,17 @@ def test_a_tokenizer_is_known_again() -> None:
     assert len({tokenizer.fingerprint for tokenizer in made}) == len(made)
     assert HuggingFace(bert().to_str(), "elsewhere").fingerprint == HuggingFace(bert().to_str(), "t").fingerprint
     assert Words(list(VOCABULARY)).fingerprint == Words(VOCABULARY).fingerprint
+
+
+def test_the_documents_way_in_for_a_hugging_face_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    monkeypatch.chdir(tmp_path)
+    bert().save("tokenizer.json")
+    page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
+    (block,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "networks.md", "exec"), names)
+    assert isinstance(names["model"], transformers.BertForSequenceClassification)
+    for given in ("tokenizer.json", names["tokenizer"], names["tokenizer"].__call__):  # a file, the object, any function of that kind
+        net = hf.Network.from_torch(Mean(len(PIECES)).eval(), tokenizer=given)
+        assert net.tokens("the film, GOODISH!").tolist() == names["tokenizer"]("the film, GOODISH!")["input_ids"]

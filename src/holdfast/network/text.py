@@ -267,7 +267,7 @@ def _strange(text: Text, policy: Unknown) -> str:
     place = text.ids.index(None)
     said = f"word {place + 1}: {text.pieces[place]!r} is not in the vocabulary"
     if policy == "error":
-        return f"{said}. Fit the monitor with unknown='skip' (--unknown skip) to leave such words out, or 'unk' to let a token stand for them."
+        return f"{said}. Fit the monitor with unknown='skip' (--unknown skip) to leave such words out, or 'unk' for a token in their place."
     return (
         f"{said}, which has no <unk> either. Take it out of the text, add <unk> to the vocabulary where the network has a token for "
         f"unknown words, or say how the network's text is cut (tokenizer=, --tokenizer)."
