@@ -204,6 +204,11 @@ def test_letters_that_a_file_without_an_unknown_token_would_drop_are_told_of() -
     strict = Tokenizer(models.WordLevel({"a": 0}))
     with pytest.raises(BadInput, match="cannot read 'z'"):
         read_texts(HuggingFace(strict.to_str(), "t"), ["z"])
+    for wrong in ([7, 99], [2, 3]):  # a token of the template beyond the list, and more tokens than the template has
+        content = json.loads(bert().to_str())
+        content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = wrong
+        with pytest.raises(BadInput, match="names tokens that it does not have"):
+            read_texts(HuggingFace(json.dumps(content), "t"), ["film"])
     with pytest.raises(BadInput, match="cannot read"):
         read_texts(HuggingFace(bert().to_str(), "t"), ["half a sign \ud800"])
 

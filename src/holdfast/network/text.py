@@ -155,6 +155,8 @@ class HuggingFace(Tokenizer):
     def cut(self, text: str) -> Text:
         with _reading(BadInput, f"the tokenizer {self.name} cannot read {_short(text)}", "Take out what it does not know."):
             found = self.inner.encode(text)
+            if not len(found.ids) == len(found.tokens) == len(found.offsets) or not self.named.keys() >= set(found.ids):
+                raise ValueError("the file names tokens that it does not have")
         covered = [False] * len(text)
         for begin, end in found.offsets:
             covered[begin:end] = [True] * (end - begin)
