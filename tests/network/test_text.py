@@ -221,6 +221,11 @@ def test_a_file_that_is_none_or_belongs_to_another_network(tmp_path: Path, monke
             hf.Network.from_torch(Mean().eval(), tokenizer=file)
     with pytest.raises(UnreadableFile, match="no such file"):
         hf.Network.from_torch(Mean().eval(), tokenizer="nowhere.json")
+    content = json.loads(bert().to_str())
+    content["model"]["vocab"]["film"] = 2**32 - 1  # a hole over which the package itself would walk for minutes
+    file.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=f"tokens 0 to {2**32 - 1}, but"):
+        hf.Network.from_torch(Mean().eval(), tokenizer=file)
     bert().save(str(file))
     with pytest.raises(BadInput, match="tokens 0 to 10, but the network's embedding has 9 rows"):
         hf.Network.from_torch(Mean(9).eval(), tokenizer=file)
@@ -243,7 +248,7 @@ def test_a_tokenizer_is_known_again() -> None:
     made = [Words(VOCABULARY), Words(VOCABULARY[::-1]), Own(one, VOCABULARY, 12), Own(two, VOCABULARY, 12), Own(one, VOCABULARY[1:], 11)]
     made += [HuggingFace(tokenizer.to_str(), "t") for tokenizer in (bert(), other)]
     assert len({tokenizer.fingerprint for tokenizer in made}) == len(made)
-    assert HuggingFace(bert().to_str(), "elsewhere").fingerprint == HuggingFace(bert().to_str(), "t").fingerprint
+    assert HuggingFace(bert().to_str(pretty=True), "elsewhere").fingerprint == HuggingFace(bert().to_str(), "t").fingerprint
     assert Words(list(VOCABULARY)).fingerprint == Words(VOCABULARY).fingerprint
 
 

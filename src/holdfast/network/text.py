@@ -137,12 +137,13 @@ class HuggingFace(Tokenizer):
             self.inner.no_padding()
             if whole:
                 self.inner.no_truncation()
-            model = json.loads(self.inner.to_str())["model"]
+            said = {**json.loads(content), "padding": None, **({"truncation": None} if whole else {})}
+            model = said["model"]
             by_name, self.unknown = model.get("unk_token"), model.get("unk_id")
             if by_name is not None:
                 self.unknown = self.inner.token_to_id(by_name)
             self.named = {number: word for word, number in self.inner.get_vocab(with_added_tokens=True).items()}
-        self.name, self.fingerprint = name, of_text(self.inner.to_str())
+        self.name, self.fingerprint = name, of_text(json.dumps(said, sort_keys=True))
 
     @property
     def size(self) -> int:
