@@ -23,6 +23,7 @@ class Model:
     domain: str | None = None
     prepared: Mapping[str, Json] = field(default_factory=dict)
     vocabulary: tuple[str, ...] | None = None
+    tokenizer: str | None = None  # the hash of one that was given; where text is cut into words of the vocabulary there is none
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Question:
         """Two runs with equal ones asked the same thing about the same network and inputs, however they searched."""
         model, data = self.model, self.data
         parts = [self.command, model.fingerprint, model.domain, model.prepared, model.vocabulary, data.fingerprint, asdict(self.asked)]
+        parts += [] if model.tokenizer is None else [model.tokenizer]
         return of_text(json.dumps(plain(parts), sort_keys=True))
 
     def differs(self, other: "Question") -> tuple[str, Json, Json] | None:

@@ -79,7 +79,7 @@ def test_your_own_words_and_sets(ask: Ask, workshop: Path) -> None:
     assert said.code == 0
     assert "mode exact; 2 of 9 tokens have substitutes" in said.out
     assert "good" in ask("monitor", "score", "mine", "the film was good").out
-    assert "'terrible' is unknown" in ask("monitor", "score", "mine", "the terrible film").err
+    assert "'terrible' is not in the vocabulary" in ask("monitor", "score", "mine", "the terrible film").err
     assert "no word here can be another" in ask("monitor", "score", "mine", "the film").out
 
 

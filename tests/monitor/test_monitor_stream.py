@@ -290,22 +290,26 @@ def test_the_abstract_model_estimates_and_says_so(cell: str, tmp_path: Path) -> 
 
 def test_unknown_words() -> None:
     text = "word1 word2 nonsense word3"
-    with pytest.raises(hf.errors.BadInput, match="nonsense"):
-        named().score(text)
-    with pytest.raises(hf.errors.BadInput, match="40 tokens"):
-        named().score([1, WORDS])
+    with pytest.raises(hf.errors.BadInput, match="word 3: 'nonsense' is not in the vocabulary"):
+        named(unknown="error").score(text)
+    for policy in ("error", "unk"):  # a number is no word: no token stands for one that does not exist
+        with pytest.raises(hf.errors.BadInput, match="40 tokens"):
+            named(unknown=policy).score([1, WORDS])
     skipped = named(unknown="skip")
     assert skipped.score(text).words == ("word1", "word2", "word3")
     assert skipped.score(["word1", WORDS, 2]).words == ("word1", "word2")
     assert skipped.step("nonsense") is None
-    assert named(unknown="unk").score(text).words == ("word1", "word2", "<unk>", "word3")
+    with pytest.warns(UserWarning, match="1 of 4 words are unknown to the network .*: 'nonsense'"):
+        assert named().score(text).words == ("word1", "word2", "<unk>", "word3")  # as everywhere, where nothing is said
     assert named(unknown="unk", unk=5).score(text).words == ("word1", "word2", "word5", "word3")
-    with pytest.raises(hf.errors.BadInput, match="nothing to score"):
+    with pytest.raises(hf.errors.BadInput, match="none of its words is known"):
         skipped.score("nothing known")
     with pytest.raises(hf.errors.BadInput, match="unk="):
         Monitor.fit(Reader("lstm").network(), [], some_groups(), unknown="unk")
-    with pytest.raises(hf.errors.BadInput, match="no vocabulary"):
+    with pytest.raises(hf.errors.BadInput, match="not told how text becomes tokens"):
         Monitor.fit(Reader("lstm").network(), [], some_groups()).score("word1")
+    with pytest.raises(hf.errors.BadInput, match="no vocabulary"):
+        Monitor.fit(Reader("lstm").network(), [], some_groups()).score(["word1"])
 
 
 def test_empty_one_and_too_long() -> None:

@@ -29,7 +29,7 @@ def region_of(
     """The region around each input."""
     if patch is not None and (shares is not None or drift):
         raise BadInput(f"patch and {'drift' if drift else 'shares'} both say where the input may move; give one.")
-    rows = torch.as_tensor(x)
+    rows = torch.as_tensor(net.inputs(x, alike=True))
     centre = net.exactly(rows) if rows.is_floating_point() else net.embed(rows)
     if radius is None and patch is None:
         raise BadInput("how far may the input move? Give a radius (--radius), or a region.")

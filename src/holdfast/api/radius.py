@@ -29,7 +29,7 @@ from holdfast.solver import Progress, Sink, Stop, solve
 FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
-Inputs = Tensor | Sequence[Tensor]
+Inputs = Tensor | Sequence[Tensor] | Sequence[str]
 LabelsOption = Tensor | Sequence[int] | Sequence[Sequence[int]] | None
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
@@ -98,7 +98,8 @@ def radius(
 ) -> list[Bracket] | list[list[Bracket]]:
     """How far may each input move before its class changes, or before another property fails? One bracket for each input, in their order.
 
-    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; token ids for a token network.
+    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; for a token network token ids,
+                 or a list of texts.
     y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so. A forecast needs none.
     norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
     property     what must hold instead of the class: hf.Within("10%"), the outputs stay near the forecast at the unmoved input;
@@ -231,7 +232,7 @@ def radius_problems(
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
     """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
-    rows = as_rows(net.rows(x) if hasattr(x, "columns") else x, lengths)
+    rows = as_rows(net.rows(x) if hasattr(x, "columns") else net.inputs(x), lengths)
     if y is None and property is None:
         raise BadInput(
             "radius needs labels, the class of each input (y), or another property that must hold: property=hf.Within('10%') for a "

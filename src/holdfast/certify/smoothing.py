@@ -124,7 +124,7 @@ class Anything(Property):
 
 def smoothing_problem(net: Network, x: Tensor) -> Problem:
     """Euclidean balls without a domain: the noise is not clipped."""
-    centre = torch.as_tensor(x)
+    centre = torch.as_tensor(net.inputs(x, alike=True))
     if centre.dim() < 2 or not len(centre):
         raise BadInput(f"smoothing: x has shape {tuple(centre.shape)}, expected (inputs, ...) with at least one input.")
     centre = net.exactly(centre) if centre.is_floating_point() else net.embed(centre)

@@ -141,6 +141,10 @@ class ModelOptions:
     classes: Annotated[
         str | None, _of_model(metavar="NAMES", help="The names of the outputs in their order, as in cat,dog,ship, or a file, one a line.")
     ] = None
+    tokenizer: Annotated[
+        str | None,
+        _of_model(metavar="HOW", help="How text becomes tokens: a tokenizer.json, or package.module:function. Default: by --vocabulary."),
+    ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (
         False

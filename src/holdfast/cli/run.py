@@ -32,6 +32,7 @@ from holdfast.execution.task import Tell
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.network import NAME_IT
+from holdfast.network.text import Words
 from holdfast.problem import Problem
 from holdfast.question import Asked, Means, Question, plain
 from holdfast.question import Data as DataAsked
@@ -77,6 +78,7 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
     model = ModelAsked(
         name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
         domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
+        tokenizer=None if net.tokenizer is None or isinstance(net.tokenizer, Words) else net.tokenizer.fingerprint,
     )  # fmt: skip
     known = DataAsked(classes=net.classes)
     if data is not None:
@@ -202,6 +204,7 @@ def same(now: Question, begun: Question) -> None:
     parts = (
         ("model", "is", now.model.fingerprint, begun.model.fingerprint),
         ("vocabulary", "is", now.model.vocabulary, begun.model.vocabulary),
+        ("tokenizer", "is", now.model.tokenizer, begun.model.tokenizer),
         ("data", "are", now.data.fingerprint, begun.data.fingerprint),
         ("substitutes", "are", now.asked.substitutes, begun.asked.substitutes),
         ("specification", "is", now.asked.specification, begun.asked.specification),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.network import Network
+from holdfast.network.text import Words
 
 INTENTS = ("greeting", "password", "delivery", "refund", "broken", "invoice", "hours", "cancel")
 UNKNOWN = "<unk>"
@@ -78,14 +79,14 @@ def vocabulary() -> tuple[str, ...]:
 
 
 @cache
-def _number() -> dict[str, int]:
-    return {word: number for number, word in enumerate(vocabulary())}
+def _words() -> Words:
+    return Words(vocabulary())
 
 
 def tokens(text: str | Sequence[str]) -> Tensor:
-    """A sentence, or its words -> (length,) token ids; case is dropped, and so are . , ! and ? at the ends of words."""
-    words = text.split() if isinstance(text, str) else text
-    return torch.tensor([_number().get(word.lower().strip(".,!?"), 0) for word in words], dtype=torch.int64)
+    """A sentence, or its words -> (length,) token ids, as everywhere in holdfast."""
+    found = _words().cut(text if isinstance(text, str) else " ".join(text))
+    return torch.tensor([token or 0 for token in found.ids], dtype=torch.int64)
 
 
 def substitutes() -> dict[str, list[str]]:

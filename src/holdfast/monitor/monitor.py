@@ -1,5 +1,6 @@
 """The monitor: how likely does the answer stay when one element of the sequence is another? For whole sequences, or as they come in."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -20,9 +21,10 @@ from holdfast.monitor.engine.sampled import Drawn, interval
 from holdfast.monitor.engine.stream import Stream
 from holdfast.monitor.mutation.choices import Mutation, Still, are_ids
 from holdfast.monitor.outputs import Classes, Output
-from holdfast.monitor.reading import Reader, Unknown, unknown_token
+from holdfast.monitor.reading import Reader, has_unknown, unknown_token
 from holdfast.monitor.score import Score, Scores, Steps
 from holdfast.network import Network
+from holdfast.network.text import Unknown
 from holdfast.result import Evidence
 
 Mode = Literal["exact", "sampled", "abstract"]
@@ -72,7 +74,7 @@ class Monitor:
         *,
         answer: Output | None = None,
         mode: Literal["auto", "exact", "sampled", "abstract"] = "auto",
-        unknown: Unknown = "error",
+        unknown: Unknown | None = None,
         unk: int | None = None,
         confidence: float = 0.95,
         samples: int = 1000,
@@ -85,17 +87,19 @@ class Monitor:
         mutation    what may stand in an element's place: Groups, Typos, Noise, Own.
         answer      what of it must stay: Classes() (the default), Bins or Tolerance for numbers.
         mode        auto: exact where the mutation is a finite set, else sampled.
-        unknown     what happens to words the network does not know: error, skip (left out), unk (the token `unk` stands for them).
+        unknown     what happens to words the network does not know: error, skip (left out), unk (the token `unk` stands for them). If not
+                    said: what holdfast does everywhere, the network's token for unknown words, and an error where it has none.
         """
         if not isinstance(net, Network) or not isinstance(mutation, Mutation):
             raise BadInput(f"a monitor needs a Network and a mutation, got {type(net).__name__} and {type(mutation).__name__}.")
         chosen: Mode = ("exact" if mutation.finite else "sampled") if mode == "auto" else mode
+        if unknown is None:
+            unknown = "unk" if has_unknown(net, unk) else "error"
         _check(net, mutation, chosen, unknown, confidence, samples, max_length)
         if unknown == "unk":
             unk = unknown_token(net, unk)
         settings = Settings(chosen, unknown, unk, confidence, samples, seed, max_length)
-        reader = Reader(net, unknown, unk, max_length)
-        view = find(net, [reader.read(sequence) for sequence in list(sequences)[:6]])
+        view = find(net, Reader(net, unknown, unk, max_length).read_all(list(sequences)[:6])[0])
         made = cls(net, mutation, answer or Classes(), settings, view=view)
         if view is not None:
             made.outputs.count(view.outputs(view.start(1)).shape[1])
@@ -111,7 +115,7 @@ class Monitor:
         if not len(sequences):
             raise BadInput("the abstract model learns from sequences: give some to fit.")
         known = self.mutation if self.mutation.finite else Drawn(self.mutation, self.settings.samples, self.generator())
-        traces = profile(self.net, [self.read(sequence) for sequence in sequences], known, self.outputs, self.view)
+        traces = profile(self.net, self.read_all(sequences), known, self.outputs, self.view)
         return Tree.fit(traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed))
 
     @property
@@ -132,7 +136,7 @@ class Monitor:
 
     def score_all(self, sequences: Sequence[Any], k: Steps = 0) -> list[Scores]:
         """Many sequences side by side, which is faster than one by one."""
-        read = [self.read(sequence) for sequence in sequences]
+        read = self.read_all(sequences)
         if self.settings.mode == "exact" and k == 0 and self.quick is not None and sum(map(len, read)) <= SHORT:
             short = [self._short(sequence, self.quick.fresh()) for sequence in read]
             if not any(scores is None for scores in short):
@@ -267,8 +271,15 @@ class Monitor:
         return self._stream.step(element)
 
     def read(self, sequence: Any) -> Tensor:
-        """Ids, words (or one string of them) or frames -> a tensor, unknown words treated as chosen in `fit`."""
-        return self.reader.read(sequence)
+        """A text, words, ids or frames -> a tensor, unknown words treated as chosen in `fit`."""
+        return self.read_all([sequence])[0]
+
+    def read_all(self, sequences: Sequence[Any]) -> list[Tensor]:
+        """Many; what became unknown of texts is warned of once."""
+        found, notes = self.reader.read_all(sequences)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
+        return found
 
     # ---- files
 
@@ -278,6 +289,7 @@ class Monitor:
 
         tensors = {f"mutation.{key}": value for key, value in self.mutation.tensors().items()}
         content: dict[str, Any] = {
+            "tokenizer": None if self.net.tokenizer is None else self.net.tokenizer.fingerprint,
             "mutation": self.mutation.settings(),
             "outputs": self.outputs.settings(),
             "settings": asdict(self.settings),
@@ -289,7 +301,7 @@ class Monitor:
 
     @classmethod
     def load(cls, folder: str | Path, net: Network) -> "Monitor":
-        """What `save` wrote, for the same network; any other is refused."""
+        """What `save` wrote, for the same network with the same tokenizer; any other is refused."""
         from holdfast.monitor import fitting, outputs
         from holdfast.monitor.mutation import mutation
         from holdfast.monitor.saving import WRITTEN, load

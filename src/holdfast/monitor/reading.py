@@ -1,27 +1,35 @@
-"""Sequences as people give them: ids, words, frames. What happens to words that the network does not know is the user's choice."""
+"""Sequences as people give them: texts, words, ids, frames. What happens to words that the network does not know is the user's choice."""
 
+from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.network import Network
-
-Unknown = Literal["error", "skip", "unk"]
-UNKNOWN_WORDS = ("<unk>", "[UNK]", "<UNK>", "unk", "UNK", "<oov>")
+from holdfast.network.text import Texts, Unknown, number_of
 
 
 def unknown_token(net: Network, unk: int | None) -> int:
-    """The id that stands for unknown words: the one given, or that of the usual name in the vocabulary."""
+    """The id that stands for unknown words: the one given, or the tokenizer's own."""
     if net.vectors is None:
         raise BadInput(f"unknown='unk' is for words; {net.name} reads frames of numbers.")
-    if unk is None and net.vocabulary is not None:
-        unk = next((net.vocabulary.index(word) for word in UNKNOWN_WORDS if word in net.vocabulary), None)
+    if unk is None and net.tokenizer is not None:
+        unk = net.tokenizer.unknown
     if unk is None or not 0 <= unk < len(net.vectors):
         raise BadInput(f"unknown='unk' needs the id of the token that stands for unknown words (unk=..., 0 to {len(net.vectors) - 1}).")
     return unk
+
+
+def has_unknown(net: Network, unk: int | None = None) -> bool:
+    """Is there such a token?"""
+    try:
+        unknown_token(net, unk)
+    except BadInput:
+        return False
+    return True
 
 
 class Reader:
@@ -32,13 +40,34 @@ class Reader:
         self.net, self.unknown, self.unk, self.longest = net, unknown, unk, longest
         self.frame = frame or (net.shape[1:] if net.shape else None)
         self.tokens = len(net.vectors) if net.vectors is not None else None
-        self._place = {word: i for i, word in enumerate(net.vocabulary)} if net.vocabulary is not None else None
+        self._place = number_of(net.vocabulary) if net.vocabulary is not None else None
 
     def read(self, sequence: Any) -> Tensor:
-        """Ids, words (or one string of them) or frames -> (n,) or (n, ...)."""
+        """A text, words of the vocabulary as they stand there, ids or frames -> (n,) or (n, ...)."""
+        if isinstance(sequence, str):
+            return self.texts([sequence]).tokens[0]
         found = self._frames(sequence) if self.tokens is None else self._ids(sequence)
         if not len(found):
             raise BadInput("the sequence is empty, or none of its words is known: there is nothing to score.")
+        return self._short(found)
+
+    def read_all(self, sequences: Sequence[Any]) -> tuple[list[Tensor], tuple[str, ...]]:
+        """Many, and what must be told of the texts among them."""
+        texts = {i: sequence for i, sequence in enumerate(sequences) if isinstance(sequence, str)}
+        if not texts:
+            return [self.read(sequence) for sequence in sequences], ()
+        told = self.texts(list(texts.values()), [f"sequence {i}" for i in texts] if len(sequences) > 1 else None)
+        read = dict(zip(texts, told.tokens, strict=True))
+        return [read[i] if i in read else self.read(sequence) for i, sequence in enumerate(sequences)], told.notes
+
+    def texts(self, texts: Sequence[str], places: Sequence[str] | None = None) -> Texts:
+        """As everywhere, but for what happens to words that are unknown."""
+        found = self.net.read_texts(texts, places, policy=self.unknown, unk=self.unk)
+        for tokens in found.tokens:
+            self._short(tokens)
+        return found
+
+    def _short(self, found: Tensor) -> Tensor:
         if len(found) > self.longest:
             raise BadInput(f"the sequence has {len(found)} elements, more than max_length={self.longest}; cut it or raise the limit.")
         return found
@@ -68,7 +97,7 @@ class Reader:
             assert self.tokens is not None
             if int(sequence.min()) >= 0 and int(sequence.max()) < self.tokens:  # all are known: nothing to look up one by one
                 return sequence.cpu()
-        given = sequence.split() if isinstance(sequence, str) else sequence.tolist() if isinstance(sequence, Tensor) else list(sequence)
+        given = sequence.tolist() if isinstance(sequence, Tensor) else list(sequence)
         return torch.tensor([i for i in map(self._token, given) if i is not None], dtype=torch.int64)
 
     def _token(self, word: Any) -> int | None:
@@ -87,7 +116,7 @@ class Reader:
             raise BadInput(f"an element of this sequence must be a word or a token id, got {word!r}.")
         if known is not None or self.unknown == "skip":
             return known
-        if self.unknown == "unk":
+        if self.unknown == "unk" and isinstance(word, str):
             return self.unk
         raise BadInput(
             f"{word!r} is unknown: {self.net.name} has {self.tokens} tokens. Fit the monitor with unknown='skip' to leave such words "

@@ -14,9 +14,11 @@ from holdfast.files import existing, in_words, json_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_text
 from holdfast.network.network import NAME_IT
+from holdfast.network.text import Words
 
-FORMAT, VERSION = "holdfast monitor", 2
+FORMAT, VERSION = "holdfast monitor", 3
 SEALED = 2  # from this version on the text carries a digest of itself
+CUT = 3  # from this version on it says how text becomes tokens
 JSON, TENSORS = "monitor.json", "monitor.safetensors"
 WRITTEN = "It must be as Monitor.save wrote it: save the monitor again, or fit it anew."
 
@@ -61,6 +63,13 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
             f"{folder}: this monitor was fitted for another model ({content['model']['name']}); {net.name} has other weights or another "
             f"structure, so its scores would mean nothing. Load that model, or fit a monitor for this one."
         )
+    tokenizer = None if net.tokenizer is None else net.tokenizer.fingerprint
+    usual = net.tokenizer is None or isinstance(net.tokenizer, Words)
+    if content["tokenizer"] != tokenizer if content["version"] >= CUT else not usual:
+        raise BadInput(
+            f"{folder}: this monitor was fitted for text that becomes tokens in another way: {net.name} has another tokenizer now, or "
+            f"another vocabulary. Load it with the old one, or fit a monitor for this one."
+        )
     file = existing(folder / TENSORS)
     with in_words(file, "damaged", WRITTEN):
         if of_file(file) != content["tensors"]:
@@ -84,6 +93,8 @@ def _text(file: Path) -> dict[str, Any]:
             raise ValueError("it was changed after it was written")
         if not all(isinstance(content[part], dict) for part in ("mutation", "outputs", "settings")):
             raise ValueError("a part of it is missing")
+        if content["version"] >= CUT and not isinstance(content["tokenizer"], str | None):
+            raise ValueError("it does not say how text becomes tokens")
     if "digest" not in content:
         warnings.warn(f"{file}: written before monitors carried a digest of what they say, so damage to it may go unseen. Save it again.")
     found: dict[str, Any] = content

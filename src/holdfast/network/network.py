@@ -23,6 +23,7 @@ from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
 from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
+from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.network.trees import Trees
@@ -63,6 +64,7 @@ class Network:
     shape: tuple[int | None, ...] | None = None  # of one input; None inside where any length will do
     vectors: Tensor | None = None  # (words, dim), where the model reads tokens
     vocabulary: tuple[str, ...] | None = None
+    tokenizer: Tokenizer | None = None  # how text becomes tokens, where that is known
     classes: tuple[str, ...] | None = None  # the names of its outputs
     token_model: nn.Module | None = None  # the whole model, tokens in, to replay words through
     notes: tuple[str, ...] = ()  # what a user should know about how the model was read
@@ -98,6 +100,7 @@ class Network:
         tokens: bool = False,
         vocabulary: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
+        tokenizer: Given | None = None,
         output: str | None = None,
         device: str | torch.device = "cpu",
         name: str | None = None,
@@ -111,6 +114,8 @@ class Network:
         pool        the module answers (batch, time, outputs): take the last, the mean or the largest over time.
         tokens      the module reads token ids through nn.Embedding; regions then live among its word vectors.
         vocabulary  the words, so that answers show them; implies tokens.
+        tokenizer   how text becomes tokens: a tokenizer.json, a tokenizer of the packages tokenizers or transformers, or a function, text
+                    -> words of the vocabulary or token ids; implies tokens. None: `holdfast.network.text.Words`.
         classes     the names of the outputs, in their order, so that answers show them and data may speak of them.
         output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor.
         """
@@ -137,7 +142,7 @@ class Network:
             raise BadInput(f"{type(module).__name__} cannot be copied ({error}); give holdfast a fresh, untrained-on module.") from error
         where = _device(device)
         copied = copied.to(where)
-        tokens = tokens or vocabulary is not None
+        tokens = tokens or vocabulary is not None or tokenizer is not None
         vectors, token_model = None, None
         if tokens:
             _check_weights(copied, name or type(module).__name__)  # before the embedding goes its own way
@@ -148,8 +153,8 @@ class Network:
             shape = (shape[0] if shape else None, vectors.shape[1])  # type: ignore[assignment]
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
-            time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, classes=classes, token_model=token_model,
-            device=where, notes=notes, fingerprint=of_module(module), output=output,
+            time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer, classes=classes,
+            token_model=token_model, device=where, notes=notes, fingerprint=of_module(module), output=output,
         )  # fmt: skip
 
     @classmethod
@@ -165,6 +170,7 @@ class Network:
         pool: Pool | None = None,
         vocabulary: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
+        tokenizer: Given | None = None,
         device: str | torch.device = "cpu",
     ) -> "Network":
         """A `.pt2` file written by torch.export.save. Options as in `from_torch`; a token model is recognised by its input.
@@ -209,7 +215,7 @@ class Network:
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
-            classes=classes, token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
+            classes=classes, tokenizer=tokenizer, token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
         )  # fmt: skip
 
     @classmethod
@@ -224,6 +230,7 @@ class Network:
         pool: Pool | None = None,
         vocabulary: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
+        tokenizer: Given | None = None,
         device: str | torch.device = "cpu",
         black_box: bool = False,
         batched: bool = True,
@@ -253,7 +260,8 @@ class Network:
                 model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
             return cls._of(
                 model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
-                shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, classes=classes,
+                shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer,
+                classes=classes,
                 token_model=token_model, device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
             )  # fmt: skip
 
@@ -339,6 +347,7 @@ class Network:
         vectors: Tensor | None,
         vocabulary: Sequence[str] | None,
         classes: Sequence[str] | None = None,
+        tokenizer: Given | None = None,
         token_model: nn.Module | None,
         device: torch.device,
         notes: list[str],
@@ -348,8 +357,13 @@ class Network:
         _check_weights(model, name)
         if vectors is None and vocabulary is not None:
             raise BadInput(f"{name} does not read tokens, so a vocabulary has no meaning for it.")
+        if vectors is None and tokenizer is not None:
+            raise BadInput(f"{name} does not read tokens, so a tokenizer has no meaning for it.")
         if vectors is not None and vocabulary is not None and len(vocabulary) != len(vectors):
             raise BadInput(f"the vocabulary has {len(vocabulary)} words, but the embedding of {name} has {len(vectors)} rows.")
+        reads = None if vectors is None else tokenizer_of(tokenizer, vocabulary, len(vectors))
+        if vectors is not None and vocabulary is None and isinstance(reads, HuggingFace):
+            vocabulary = reads.words(len(vectors))
         dtype = _floating(model)
         rank = len(shape) if shape else None
         adapter = Adapter(
@@ -375,6 +389,7 @@ class Network:
             vectors=vectors,
             vocabulary=tuple(vocabulary) if vocabulary is not None else None,
             classes=distinct_names(classes, f"classes of {name}"),
+            tokenizer=reads,
             token_model=token_model,
             notes=tuple(notes),
         )
@@ -693,6 +708,38 @@ class Network:
         if strange is not None:
             raise BadInput(f"{self.name} knows no class {strange!r}; it has {', '.join(map(repr, self.labels[:12]))}.")
         return [place[label] for label in given]
+
+    def read_texts(self, texts: Sequence[str], places: Sequence[str] | None = None, **how: Any) -> Texts:
+        """Texts as tokens, and what must be told of them. Options as in `holdfast.network.text.read_texts`."""
+        if self.tokenizer is None:
+            takes = "takes numbers" if self.vectors is None else "was not told how text becomes tokens"
+            raise BadInput(
+                f"{self.name} {takes}: text needs a network that reads tokens, and its words (vocabulary=, --vocabulary FILE, one a line) "
+                f"or its tokenizer (tokenizer=, --tokenizer)."
+            )
+        return read_texts(self.tokenizer, texts, places, **how)
+
+    def tokens(self, text: str) -> Tensor:
+        """A text -> (length,) token ids, as everywhere in holdfast; what is unknown is warned of."""
+        found: Tensor = self.inputs([text])[0]
+        return found
+
+    def inputs(self, x: Any, *, alike: bool = False) -> Any:
+        """A list of texts as token ids, in one tensor where they are equally long, else in a list; anything else as it is.
+
+        alike: BadInput where they are not.
+        """
+        if isinstance(x, str):
+            raise BadInput("x is a single text: give a list of texts.")
+        if not isinstance(x, Sequence) or not any(isinstance(row, str) for row in x):
+            return x
+        found = self.read_texts(x)
+        for note in found.notes:
+            warnings.warn(note, stacklevel=3)
+        lengths = sorted({len(row) for row in found.tokens})
+        if len(lengths) > 1 and alike:
+            raise BadInput(f"texts of {lengths[0]} and of {lengths[-1]} tokens; here all must be of one length, so ask about some of them.")
+        return torch.stack(found.tokens) if len(lengths) == 1 else found.tokens
 
     def words(self, tokens: Tensor) -> list[str]:
         """(length,) token ids -> the words, or their numbers where no vocabulary was given."""

@@ -57,15 +57,16 @@ def band_of(within: str | None, forecast: float, outputs: str | None, output: in
 
 def hashes(question: Question) -> list[tuple[str, str]]:
     """By which the model, the data and the question are known again."""
-    model = "not hashed" if question.model.fingerprint == "" else question.model.fingerprint
-    told = [("model", model), ("data", question.data.fingerprint), ("question", question.fingerprint)]
+    model = question.model
+    told = [("model", "not hashed" if model.fingerprint == "" else model.fingerprint), ("tokenizer", model.tokenizer)]
+    told += [("data", question.data.fingerprint), ("question", question.fingerprint)]
     return [(part, value) for part, value in told if value]
 
 
 def shown(question: Question) -> dict[str, object]:
     """The question for people: what was said, without what only a resumed run needs or what would fill the page."""
     told: dict[str, object] = {"command": question.command, "model": question.model.name, "data": question.data.name}
-    told |= {"domain": question.model.domain, **dict(question.model.prepared)}
+    told |= {"domain": question.model.domain, **dict(question.model.prepared), "notes": "; ".join(question.model.notes)}
     told |= {f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"}
     told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
     return {name: value for name, value in told.items() if value not in (None, "")}

@@ -58,7 +58,7 @@ def _compared(mine: Question, yours: Question) -> Iterator[tuple[str, Json, Json
     different = mine.differs(yours)
     if different is not None:
         yield different
-    for name in ("fingerprint", "prepared", "vocabulary"):
+    for name in ("fingerprint", "prepared", "vocabulary", "tokenizer"):
         yield f"the model's {name}", getattr(mine.model, name), getattr(yours.model, name)
     yield "the data's fingerprint", mine.data.fingerprint, yours.data.fingerprint
     yield "the question", mine.fingerprint, yours.fingerprint

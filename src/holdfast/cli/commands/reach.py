@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("reach", rich_help_panel=MEASURE)(measures(Reach, "vocabulary", model=ModelArgument, out=OutOrNothing))
+    app.command("reach", rich_help_panel=MEASURE)(measures(Reach, "vocabulary", "tokenizer", model=ModelArgument, out=OutOrNothing))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("risk", rich_help_panel=options.MEASURE)(options.measures(Risk, "vocabulary"))
+    app.command("risk", rich_help_panel=options.MEASURE)(options.measures(Risk, "vocabulary", "tokenizer"))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ SHOWN = 20  # inputs in the table
 
 
 def register(app: typer.Typer) -> None:
-    app.command("saliency", rich_help_panel=MEASURE)(measures(Saliency, "vocabulary"))
+    app.command("saliency", rich_help_panel=MEASURE)(measures(Saliency, "vocabulary", "tokenizer"))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ WHY = {"finished": "not reached", "stopped": "not reached before the limit", "in
 
 
 def register(app: typer.Typer) -> None:
-    app.command("testgen", rich_help_panel=MEASURE)(measures(Testgen, "vocabulary"))
+    app.command("testgen", rich_help_panel=MEASURE)(measures(Testgen, "vocabulary", "tokenizer"))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 QUESTIONS = typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
-NOT_ASKED = "domain", "mean", "std", "time_first", "pool", "vocabulary", "black_box"  # of a model: the property speaks of it as it is
+NOT_ASKED = "domain", "mean", "std", "time_first", "pool", "vocabulary", "tokenizer", "black_box"  # the property speaks of a model as it is
 
 
 def register(app: typer.Typer) -> None:

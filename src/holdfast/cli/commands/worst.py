@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("worst", rich_help_panel=options.MEASURE)(options.measures(Worst, "vocabulary"))
+    app.command("worst", rich_help_panel=options.MEASURE)(options.measures(Worst, "vocabulary", "tokenizer"))
 
 
 @dataclass(frozen=True)

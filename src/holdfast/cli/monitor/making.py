@@ -13,7 +13,7 @@ from rich.console import Console
 from holdfast.cli.commands.monitor import Fit
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import norm_option, numbers, one_of
-from holdfast.cli.reading.data import load_data, load_substitutes
+from holdfast.cli.reading.data import load_data, load_substitutes, read_texts
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import check_folder, line
 from holdfast.datasets import helpdesk
@@ -21,12 +21,13 @@ from holdfast.errors import BadInput, StoreError, UnreadableFile
 from holdfast.files import existing, in_words, json_of, text_of
 from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
 from holdfast.monitor.monitor import Mode
-from holdfast.monitor.reading import Unknown, unknown_token
+from holdfast.monitor.reading import Reader, has_unknown, unknown_token
 from holdfast.monitor.saving import JSON
-from holdfast.monitor.text import words_of
 from holdfast.network import Network
+from holdfast.network.text import Unknown
 
 EMBEDDED = "helpdesk"
+LONGEST = 4096  # elements of a sequence
 SAID = "no model given, so this is the embedded help desk: an LSTM that reads what people ask, and words that may stand for others"
 HOW = "model.json"
 MADE = "It must be as 'holdfast monitor fit' wrote it: fit the monitor again."
@@ -46,11 +47,12 @@ class Opened:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences as a user gave them, with what to call each."""
+    """Sequences as the network reads them, with what to call each, and the pieces that a text was cut into."""
 
     sequences: list[Any]
     names: list[str]
     classes: list[str] | None = None
+    pieces: list[tuple[str, ...]] | None = None
 
 
 # ---- fit
@@ -65,34 +67,41 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
         line(console, "note", SAID)
     net = helpdesk.network() if q.network is None else load_network(q.network)
     mutation = mutation_of(q.mutation, net)
-    rows = _training(q, net)
-    if net.vectors is None or (unknown == "unk" and not _has_unknown(net)):
+    if net.vectors is None or (unknown == "unk" and not has_unknown(net)):
         unknown = "error"  # there is no token to stand for the others
+    rows = _training(q, Reader(net, unknown, unknown_token(net, None) if unknown == "unk" else None, LONGEST))
     made = Monitor.fit(
-        net, rows.sequences, mutation, answer=output, mode=mode, unknown=unknown, samples=q.samples, confidence=q.confidence, seed=q.seed
+        net,
+        rows.sequences,
+        mutation,
+        answer=output,
+        mode=mode,
+        unknown=unknown,
+        samples=q.samples,
+        confidence=q.confidence,
+        seed=q.seed,
+        max_length=LONGEST,
     )
     made.save(folder)
+    tell(net, console)
     _keep(folder, q.network, rows.classes if net.classes is None else list(net.classes))
     line(console, "monitor", f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}")
     line(console, "written", f"{folder}; now: holdfast monitor score {folder} " + ('"some text"' if net.vocabulary else "sequences.npz"))
 
 
-def _training(q: Fit, net: Network) -> Rows:
+def tell(net: Network, console: Console) -> None:
+    for note in net.notes:
+        line(console, "note", note, warns=True)
+
+
+def _training(q: Fit, reader: Reader) -> Rows:
     if q.data is None and q.network is None:
         return _limited(_embedded("train"), q.limit)
     if q.data is None:
         if q.mode == "abstract":
             raise BadInput("mode abstract learns from sequences: give them with --data.")
         return Rows([], [])
-    return load_rows(q.data, net, q.limit)
-
-
-def _has_unknown(net: Network) -> bool:
-    try:
-        unknown_token(net, None)
-    except BadInput:
-        return False
-    return True
+    return load_rows(q.data, reader, q.limit)
 
 
 def _attackable(mutation: Mutation, net: Network) -> str:
@@ -126,7 +135,7 @@ def mutation_of(text: str | None, net: Network) -> Mutation:
     if text == "typos":
         if net.vocabulary is None:
             raise BadInput(f"typos need the words of {net.name}: --vocabulary FILE, one word a line.")
-        return Typos(net.vocabulary, unknown=unknown_token(net, None) if _has_unknown(net) else None)
+        return Typos(net.vocabulary, unknown=unknown_token(net, None) if has_unknown(net) else None)
     if text.startswith("vectors"):
         cosine = numbers(text.partition(":")[2] or "0.65", "vectors")
         assert cosine is not None
@@ -159,22 +168,20 @@ def output_of(text: str) -> Output:
 # ---- sequences
 
 
-def load_rows(source: str, net: Network, limit: int | None) -> Rows:
+def load_rows(source: str, reader: Reader, limit: int | None) -> Rows:
     """A .txt file of sentences, or what `load_data` reads."""
     if source.endswith(".txt"):
-        if net.vocabulary is None:
-            raise BadInput(f"{source}: text needs a network that reads words (--vocabulary FILE, one word a line).")
-        texts = [text.strip() for text in text_of(Path(source)).splitlines() if text.strip()]
-        if not texts:
+        lines = [(place, text) for place, text in enumerate(text_of(Path(source)).split("\n"), 1) if text.strip()]
+        if not lines:
             raise BadInput(f"{source}: holds no sentence.")
-        return _limited(of_texts(texts, net), limit)
-    data = load_data(source, net)
+        return of_texts([text for _, text in lines[:limit]], reader, source, [f"{source}, line {place}" for place, _ in lines[:limit]])
+    data = load_data(source, reader.net, reading=reader.texts)
     return _limited(Rows(list(data.rows), data.names, data.classes), limit)
 
 
-def of_texts(texts: Sequence[str], net: Network) -> Rows:
-    known = frozenset(net.vocabulary or ())
-    return Rows([words_of(text, known) for text in texts], list(texts))
+def of_texts(texts: Sequence[str], reader: Reader, source: str = "", places: Sequence[str] | None = None) -> Rows:
+    found = read_texts(reader.net, texts, source, places, reader.texts)
+    return Rows(found.tokens, [text.strip() for text in texts], None, found.pieces)
 
 
 def _embedded(split: helpdesk.Split) -> Rows:
@@ -183,13 +190,13 @@ def _embedded(split: helpdesk.Split) -> Rows:
 
 
 def _limited(rows: Rows, limit: int | None) -> Rows:
-    return rows if limit is None else Rows(rows.sequences[:limit], rows.names[:limit], rows.classes)
+    return rows if limit is None else replace(rows, sequences=rows.sequences[:limit], names=rows.names[:limit])
 
 
 def rows_for(opened: Opened, data: str | None, limit: int | None, console: Console) -> Rows:
     """The data of a command that looks at a fitted monitor; the help desk's own test sentences without any."""
     if data is not None:
-        return load_rows(data, opened.monitor.net, limit)
+        return load_rows(data, opened.monitor.reader, limit)
     if not opened.embedded:
         raise BadInput("say which sequences: --data FILE.")
     line(console, "note", "no data given, so these are the embedded help desk's test sentences")

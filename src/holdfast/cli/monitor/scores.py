@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.monitor.making import Opened, Rows, load_rows, of_texts, open_monitor, rows_for
+from holdfast.cli.monitor.making import Opened, Rows, load_rows, of_texts, open_monitor, rows_for, tell
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
@@ -41,7 +41,9 @@ def show_scores(folder: str, text: str | None, k: str, limit: int | None, device
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
     said = [opened.name_of(int(first.labels[-1])) for first in now]
     for place in range(len(found)) if text is not None else _shakiest(found, said):
-        _show(rows.sequences[place], rows.names[place], found[place], said[place], opened, console)
+        pieces = rows.names[place].split() if rows.pieces is None else rows.pieces[place]
+        _show(pieces, rows.names[place], found[place], said[place], opened, console)
+    tell(opened.monitor.net, console)
     _legend(found[0], console)
 
 
@@ -52,12 +54,11 @@ def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
     return sorted(first.values())
 
 
-def _show(sequence: Any, name: str, scores: Scores, said: str, opened: Opened, console: Console) -> None:
+def _show(pieces: Sequence[str], name: str, scores: Scores, said: str, opened: Opened, console: Console) -> None:
     if scores.words is None:
         console.print(_frames(scores, f"{name}: {said}", opened))
         return
-    own = sequence if isinstance(sequence, list) else name.split()
-    console.print(_sentence(scores, own if len(own) == len(scores) else scores.words, said), soft_wrap=True)
+    console.print(_sentence(scores, pieces if len(pieces) == len(scores) else scores.words, said), soft_wrap=True)
 
 
 def steps_of(text: str) -> Steps:
@@ -74,10 +75,10 @@ def _asked(opened: Opened, text: str | None, limit: int | None, console: Console
         line(console, "note", "of each answer the sentence with the lowest score is shown")
         return rows_for(opened, None, limit, console)
     if text.endswith(FILES) or Path(text).is_file():
-        return load_rows(text, net, limit)
-    if net.vocabulary is None:
+        return load_rows(text, opened.monitor.reader, limit)
+    if net.tokenizer is None:
         raise BadInput(f"{net.name} has no words: give a .npz file with its sequences instead of {text[:40]!r}.")
-    return of_texts([text], net)
+    return of_texts([text], opened.monitor.reader)
 
 
 def _sentence(scores: Scores, words: Sequence[str], said: str) -> Text:

@@ -3,7 +3,7 @@ module of that form; here it becomes what the network is asked about."""
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,13 +26,14 @@ from holdfast.cli.reading.tables import of_table, read_csv, read_parquet
 from holdfast.errors import BadInput
 from holdfast.files import in_words, json_of, text_of
 from holdfast.network import Network
-from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text
+from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text, of_value
+from holdfast.network.text import Texts, number_of
 
 EXPECTED = (
     'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for each of its words, as in '
     '[[[], ["movie"]]].'
 )
-UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "unk")
+Reading = Callable[[Sequence[str], Sequence[str] | None], Texts]
 PLAIN = DataOptions()
 FORMS = (
     "a .csv or .parquet table, a folder with a folder of pictures for each class, a .npz file with x and y, a .npy file, a .tsv file of "
@@ -155,12 +156,21 @@ def _called(given: object) -> str:
     return given if isinstance(given, str) else f"the {type(given).__name__}"
 
 
-def load_data(given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN) -> Data:
-    """What a file, a folder, a function or an object holds, as the network takes it. Without labels, y is -1."""
+def load_data(
+    given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN,
+    reading: Reading | None = None,
+) -> Data:  # fmt: skip
+    """What a file, a folder, a function or an object holds, as the network takes it. Without labels, y is -1.
+
+    reading: texts and their places -> tokens, where that is not the network's own way.
+    """
     source = _called(given)
     found = _found(given, net, limit, how) if isinstance(given, str) else of_object(given, source, net, how, limit)
     if found.texts is not None:
-        found = replace(found, x=_tokens(found, net, source), names=found.texts if found.names is None else found.names)
+        places = [f"{source}, {found.where(place)}" for place in range(len(found.texts))]
+        tokens = read_texts(net, found.texts, source, places, reading).tokens
+        known = joined(found.fingerprint, of_value(tokens)) if found.fingerprint else ""  # what cuts the text may be another one day
+        found = replace(found, x=tokens, names=found.texts if found.names is None else found.names, fingerprint=known)
     assert found.x is not None
     if len(found.x) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
@@ -276,11 +286,6 @@ def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") 
     return values
 
 
-def _number_of(words: Sequence[str]) -> dict[str, int]:
-    """The first place of each word."""
-    return {word: i for i, word in reversed(list(enumerate(words)))}
-
-
 def _text(path: Path, net: Network, how: DataOptions) -> Found:
     """Lines of label, tab, text; or where the first line names the columns, a table."""
     lines = [(place, line) for place, line in enumerate(text_of(path).split("\n"), 1) if line.strip()]
@@ -295,20 +300,11 @@ def _text(path: Path, net: Network, how: DataOptions) -> Found:
     return Found(texts=texts, y=labels or None, fingerprint=of_file(path), where=lambda k: f"line {lines[k][0]}")
 
 
-def _tokens(found: Found, net: Network, source: str) -> list[Tensor]:
-    """Words are looked up as they stand, then in lower case."""
-    if net.vocabulary is None:
-        raise BadInput(f"{source}: text needs a network that reads tokens and its words (--vocabulary FILE, one word a line).")
-    number = _number_of(net.vocabulary)
-    unknown = next((number[u] for u in UNKNOWN if u in number), None)
-    rows = []
-    for place, text in enumerate(found.texts or ()):
-        tokens = [number.get(w, number.get(w.lower(), unknown)) for w in text.split()]
-        if None in tokens:
-            word = text.split()[tokens.index(None)]
-            raise BadInput(f"{source}, {found.where(place)}: {word!r} is not in the vocabulary, which has no <unk> either.")
-        rows.append(torch.tensor(tokens))
-    return rows
+def read_texts(net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None) -> Texts:
+    """As tokens. What must be told of them becomes a note of the network's, which a run keeps and shows."""
+    found = (reading or net.read_texts)(texts, places)
+    net.notes = (*net.notes, *(f"{source}: {note}" if source else note for note in found.notes))
+    return found
 
 
 def load_mask(path: str, x: Sequence[Tensor], places: Sequence[int] | None = None) -> Tensor:
@@ -328,7 +324,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
     sets = json_of(Path(path), EXPECTED)
-    number = _number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
+    number = number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
     strange: list[str] = []
 
     def known(words: list[Any]) -> list[int]:

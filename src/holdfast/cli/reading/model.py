@@ -10,11 +10,12 @@ from torch import nn
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import numbers, pair, sizes
-from holdfast.cli.reading.source import call
+from holdfast.cli.reading.source import call, named
 from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.network import Network
 from holdfast.network.network import NOT_HASHED, named_by
+from holdfast.network.text import Given
 from holdfast.region import Columns
 
 PICKLES = (".joblib", ".pkl", ".pickle", ".sav")
@@ -47,6 +48,7 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "pool": q.pool,
         "vocabulary": None if q.vocabulary is None else _vocabulary(q.vocabulary),
         "classes": class_names(q.classes),
+        "tokenizer": None if q.tokenizer is None else _tokenizer(q.tokenizer),
         "device": q.device,
     }
     if is_onnx:
@@ -71,7 +73,8 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
             return Network.from_torch(made, shape=shape, name=name, **shared)
-    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--vocabulary": q.vocabulary}
+    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first}
+    given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
     if isinstance(made, Network):
         named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}
         settled = {"--domain": q.domain, "--classes": q.classes, **given, **named}
@@ -113,6 +116,11 @@ def class_names(text: str | None) -> Sequence[str] | None:
     if "," not in text:
         return [name.strip() for name in text_of(Path(text)).splitlines() if name.strip()]
     return [name.strip() for name in text.split(",")]
+
+
+def _tokenizer(text: str) -> Given:
+    """A file or a folder that is there, else package.module:function."""
+    return named(text, "tokenizer")[0] if ":" in text and not Path(text).exists() else text
 
 
 def _vocabulary(path: str) -> Sequence[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.monitor.mutation.choices import Choices, Mutation, Table
+from holdfast.network.text import number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Groups(Mutation):
 
         probability: token -> one number for each of its set; uniform where it has none.
         """
-        place = {word: i for i, word in enumerate(vocabulary)} if vocabulary is not None else None
+        place = number_of(vocabulary) if vocabulary is not None else None
         rows = {}
         for own, others in sets.items():
             weight = probability.get(own) if probability is not None else None
@@ -68,7 +69,7 @@ class Groups(Mutation):
     def of_neighbours(cls, words: Sequence[str], neighbours: Mapping[str, Sequence[str]]) -> "Groups":
         """words: the vocabulary in order. neighbours: word -> words that may replace it (counter-fitted lists, say); those outside
         the vocabulary are left out, and a word always may stay."""
-        place = {word: i for i, word in enumerate(words)}
+        place = number_of(words)
         near = {word: [place[other] for other in neighbours.get(word, ()) if other in place] for word in words}
         return cls._of_rows({place[own]: Choices.of(place[own], [place[own], *others]) for own, others in near.items() if others})
 

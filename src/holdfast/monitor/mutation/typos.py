@@ -9,6 +9,7 @@ import torch
 
 from holdfast.errors import BadInput
 from holdfast.monitor.mutation.choices import Choices, Mutation
+from holdfast.network.text import number_of
 
 TYPOS = ("swap", "delete", "insert", "keyboard")
 ROWS = ("1234567890", "qwertyuiop", "asdfghjkl", "zxcvbnm")
@@ -60,7 +61,7 @@ class Typos(Mutation):
             raise BadInput(f"no such typos: {', '.join(sorted(strange))}; there are {', '.join(TYPOS)}.")
         if self.unknown is not None and not 0 <= self.unknown < len(self.vocabulary):
             raise BadInput(f"unknown={self.unknown} is no token: the vocabulary has {len(self.vocabulary)} words.")
-        place = {word: i for i, word in enumerate(self.vocabulary)}
+        place = number_of(self.vocabulary)
         object.__setattr__(self, "_choices", lru_cache(maxsize=2**16)(lambda own: self._made(own, place)))
 
     def choices(self, element: Any) -> Choices:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.monitor.score import Score, Scores, Steps
-from holdfast.monitor.text import words_of
+from holdfast.network.text import Texts
 from holdfast.result import Evidence
 
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -31,13 +30,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """A sequence of words, token ids, or frames (n, ...), and the step that is looked at."""
+    """A text, a sequence of words, token ids, or frames (n, ...), and the step that is looked at."""
 
     sequence: Any
     k: Steps
 
 
-def read_question(body: bytes | str, vocabulary: Collection[str] | None, longest: int, depth: int) -> Asked:
+def read_question(body: bytes | str, longest: int, depth: int) -> Asked:
     """{"sequence": [...]} or {"text": "..."}, and perhaps {"k": 0 | steps | "final"}."""
     found = _json(body, depth)
     if not isinstance(found, dict) or len({"sequence", "text"} & found.keys()) != 1 or found.keys() - {"sequence", "text", "k"}:
@@ -48,16 +47,17 @@ def read_question(body: bytes | str, vocabulary: Collection[str] | None, longest
     if "text" in found:
         if not isinstance(found["text"], str):
             raise Refused(422, '"text" must be a string.')
-        if vocabulary is None:
-            raise Refused(422, 'this model has no vocabulary, so it cannot read "text": send "sequence".')
-        sequence: Any = words_of(found["text"], vocabulary)
-    else:
-        sequence = found["sequence"]
+        return Asked(found["text"], k)
+    sequence = found["sequence"]
     if not isinstance(sequence, list):
         raise Refused(422, '"sequence" must be a list of words, of token ids, or of frames.')
-    if not 1 <= len(sequence) <= longest:
-        raise Refused(422, f"the sequence has {len(sequence)} elements; this service takes 1 to {longest}.")
+    check_length(len(sequence), longest)
     return Asked(_elements(sequence), k)
+
+
+def check_length(elements: int, longest: int) -> None:
+    if not 1 <= elements <= longest:
+        raise Refused(422, f"the sequence has {elements} elements; this service takes 1 to {longest}.")
 
 
 def read_element(message: bytes | str, depth: int) -> Any:
@@ -109,8 +109,8 @@ def _elements(sequence: list[Any]) -> Any:
 # ---- answers
 
 
-def scores_json(scores: Scores) -> dict[str, Any]:
-    """Column by column: reading tensors number by number takes longer than scoring them."""
+def scores_json(scores: Scores, text: Texts | None = None) -> dict[str, Any]:
+    """Column by column: reading tensors number by number takes longer than scoring them. text: where one was sent, how it was read."""
     names = ("value", "low", "high", "label", "support", "attackable")
     columns = (scores.values, scores.low, scores.high, scores.labels, scores.support, scores.attackable)
     rows = [dict(zip(names, row, strict=True)) for row in zip(*(map(_number, column.tolist()) for column in columns), strict=True)]
@@ -119,6 +119,8 @@ def scores_json(scores: Scores) -> dict[str, Any]:
     answer: dict[str, Any] = {"k": scores.k, "scores": rows, "least": scores.least, "most": scores.most}
     if scores.k == "final":
         answer["attack_success"] = [_number(value) for value in scores.attack_success.tolist()]
+    if text is not None:
+        answer |= {"unknown": text.unknown, "left_out": text.left_out}
     return {**answer, "evidence": evidence_json(scores.evidence)}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.errors import HoldfastError, MissingExtra
 from holdfast.monitor.service.batching import Batches
 from holdfast.monitor.service.gate import Gate
-from holdfast.monitor.service.json_messages import Refused, read_element, read_question, score_json, scores_json
+from holdfast.monitor.service.json_messages import Asked, Refused, check_length, read_element, read_question, score_json, scores_json
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import TYPE, Metrics
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fastapi.responses import Response
 
     from holdfast.monitor.monitor import Monitor
+    from holdfast.monitor.score import Scores
+    from holdfast.network.text import Texts
 
 Answer = TypeVar("Answer")
 DIGITS = 18  # of a length that can be believed
@@ -100,8 +102,6 @@ class Desk:
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monitor")
         self.batches = Batches(monitor, self.worker)
         self.waiting = 0
-        words = monitor.net.vocabulary
-        self.words = None if words is None else frozenset(words)
 
     def health(self) -> dict[str, Any]:
         made = {"mode": self.monitor.settings.mode, "mutation": self.monitor.mutation.kind, "outputs": self.monitor.outputs.kind}
@@ -114,15 +114,24 @@ class Desk:
             if self.stopping:
                 raise Refused(503, STOPPING)
             body = await self._body(request)
-            asked = read_question(body, self.words, self.limits.length, self.limits.depth)
-            scores = await self._ask(lambda: self.batches.scores(asked.sequence, asked.k))
+            asked = read_question(body, self.limits.length, self.limits.depth)
+            text, scores = await self._ask(lambda: self._scores(asked))
         except Refused as refused:
             return JSONResponse({"error": refused.reason}, status_code=refused.status)
         except Exception as error:
             log.error("a question could not be answered: %s", where(error))
             return JSONResponse({"error": "the service failed on this question; its log says where."}, status_code=500)
         self.metrics.scored(len(scores))
-        return JSONResponse(scores_json(scores))
+        return JSONResponse(scores_json(scores, text))
+
+    async def _scores(self, asked: Asked) -> "tuple[Texts | None, Scores]":
+        """A text is cut where the model works: whoever wrote the tokenizer need not think of threads, and a long text holds up nobody."""
+        if not isinstance(asked.sequence, str):
+            return None, await self.batches.scores(asked.sequence, asked.k)
+        run = asyncio.get_running_loop().run_in_executor
+        text = await run(self.worker, self.monitor.reader.texts, [asked.sequence])
+        check_length(len(text.tokens[0]), self.limits.length)
+        return text, await self.batches.scores(text.tokens[0], asked.k)
 
     async def _body(self, request: "Request") -> bytes:
         """Never more than the limit is read, whatever the client says of its length."""
