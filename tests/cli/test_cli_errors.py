@@ -163,7 +163,7 @@ def test_no_gpu(refused: Ask) -> None:
         (("--frames", "7"), ["frame 7 does not exist", "0 to 2"]),
         (("--frames", "0.5"), ["frames '0.5'"]),
         (("--frames", "each", "--norm", "0"), ["norm"]),
-        (("--shares", "1,1,1"), ["need a norm p >= 1 and frames", "--frames"]),
+        (("--shares", "1,1,1"), ["shares: one number for each feature", "got (3,)"]),
         (("--frames", "all", "--shares", "1,1"), ["shares covers 2 frames, input 0 has 3"]),
         (("--frames", "all", "--shares", "1,-1,0"), ["must be 0 or between", "got -1 to 1"]),
         (("--frames", "all", "--shares", "1,nan,0"), ["must be 0 or between"]),

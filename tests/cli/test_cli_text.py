@@ -163,7 +163,7 @@ def test_every_door_refuses_an_empty_text(text: str, texts: Path) -> None:
         lambda: monitor.score(text),
         lambda: of_texts([text], monitor.reader),
     ):
-        with pytest.raises(BadInput, match=r"empty|a class number, a tab and a text"):
+        with pytest.raises(BadInput, match=r"empty|a class, a tab and a text"):
             door()
 
 

@@ -184,7 +184,7 @@ def test_parquet_and_frames_hold_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_texts_and_their_labels(name: str, text: str) -> None:
     data = read(write(name, text), words())
     assert data.names == ["good, film", "bad film"]
-    assert [row.tolist() for row in data.x] == [[1, 4], [3, 4]]
+    assert [row.tolist() for row in data.x] == [[2, 4], [3, 4]]
     assert data.y.tolist() == [1, 0]
     assert data.classes == (["neg", "pos"] if "pos" in text else None)
 

@@ -241,7 +241,7 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
     for option in fields(found):
         value = getattr(found, option.name)
         kinds = bool if option.default is False else str if option.default is MISSING else str | None
-        if not (all(isinstance(text, str) for text in value) if option.name == "constants" else isinstance(value, kinds)):
+        if not (all(isinstance(text, str) for text in value) if isinstance(option.default_factory, type) else isinstance(value, kinds)):
             raise TypeError(f"{option.name} is {value!r}")
     return found
 

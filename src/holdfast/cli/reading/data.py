@@ -296,8 +296,14 @@ def _text(path: Path, net: Network, how: DataOptions) -> Found:
     odd = next((k for k, (label, tab, text) in enumerate(cut) if not (tab and label.strip() and text.split())), None)
     if odd is not None:
         raise BadInput(f"{path}, line {lines[odd][0]}: expected a class, a tab and a text, got {lines[odd][1][:60]!r}.")
-    texts = [text.strip() for _, _, text in cut]
-    return Found(texts=texts, y=labels or None, fingerprint=of_file(path), where=lambda k: f"line {lines[k][0]}")
+    texts = [text for _, _, text in cut]
+    return Found(
+        texts=texts,
+        names=[text.strip() for text in texts],
+        y=labels or None,
+        fingerprint=of_file(path),
+        where=lambda k: f"line {lines[k][0]}",
+    )
 
 
 def read_texts(net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None) -> Texts:

@@ -170,12 +170,12 @@ def _texts(table: Table, how: DataOptions) -> Found:
     empty = next((k for k, cell in enumerate(table.columns[text]) if not isinstance(cell, str) or not cell.strip()), None)
     if empty is not None:
         raise BadInput(f"{table.source}, {table.where(empty)}: column {text!r} holds no text. Leave that row out.")
-    texts = [str(cell).strip() for cell in table.columns[text]]
+    texts = [str(cell) for cell in table.columns[text]]
     labels = f", labels column {label!r}" if label is not None else ""
     guessed = (how.text_column is None or (how.label_column is None and label is not None)) and len(table.columns) > 1
     return Found(
-        texts=texts, y=None if label is None else table.columns[label], names=table.names or texts, fingerprint=table.fingerprint,
-        where=table.where, notes=(f"texts are column {text!r} of {table.source}{labels}",) if guessed else (),
+        texts=texts, y=None if label is None else table.columns[label], names=table.names or [cell.strip() for cell in texts],
+        fingerprint=table.fingerprint, where=table.where, notes=(f"texts are column {text!r} of {table.source}{labels}",) if guessed else (),
     )  # fmt: skip
 
 
