@@ -173,9 +173,10 @@ def _texts(table: Table, how: DataOptions) -> Found:
     texts = [str(cell) for cell in table.columns[text]]
     labels = f", labels column {label!r}" if label is not None else ""
     guessed = (how.text_column is None or (how.label_column is None and label is not None)) and len(table.columns) > 1
+    notes = (f"texts are column {text!r} of {table.source}{labels}",) if guessed else ()
     return Found(
         texts=texts, y=None if label is None else table.columns[label], names=table.names or [cell.strip() for cell in texts],
-        fingerprint=table.fingerprint, where=table.where, notes=(f"texts are column {text!r} of {table.source}{labels}",) if guessed else (),
+        fingerprint=table.fingerprint, where=table.where, notes=notes,
     )  # fmt: skip
 
 
