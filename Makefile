@@ -37,9 +37,10 @@ lowest:
 	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 1
 
-# The reference, made of the docstrings.
+# A site of all pages, and the reference, made of the docstrings, beside them: build/docs/index.html.
 docs: $(READY)
-	$(BIN)/pdoc holdfast '!holdfast.cli' -o build/docs
+	$(BIN)/python scripts/build_docs.py build/docs
+	$(BIN)/pdoc holdfast '!holdfast.cli' -o build/docs/reference
 
 # Everything that the targets above made but for runs.
 clean:
