@@ -34,18 +34,16 @@ from holdfast.store import Store
 STYLE = {"proved": "blue", "witnessed": "dark_orange"}
 
 
-def table(source: Store | Sequence[Record], *, most: int = 20) -> Table | Group:
+def table(source: Store | Sequence[Record], *, most: int = 20) -> Group:
     """One line for each input, at most `most` of them; the averages below speak of all. A question of several parts has as many tables."""
     parts = summary_parts(source, most)[0] if isinstance(source, Store) else parts_of(rows_of(source))
     question = source.question if isinstance(source, Store) else Question()
-    views = [_table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None) for part in parts]
-    return views[0] if len(views) == 1 else Group(*views)
+    return Group(*(_table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None) for part in parts))
 
 
-def _table(part: Part, question: Question, most: int, title: str | None) -> Table:
-    more = f"... and {len(part.rows) - most} more\n" if len(part.rows) > most else ""
-    caption = Text(more + (_counts(part, question) if question.command == "verify" else _means(totals_of(part.rows), part.sense)))
-    view = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+def _table(part: Part, question: Question, most: int, title: str | None) -> Group:
+    """The table, and below it, as wide as the terminal, what is to say of single inputs and of all."""
+    view = Table(title=title, title_justify="left")
     columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
     needed = ("lower", "upper", "status") if question.command != "verify" else ("verdict", "status")
     kept = [(heading, cells) for heading, cells in columns if heading in ("input", *needed) or (heading in MAYBE and any(cells))]
@@ -57,7 +55,18 @@ def _table(part: Part, question: Question, most: int, title: str | None) -> Tabl
         )
     for cells in zip(*(cells for _, cells in kept), strict=True):
         view.add_row(*cells)
-    return view
+    more = [Text(f"... and {len(part.rows) - most} more")] if len(part.rows) > most else []
+    below = Text(_counts(part, question) if question.command == "verify" else _means(totals_of(part.rows), part.sense))
+    return Group(view, *more, *_notes(part.rows[:most], question), below)
+
+
+def _notes(rows: Sequence[Row], question: Question) -> list[Text]:
+    """What is to say of single inputs, once for all of which the same is."""
+    said: dict[str, tuple[list[str], Text]] = {}
+    for row in rows:
+        if note := _noted(row, question):
+            said.setdefault(note.markup, ([], note))[0].append(row.name)
+    return [Text.assemble((", ".join(names), "bold"), ": ", note) for names, note in said.values()]
 
 
 def _label(row: Row, question: Question) -> Text:
@@ -79,7 +88,7 @@ def _estimates(row: Row, question: Question) -> Text:
     )
 
 
-def _notes(row: Row, question: Question) -> Text:
+def _noted(row: Row, question: Question) -> Text:
     changed = Text(in_a_line(changes_of(row, question) or ()))
     return Text("\n").join(part for part in (_weakest(row, question), changed, Text(_note(row))) if part)
 
@@ -93,9 +102,8 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
     ("upper", lambda row, _: _end(row.bracket, 1)),
     ("estimates", _estimates),
     ("status", _status),
-    ("note", _notes),
 )
-MAYBE = ("label", "name", "estimates", "note")  # columns that are there where a row has something to say
+MAYBE = ("label", "name", "estimates")  # columns that are there where a row has something to say
 
 
 def _note(row: Row) -> str:
@@ -105,7 +113,7 @@ def _note(row: Row) -> str:
 
 def _weakest(row: Row, question: Question) -> Text:
     """The frames that break first, and where they are words, the sentence with these marked."""
-    if not row.frames:
+    if not row.frames or not (row.bracket.lower.known or row.bracket.upper.known):
         return Text()
     places, tokens = weakest(row.frames), row.source.tokens if row.source else None
     words = None if tokens is None else [word_name(token, question.model.vocabulary or ()) for token in tokens]
