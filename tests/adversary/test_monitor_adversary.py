@@ -222,12 +222,6 @@ class MixesRows(Plain):
         return logits - logits.mean(0)
 
 
-class SqueezesTheBatch(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.cell(self.embedding(x))[1].squeeze())
-        return logits
-
-
 class FirstStateFromTheInput(Plain):
     def forward(self, x: Tensor) -> Tensor:
         words = self.embedding(x)
@@ -308,7 +302,6 @@ REFUSED = {
     RollsDice: "random numbers",
     Alone: "share a batch",
     MixesRows: "share a batch",
-    SqueezesTheBatch: "share a batch",
 }
 
 

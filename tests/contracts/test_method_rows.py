@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
 from torch import nn
 
 import holdfast as hf
 import truth
-from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners, Mesh
+from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners, Mesh, Steps
 from holdfast.certify import Certify, Smoothing
 from holdfast.hamming import Greedy, Grid
 from holdfast.lipschitz import Steepest
 from holdfast.method import Method, known_methods
 from holdfast.problem import Problem
-from holdfast.region import Ball, Box, Frames, Patch, Region, Sparse, Words
+from holdfast.region import Ball, Box, Frames, Patch, Region, Rows, Sparse, Words
 from holdfast.result import Key, Record
 from holdfast.solver import Progress, solve
 from holdfast.store import Store
@@ -40,6 +41,7 @@ SEEDED: list[tuple[Method[Any], str]] = [  # with a region where it draws
     (Mesh(rounds=2, radii=2, queries=60, restarts=2), "ball 2"), (Mesh(rounds=1, queries=300, block=4), "worst box"),
     (Mesh(rounds=1, radii=2, queries=40, form="lagrangian"), "ball 2"), (Scatter(places=8, steps=3, rounds=2), "worst box"),
     (Steepest(queries=150), "steep"), (Steepest(queries=150, searches="mesh,rays"), "steep"), (BranchAndBound(gap=0.01), "small box"),
+    (Steps(rounds=2, moves=2, leaves=4), "rows"),
 ]  # fmt: skip
 every = pytest.mark.parametrize(("method", "where"), SEEDED, ids=[f"{m.name}-{w.replace(' ', '')}-{i}" for i, (m, w) in enumerate(SEEDED)])
 
@@ -70,6 +72,11 @@ def problems() -> dict[str, Problem]:
     found["words"] = Problem(texts, words, hf.Robustness(sentences.y), "radius")
     found["worst box"] = Problem(net, Box.between((x - 0.2).clamp(0, 1), (x + 0.2).clamp(0, 1)), hf.Robustness(y), "worst", keys)
     found["small box"] = replace(found["worst box"], region=Box.between((x - 0.02).clamp(0, 1), (x + 0.02).clamp(0, 1)))
+    forest = RandomForestClassifier(3, max_depth=3, random_state=0).fit(x.reshape(-1, 2).numpy(), x.reshape(-1, 2).sum(1).numpy() > 1)
+    trees, rows = hf.Network.from_sklearn(forest, domain=(0, 1)), x[:, 0]
+    assert trees.columns is not None
+    region = Rows(rows, sizes, trees.columns, trees.domain)
+    found["rows"] = Problem(trees, region, hf.Robustness(trees(rows).argmax(1)), "radius", keys)
     found["steep"] = Problem(net, Ball(x, sizes + 0.3, 2.0, domain), hf.Robustness(y), "steepness", keys)
     return found
 

@@ -415,13 +415,15 @@ class Network:
         """Whether the model refuses two inputs at once, or answers once to both, but takes each alone. Then it is asked so from now on."""
         if not self.differentiable or len(first) < 2 or one_by_one(self.module) is not None:
             return False
-        with torch.no_grad(), contextlib.suppress(Exception):
-            if len(self.module(first)) != 1:
-                return False
         try:
-            self.module = Adapter(mapped(self.module, first)).eval()
+            probe = copy.deepcopy(self.module)  # a model that remembers what it was asked first must not have been asked yet
+            with torch.no_grad(), contextlib.suppress(Exception):
+                if len(probe(first)) != 1:
+                    return False
+            way = type(mapped(probe, first))
         except Exception:  # then it is the inputs that it refuses
             return False
+        self.module = Adapter(way(self.module)).eval()
         if self.token_model is not None:
             self.token_model = Adapter(InTurn(self.token_model)).eval()
         self._programs, self._twins, self._memory = {}, {}, {}
