@@ -45,6 +45,13 @@ def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None,
     return boxes
 
 
+def intervals(graph: Graph, region: Region) -> Boxes:
+    """Boxes for all nodes by interval arithmetic alone: at a single point as good as any."""
+    boxes = Boxes(region)
+    forward(graph.nodes, Intervals(graph, boxes).visit)
+    return boxes
+
+
 def worth_knowing(graph: Graph) -> list[Node]:
     """The nodes whose ends save walks in a smaller region: large images, read by functions that ask no more once a sign is decided."""
     if sum(node.size for node in graph.nodes) < SMALL:

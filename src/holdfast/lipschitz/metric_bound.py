@@ -5,6 +5,7 @@ above.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from holdfast import clock
 from holdfast.bounding.boxes import Boxes
-from holdfast.bounding.crown import lower_bound, propagate
+from holdfast.bounding.crown import intervals, lower_bound, propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
@@ -22,7 +23,7 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty
-from holdfast.region import Box, Patch
+from holdfast.region import Box, Patch, Region
 from holdfast.region.base import check_norm
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm_above
@@ -50,11 +51,11 @@ def slope_bound(problem: Problem, *, norm: float = math.inf) -> Tensor:
     return look(problem, norm).slope
 
 
-def look(problem: Problem, norm: float = math.inf) -> View:
+def look(problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate) -> View:
     """The score and its slope over the region, from one propagation."""
     graph, prop = _graph(problem), problem.property
     assert isinstance(prop, BoundedProperty)
-    boxes = propagate(graph, problem.region)
+    boxes = bounded(graph, problem.region)
     rows, offset = rows_of(problem, graph)
     found = lower_bound(graph, boxes, torch.cat([rows, -rows], dim=1), torch.cat([offset, -offset], dim=1))
     lower, upper = found[:, : rows.shape[1]], -found[:, rows.shape[1] :]
@@ -148,7 +149,8 @@ class Shells(Method[Looked]):
         try:
             _check(problem)
             checked_graph(problem)
-            look(problem.take(torch.zeros(1, dtype=torch.int64)).tiled(torch.zeros(1, 1)))  # every layer, at the input itself
+            at_input = problem.take(torch.zeros(1, dtype=torch.int64)).tiled(torch.zeros(1, 1))
+            look(at_input, bounded=intervals)  # every layer
         except (BadInput, UnsupportedLayer) as error:
             return str(error)
         return None
