@@ -66,5 +66,7 @@ def test_the_hooks_are_those_of_make_lint_and_fetch_nothing() -> None:
     assert re.findall(r"- repo: (.+)", hooks) == ["local"]
 
 
-def test_what_must_pass_is_lint_and_then_the_tests() -> None:
-    assert re.findall(r"^make (\w+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["lint", "test"]
+def test_what_must_pass_is_lint_and_the_tests() -> None:
+    run = (ROOT / ".ci" / "run").read_text()
+    assert re.findall(r"^make (\w+)", run, re.MULTILINE) == ["lint", "test"]
+    assert "wait $lint ||" in run  # which began beside the tests

@@ -92,7 +92,7 @@ def _nearest(centre: Any, left: Any, right: Any, p: float) -> float:
     return float(found.fun) if found.status == 0 else math.inf
 
 
-@pytest.mark.parametrize(("seed", "p"), [(4, 1), (5, 2), (4, math.inf)])
+@pytest.mark.parametrize(("seed", "p"), [(4, 1), (4, math.inf)])
 def test_radii_by_signs_end_just_below_the_exact_one(p: float, seed: int) -> None:
     model, net, x, y = perceptron(seed)
     assert isinstance(cut_for(build(net, x), Ball(x, torch.ones(2, dtype=torch.float64), p, net.domain)), ActivationSplit)
@@ -204,7 +204,7 @@ def smooth(kind: str) -> tuple[hf.Network, Tensor, Tensor]:
     return net, x, net(x).argmax(1)
 
 
-@pytest.mark.parametrize(("kind", "p"), [("tanh", 1), ("tanh", 2), ("tanh", math.inf), ("lstm", 2), ("gru", math.inf)])
+@pytest.mark.parametrize(("kind", "p"), [("tanh", 1), ("tanh", 2), ("tanh", math.inf), ("lstm", 2)])
 def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str, p: float) -> None:
     """Witnesses would contradict a radius, and points of the region a score, that is too large; and neither is worse than tight."""
     net, x, y = smooth(kind)

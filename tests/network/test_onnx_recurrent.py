@@ -216,8 +216,11 @@ def exported(network: nn.Module, example: torch.Tensor, dynamo: bool) -> onnx.Mo
         return onnx.load_from_string(buffer.getvalue())
 
 
-@pytest.mark.parametrize(("pool", "dynamo"), [("last", False), ("last", True), ("mean", False)])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(
+    ("name", "pool", "dynamo"),
+    [(name, pool, False) for name in RECURRENT for pool in ("last", "mean")]
+    + [(name, "last", True) for name in ("relu", "lstm", "bidirectional-gru")],
+)
 def test_exported_readers(name: str, pool: str, dynamo: bool) -> None:
     network = Reader(RECURRENT[name](), pool).eval()
     model = exported(network, torch.randint(20, (2, 7)), dynamo)
