@@ -102,7 +102,7 @@ def said(error: BaseException) -> str:
 def failure_of(error: Exception) -> Failure:
     """With the exception itself where that can travel."""
     with contextlib.suppress(Exception):
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # our own bytes of a moment ago: some exceptions are written and cannot be read again
         return Failure(said(error), error=error)
     return Failure(said(error))
 
