@@ -152,7 +152,7 @@ def test_what_is_written_out_is_bounded_as_one_function() -> None:
 
 
 class Looped(nn.Module):
-    """A GRU by hand, with the weights of torch's."""
+    """A GRU by hand, with the weights of torch's and in the form in which it is bounded."""
 
     def __init__(self, layer: nn.GRU) -> None:
         super().__init__()
@@ -164,7 +164,8 @@ class Looped(nn.Module):
             own = F.linear(x[:, t], self.layer.weight_ih_l0, self.layer.bias_ih_l0).chunk(3, 1)
             recalled = F.linear(h, self.layer.weight_hh_l0, self.layer.bias_hh_l0).chunk(3, 1)
             r, z = torch.sigmoid(own[0] + recalled[0]), torch.sigmoid(own[1] + recalled[1])
-            h = (1 - z) * torch.tanh(own[2] + r * recalled[2]) + z * h
+            n = torch.tanh(own[2] + r * recalled[2])
+            h = (1 - z) * n if t == 0 else n + z * (h - n)
         return h
 
 

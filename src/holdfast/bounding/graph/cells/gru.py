@@ -1,10 +1,14 @@
-"""The GRU cell: n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)), h' = sigmoid(-z) tanh(.) + sigmoid(z) h; torch orders r, z, n."""
+"""The GRU cell: n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)), h' = sigmoid(-z) n + sigmoid(z) h; torch orders r, z, n.
+
+sigmoid(-z) = 1 - sigmoid(z), so h' = n + sigmoid(z) (h - n): one product instead of two. Planes lose as much as its arguments are wide, and
+old and new state, which read the same input, differ by less than their two widths.
+"""
 
 import torch
 
 from holdfast.bounding.graph.cells.unroll import Value, Weights, add, mix, options, part, times_constant, unroll
 from holdfast.bounding.graph.graph import Call, Graph, Node, handles
-from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes
+from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 
 linear = torch.nn.functional.linear
 
@@ -26,13 +30,13 @@ def gru(graph: Graph, call: Call) -> tuple[Node, ...]:
         if isinstance(h, Node):
             recalled = graph.affine(at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs()))
             reset = graph.relaxed(at, [r, recalled], SigmoidTimes())
-            kept = graph.relaxed(at, [z, h], SigmoidTimes())
-        else:
-            recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
-            reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
-            kept = times_constant(graph, at, graph.relaxed(at, [z], Sigmoid()), h)
-        new = add(graph, at, from_input, reset)
+            new = graph.relaxed(at, [add(graph, at, from_input, reset)], Tanh())
+            change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
+            return (add(graph, at, new, graph.relaxed(at, [z, change], SigmoidTimes())),)
+        recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
+        reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
         away = graph.affine(at, [z], lambda v: -v, lambda m: m)
-        return (add(graph, at, graph.relaxed(at, [away, new], SigmoidTanh()), kept),)
+        written = graph.relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
+        return (add(graph, at, written, times_constant(graph, at, graph.relaxed(at, [z], Sigmoid()), h)),)
 
     return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))
