@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.bounding import trust_region
 from holdfast.bounding.boxes import Boxes, Ends
 from holdfast.bounding.crown import Intervals, Refinement, lower_bound
 from holdfast.bounding.crown_within import Held
@@ -35,6 +36,7 @@ from holdfast.region.norms import dual
 from holdfast.rounding import TINY, gamma
 
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
+MOST_IN_BALLS = 2**25  # numbers in the curvature of a node that trust regions are asked about
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
 Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
@@ -165,7 +167,12 @@ class Model:
         p = self.parts
         if self.bent is None or not self.ball.box:
             reach = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
-            return self.c + p.middle - reach, self.c + p.middle + reach
+            low, high = self.c + p.middle - reach, self.c + p.middle + reach
+            numbers = 0 if self.bent is None else self.bent.d * (self.bent.d + self.bent.m) * self.c.numel()
+            if self.bent is None or self.ball.q != 2 or not 0 < numbers <= MOST_IN_BALLS:
+                return low, high
+            below, above = self._over_balls(self.bent)
+            return torch.maximum(low, below), torch.minimum(high, above)
         bent, sums = self.bent, self.bent.sums
         J, R = self.J[..., : bent.d], self.R[..., : bent.m]
         outside = self.J[..., bent.d :].abs().sum(-1) + self.R[..., bent.m :].abs().sum(-1)
@@ -182,6 +189,20 @@ class Model:
         low = _alone((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
         high = _alone((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
         return self.c - linear + square + low - missed, self.c + linear + square - high + missed
+
+    def _over_balls(self, bent: Curvature) -> tuple[Tensor, Tensor]:
+        """Both ends in the Euclidean norm, by trust regions. A remainder is at its worse end where v cannot turn it, else largest."""
+        stored, d, groups = bent.stored(), bent.d, self.ball.groups[self.inputs]
+        crossed = self.ball.dual_norm(stored.C, groups[:d], -2)[0].sum(-2)  # |C_j v| is no more
+        R = self.R[..., : bent.m]
+        sign = torch.where(R.abs() >= crossed, R.detach().sign(), 0)
+        missed = self.R.abs().sum(-1) + torch.where(sign == 0, crossed, 0).sum(-1) + self.rest + 32 * gamma(self.terms) * self.parts.size
+        wide = self.J.shape[-1] - d
+        turned, Q = F.pad(matvec(stored.C, sign), (0, wide)), F.pad(stored.Q, (0, wide, 0, wide))
+        low, high = trust_region.least(
+            torch.stack([self.c, -self.c]), torch.stack([self.J - turned, -self.J - turned]), torch.stack([Q, -Q]), groups
+        )
+        return low - missed - TINY, missed + TINY - high
 
 
 @dataclass(frozen=True)
