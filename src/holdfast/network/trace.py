@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.network.packed import unpacked
+from holdfast.network.recurrent import OneFrame, put_back
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -32,8 +33,9 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
             traced = _unguessed(copy.deepcopy(module))
-            with unpacked(traced):
+            with unpacked(traced), OneFrame():
                 program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+            put_back(program.graph)
             _refuse_batch_sizes(program)
             return _tidied(functional(program))
     except UnsupportedLayer:
