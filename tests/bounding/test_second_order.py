@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from bounds_regions import KINDS, hostile, regions, seeded
-from bounds_zoo import ZOO, network, values
+from bounds_zoo import RECURRENT, ZOO, network, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
@@ -75,7 +75,7 @@ def test_no_point_escapes_a_model(place: int) -> None:
     if view_of(name).obstacle is not None:
         return
     offered = regions(ZOO[name].shape, place)
-    for kind in range(1 if "both ways" in name or "two layers" in name else 2):
+    for kind in range(1 if name in RECURRENT else 2):
         region = offered.get(KINDS[(place * 3 + kind * 7) % len(KINDS)])
         if region is not None:
             contained(view_of(name), region, place)
