@@ -46,7 +46,8 @@ class OneFrame(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         ours = _OURS.get(func)
         whole = ours is not None and not kwargs and len(args) == 9 and isinstance(args[3], bool)  # a packed sequence has its weights there
-        return (ours if whole else func)(*args, **(kwargs or {}))
+        called: Any = ours if whole else func
+        return called(*args, **(kwargs or {}))
 
 
 def put_back(graph: fx.Graph) -> None:
