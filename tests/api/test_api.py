@@ -179,16 +179,18 @@ def test_each_frame_alone() -> None:
         assert [row[frame].upper.value for row in found] == pytest.approx(answers, rel=0.03)
 
 
+EACH_ITS_OWN = [[1, 1, 1], [1, 0, 0], [0.5, 0, 0.25], [2, 2, 2]]
+
+
 @pytest.mark.parametrize(
-    ("scale", "shares"),
+    ("scale", "shares", "p"),
     [
-        ([1, 0.5, 2], [[1, 0.5, 2]] * 4),
-        (torch.tensor([0.0, 1.0, 3.0]), [[0, 1, 3]] * 4),
-        (np.array([[1, 1, 1], [1, 0, 0], [0.5, 0, 0.25], [2, 2, 2]]), [[1, 1, 1], [1, 0, 0], [0.5, 0, 0.25], [2, 2, 2]]),
+        ([1, 0.5, 2], [[1, 0.5, 2]] * 4, 2),
+        (torch.tensor([0.0, 1.0, 3.0]), [[0, 1, 3]] * 4, math.inf),
+        *((np.array(EACH_ITS_OWN), EACH_ITS_OWN, p) for p in (1, 2, math.inf)),
     ],
-    ids=["list", "tensor", "for each input"],
+    ids=["list", "tensor", "for each input, 1", "for each input, 2", "for each input, inf"],
 )
-@pytest.mark.parametrize("p", [1, 2, math.inf])
 def test_frames_move_by_their_scale(scale: Any, shares: list[list[float]], p: float) -> None:
     mask = torch.tensor(shares)
     answers = KNOWN.radius_of_frames(p, mask).tolist()

@@ -76,7 +76,7 @@ def test_no_point_of_the_ball_is_beyond_a_proved_end(net: hf.Network, x: Tensor,
     score = score_of(question, options, net(x))
     ball = hf.Ball(x.double(), radius, math.inf, net.domain)
     points = ball.sample(4000, Chance.of(range(len(ball)), 0))
-    scores = torch.stack([score(twin(part)) for part in points])
+    scores = torch.stack([score(said) for said in twin(points.flatten(0, 1)).reshape(*points.shape[:2], -1)])
     at = score(twin(x.double()))
     for row, r in enumerate(found):
         assert r.metric is not None

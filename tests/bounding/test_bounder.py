@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from bounds_regions import KINDS, hostile, regions, seeded
-from bounds_zoo import ZOO, network, values
+from bounds_zoo import RECURRENT, ZOO, network, values
 from torch import Tensor
 
 from holdfast import clock
@@ -36,7 +36,7 @@ def test_no_point_lies_below_any_bound_nor_below_its_planes(place: int) -> None:
     shape = ZOO[name].shape
     graph = build(network(name)[1], torch.zeros(1, *shape))
     offered = regions(shape, place)
-    kinds = [KINDS[(place * 3 + k * 7) % len(KINDS)] for k in range(1 if "both ways" in name or "two layers" in name else 2)]
+    kinds = [KINDS[(place * 3 + k * 7) % len(KINDS)] for k in range(1 if name in RECURRENT else 2)]
     for region in (offered[kind] for kind in kinds if kind in offered):
         rows = asked(graph, region, place)
         points = hostile(graph, region, rows, place)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from bounds_regions import KINDS, hostile, regions, seeded
-from bounds_zoo import ZOO, network, values
+from bounds_zoo import RECURRENT, ZOO, network, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
@@ -37,9 +37,6 @@ def view_of(name: str) -> Quadratic:
     return Quadratic(build(network(name)[1], torch.zeros(1, *ZOO[name].shape)))
 
 
-MODELLED = [name for name in ZOO if view_of(name).obstacle is None]
-
-
 def bends(view: Quadratic, batch: int, scale: float, seed: int) -> Bends:
     g = seeded(seed)
     return {
@@ -68,15 +65,17 @@ def contained(view: Quadratic, region: Region, seed: int) -> tuple[Tensor, Tenso
 
 
 def test_recurrent_and_smooth_networks_have_models() -> None:
-    kinds = " ".join(MODELLED)
-    assert all(word in kinds for word in ("rnn", "lstm", "gru", "tanh", "relu"))
+    for word in ("rnn", "lstm", "gru", "tanh", "relu"):
+        assert any(view_of(name).obstacle is None for name in ZOO if word in name)
 
 
-@pytest.mark.parametrize("place", range(len(MODELLED)), ids=MODELLED)
+@pytest.mark.parametrize("place", range(len(ZOO)), ids=list(ZOO))
 def test_no_point_escapes_a_model(place: int) -> None:
-    name = MODELLED[place]
+    name = list(ZOO)[place]
+    if view_of(name).obstacle is not None:
+        return
     offered = regions(ZOO[name].shape, place)
-    for kind in range(1 if "both ways" in name or "two layers" in name else 2):
+    for kind in range(1 if name in RECURRENT else 2):
         region = offered.get(KINDS[(place * 3 + kind * 7) % len(KINDS)])
         if region is not None:
             contained(view_of(name), region, place)

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.network.packed import unpacked
+from holdfast.network.recurrent import OneFrame, put_back
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -32,8 +33,9 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
             traced = _unguessed(copy.deepcopy(module))
-            with unpacked(traced):
+            with unpacked(traced), OneFrame():
                 program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+            put_back(program.graph)
             _refuse_batch_sizes(program)
             return _tidied(functional(program))
     except UnsupportedLayer:
@@ -97,9 +99,7 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
     program.graph_module.recompile()
-    table = torch.export.default_decompositions()
-    implicit = {op: rule for op, rule in table.items() if str(op) not in WHOLE and _composite(op)}
-    opened: torch.export.ExportedProgram = program.run_decompositions(implicit)
+    opened: torch.export.ExportedProgram = program.run_decompositions(dict(_implicit()))  # a copy: torch empties it
     changed = [*opened.graph_signature.buffers_to_mutate.values(), *opened.graph_signature.parameters_to_mutate.values()]
     if changed:
         raise UnsupportedLayer(
@@ -113,6 +113,12 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
             f"does not work in place; attacks still work."
         )
     return opened
+
+
+@functools.cache
+def _implicit() -> dict[Any, Any]:
+    """How every composite operator but those of WHOLE is opened."""
+    return {op: rule for op, rule in torch.export.default_decompositions().items() if str(op) not in WHOLE and _composite(op)}
 
 
 def _tidied(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
