@@ -1,6 +1,7 @@
 """hf.harden: train a network so that proofs hold further, and say whether they do."""
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from holdfast.solver import Stop, solve
 
 LEAST = 10  # inputs for training, and for validation
 MEASURED = 100  # held-out inputs about which the engine is asked before and after
-AFTERWARDS = 0.25  # the share of the time that measuring takes at most
+BEFORE, TRAINED = 0.12, 0.85  # shares of the time by which the network given is measured, and training has ended
 
 Held = float | tuple[Inputs, LabelsOption]
 
@@ -80,11 +81,9 @@ def harden(
     Ctrl-C ends training and keeps the best so far; so does a loss that is no number. Bounds from training are never reported: what stands
     in `before` and `after` is proved by the engine at the radius asked for, and searched for by attacks.
     """
+    left = _Time(stop)
     net = net if isinstance(net, Network) else Network.from_torch(net)
     _trainable(net)
-    stop = stop or Stop()
-    if stop.queries is not None or stop.gap:
-        raise BadInput("harden stops by seconds: Stop(seconds=60), or by epochs.")
     if y is None:
         x, y = _of_loader(x)
     reach = _radius(radius, substitutes)
@@ -100,21 +99,21 @@ def harden(
     how = chosen(recipe, recurrent=recurrent, boxed=boxed)
     if not isinstance(recipe, Recipe):
         how = replace(how, begin=begin)
-    if epochs is not None or (stop.seconds is not None and not isinstance(recipe, Recipe)):
+    if epochs is not None or (left.limited and not isinstance(recipe, Recipe)):
         how = replace(how, epochs=epochs)
     live = live_of(net, freeze, words=words)
     if how.begin == "afresh":
         begin_afresh(live.module, seed)
     kept = None if folder is None else Folder(folder, _told(net, how, reach, asked, seed, problems))
-    before = _standing(tested, reach, measured, _share(stop, AFTERWARDS / 2), seed)
+    before = _standing(tested, reach, measured, left.until(BEFORE), seed)
     found = train(
-        live, problems, judged, how, reach, seconds=_share(stop, 1 - AFTERWARDS), seed=seed, progress=progress,
+        live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
         keep=None if kept is None else kept.keep, known=None if kept is None else kept.known(),
     )  # fmt: skip
     live.load(found.state)
     made = hardened_network(net, live)
     anew = [_moved(problem, made) for problem in tested]
-    after = _standing(anew, reach, measured, _share(stop, AFTERWARDS / 2), seed)
+    after = _standing(anew, reach, measured, left.until(1.0), seed)
     result = Hardened(
         made, user_module(made), how, reach, found.history, before, after, "validation" if test is None else "test", found.ended,
         found.seconds,
@@ -229,8 +228,23 @@ def _labels(problem: Problem) -> Tensor:
     return problem.property.label
 
 
-def _share(stop: Stop, part: float) -> float | None:
-    return None if stop.seconds is None else stop.seconds * part
+class _Time:
+    """Seconds since the call, where there is a limit to them."""
+
+    def __init__(self, stop: Stop | None) -> None:
+        if stop is not None and (stop.queries is not None or stop.gap or stop.each is not None):
+            raise BadInput("harden stops by seconds: Stop(seconds=60), or by epochs.")
+        self._began, self._seconds = time.monotonic(), None if stop is None else stop.seconds
+        if self._seconds is not None and not self._seconds > 0:
+            raise BadInput(f"seconds {self._seconds}: training needs some.")
+
+    @property
+    def limited(self) -> bool:
+        return self._seconds is not None
+
+    def until(self, share: float) -> float | None:
+        """What is left until this share of them has passed."""
+        return None if self._seconds is None else max(0.01, self._seconds * share - (time.monotonic() - self._began))
 
 
 def _moved(problem: Problem, net: Network) -> Problem:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from holdfast.errors import StoreError
@@ -56,6 +55,8 @@ class Folder:
 
     def finish(self, weights: dict[str, Tensor], **more: Any) -> None:
         """The weights, and no more of what only training needs."""
+        from safetensors.torch import save_file  # here, so that nothing else needs it
+
         plain = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
         self._whole(WEIGHTS, lambda half: save_file(plain, half))
         self.tell(**more)

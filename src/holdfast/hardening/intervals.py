@@ -26,7 +26,7 @@ from holdfast.bounding.relax.base import value_range
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.hardening.ranges import RANGES
 from holdfast.network import Network
-from holdfast.network.trace import as_plain_module, where
+from holdfast.network.trace import as_plain_module, weights_of, where
 
 __all__ = ["Intervals", "Span", "Traced", "rule"]
 
@@ -114,9 +114,9 @@ class Traced:
         self.names = {node.name: where(node) for node in program.graph.nodes}
         self.graph = as_plain_module(program)
         self.dtype, self.device = net.dtype, net.device
-        self.skipped = last_softmax(self.graph.graph)
+        self.skipped: Any = last_softmax(self.graph.graph)
         self.module = module
-        live = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+        live = weights_of(module)
         self.constants: dict[fx.Node, Any] = {}
         for node in self.graph.graph.nodes:
             if node.op == "get_attr":
@@ -157,17 +157,18 @@ class Traced:
         """The last node; with `elide`, where the network ends with a linear layer, what enters it and its weights."""
         graph = Intervals(device=self.device, seen=seen)
         known: dict[Any, Any] = dict(self.constants)
-        last, result = self._last_linear() if elide else None, None
+        last: Any = self._last_linear() if elide else None
+        result: Any = None
         for node in self.graph.graph.nodes:
             if node.op == "placeholder":
                 known[node] = between("input", lower.to(self.device, self.dtype), upper.to(self.device, self.dtype))
             elif node.op == "output":
                 (result,) = node.args
             elif node is self.skipped:
-                known[node] = known[node.args[0]]
-            elif last is not None and node is last and isinstance(entering := known[node.args[0]], Span):
-                weight, bias = (known[leaf] if isinstance(leaf, fx.Node) else leaf for leaf in (*node.args[1:3], None)[:2])
-                return entering, (weight, bias)
+                known[node] = known[self.skipped.args[0]]
+            elif node is last and isinstance(entering := known[last.args[0]], Span):
+                weights: list[Any] = [known.get(leaf) for leaf in (*last.args[1:3], None)[:2]]
+                return entering, (weights[0], weights[1])
             elif node.op == "call_function":
                 known[node] = self._called(graph, node, known)
         while isinstance(result, tuple | list):
@@ -194,7 +195,7 @@ class Traced:
         if not any(isinstance(leaf, Node | Lowered) for leaf in given):
             if any(isinstance(leaf, Unbounded) for leaf in given):
                 return Unbounded("what depends on the order of values")
-            return target(*args, **kwargs)  # type: ignore[operator]
+            return target(*args, **kwargs)
         handler = RULES.get(target) or HANDLERS.get(target)
         if handler is None:
             raise UnsupportedLayer(

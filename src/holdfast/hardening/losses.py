@@ -43,17 +43,18 @@ def loss(
         assert worst is not None
         return cross_entropy(net.module(worst), label)
     assert traced is not None
-    box = part.box(rows, grown)
+    small = recipe.name == "small boxes"
+    box = part.box(rows, grown if small else grown * recipe.inner)
     if recipe.horizon and recurrent and grown < 1:
         box = _last_frames(box, x, grown)
-    if recipe.name == "small boxes":
+    if small:
         assert worst is not None
-        box = _small(box, worst, recipe.share)
+        box = _small(box, worst, recipe.inner)
     widths = Widths(((box[1] - box[0]) / 2).mean().detach())
     bounded = cross_entropy(-traced.margins(*box, label, widths if recipe.tight else None), label)
-    weight = recipe.weight * grown
-    beside = cross_entropy(net.module(x if worst is None or recipe.name != "mixed" else worst), label)
-    whole = (1 - weight) * beside + weight * bounded if recipe.name != "small boxes" else (1 - grown) * beside + grown * bounded
+    weight = grown if small else recipe.weight * grown
+    beside = cross_entropy(net.module(worst if worst is not None and not small else x), label) if weight < 1 else 0.0
+    whole = (1 - weight) * beside + weight * bounded
     return whole + recipe.tight * (1 - grown) * widths.growth() if recipe.tight else whole
 
 

@@ -15,6 +15,7 @@ MEANS = {
     "small boxes": "interval bounds of small boxes around points that PGD finds (SABR)",
     "mixed": "the loss at points that PGD finds, mixed with interval bounds of the whole region (MTL-IBP)",
 }
+USUAL = {"small boxes": 0.4}  # shares
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Recipe:
     """name     which loss; MEANS says what each is.
     begin    "given": go on from the weights as they are. "afresh": from new ones, drawn so that intervals do not grow from layer to layer.
     weight   of the bounds in the loss, once the radius is reached; the rest is the loss at the inputs, or at attacked points ("mixed").
-    share    of the region's width that a small box has ("small boxes").
+    share    of the region's width that the bounded box has: around the input, or around attacked points ("small boxes"). The engine's
+             proofs are tighter than intervals, so what intervals hold over less, proofs often hold over all. None: by the kind of loss.
     attack   steps of PGD for each batch.
     warm     the shares of training between which the radius grows from nothing to what was asked for, and the weight with it.
     horizon  recurrent networks: until the radius is reached, only the last frames move, more and more of them.
@@ -33,7 +35,7 @@ class Recipe:
     name: Name = "intervals"
     begin: Begin = "given"
     weight: float = 0.5
-    share: float = 0.4
+    share: float | None = None
     attack: int = 8
     warm: tuple[float, float] = (0.05, 0.6)
     horizon: bool = False
@@ -49,9 +51,9 @@ class Recipe:
             raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
         if self.begin not in get_args(Begin):
             raise BadInput(f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones.")
-        for name, low, high in (("weight", 0.0, 1.0), ("share", 0.0, 1.0)):
-            if not low < getattr(self, name) <= high:
-                raise BadInput(f"{name} {getattr(self, name)} of the recipe: it is a share above 0 and at most 1.")
+        for name, value in (("weight", self.weight), ("share", self.inner)):
+            if not 0 < value <= 1:
+                raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most 1.")
         if not 0 <= self.warm[0] <= self.warm[1] < 1:
             raise BadInput(f"warm {self.warm}: give two shares of the training, 0 <= first <= second < 1.")
         if (self.epochs is not None and self.epochs < 1) or self.batch < 1 or self.attack < 1:
@@ -66,6 +68,10 @@ class Recipe:
     def bounded(self) -> bool:
         """Whether it needs intervals."""
         return self.name in ("intervals", "small boxes", "mixed")
+
+    @property
+    def inner(self) -> float:
+        return self.share if self.share is not None else USUAL.get(self.name, 1.0)
 
     @property
     def attacked(self) -> bool:

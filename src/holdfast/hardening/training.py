@@ -20,6 +20,7 @@ from holdfast.hardening.losses import loss
 from holdfast.hardening.recipe import Recipe
 from holdfast.hardening.standing import accuracy, certified
 from holdfast.network import Network
+from holdfast.network.trace import reweighted
 from holdfast.problem import Problem
 
 Ended = Literal["finished", "stopped", "interrupted", "not a number"]
@@ -62,7 +63,9 @@ class Live:
 
     def fixed(self) -> Network:
         """A network of its own with the weights as they are now, of which nothing is known yet."""
-        found = self.net.around(copy.deepcopy(self.module).eval().requires_grad_(False))
+        module = copy.deepcopy(self.module).eval().requires_grad_(False)
+        found = self.net.around(module)
+        found._programs = {shape: reweighted(program, module) for shape, program in self.net._programs.items()}
         if self.vectors is not None:
             found.vectors = self.vectors.detach().clone()
             found.token_model = None  # it still has the old weights
