@@ -46,7 +46,7 @@ def main(chosen: argparse.Namespace) -> None:
     hardened = (
         Recipe("intervals", begin="afresh", batch=128, rate=2e-3, weight=0.7, tight=0.5)
         if chosen.name == "mnist"
-        else Recipe("mixed", begin="afresh", batch=128, rate=1e-3, weight=0.3, share=0.7, attack=4, tight=0.3)
+        else Recipe("mixed", begin="afresh", batch=128, rate=1e-3, weight=0.5, share=0.7, attack=4, tight=0.3)
     )
     recipes = {
         "standard": Recipe("standard", batch=128, rate=1e-3),

@@ -42,6 +42,8 @@ def options(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--measure", type=float, default=120, help="seconds for the proofs and attacks on test inputs, for each network")
     parser.add_argument("--count", type=int, default=200, help="test inputs that are proved and attacked; the accuracy is that of all")
     parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
+    parser.add_argument("--weight", type=float, help="of the bounds in the hardened network's loss, where not the usual")
+    parser.add_argument("--share", type=float, help="of the radius that is bounded in it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="folder for the tables")
@@ -61,6 +63,8 @@ def side_by_side(
     """A row for each way of training. recipes: by the names of --trainings; radius None: words."""
     for training in chosen.trainings:
         recipe = replace(recipes[training], epochs=None)
+        if recipe.bounded:
+            recipe = replace(recipe, weight=chosen.weight or recipe.weight, share=chosen.share or recipe.share)
         torch.manual_seed(chosen.seed)
         module = make().eval()
         build = network or (lambda made: hf.Network.from_torch(made, domain=(0, 1), device=chosen.device))

@@ -40,15 +40,14 @@ def accuracy(net: Network, parts: Sequence[Examples]) -> float:
 
 
 @torch.no_grad()
-def certified(net: Network, parts: Sequence[Examples], limit: int) -> float:
+def certified(net: Network, parts: Sequence[Examples], limit: int) -> float | None:
     """The share of the first `limit` inputs whose class closed-form planes prove all over the region: the fast tier at one radius.
 
-    An input that the clock leaves no time for counts as not proved.
+    Inputs that the clock leaves no time for do not count; None where there was time for none.
     """
     proved, count = 0, 0
     for part in parts:
         rows = torch.arange(min(len(part), max(1, round(limit * len(part) / sum(map(len, parts))))), device=part.label.device)
-        count += len(rows)
         graph = None
         for some in rows.split(SOME):
             if clock.passed():
@@ -59,7 +58,8 @@ def certified(net: Network, parts: Sequence[Examples], limit: int) -> float:
             found = clock.in_time(partial(ClosedForm(graph).bound, problem.region, matrix), None)
             if found is not None:
                 proved += int((found[0] + offset > 0).all(1).sum())
-    return proved / count
+                count += len(some)
+    return proved / count if count else None
 
 
 def intervals_hold(margins: Tensor, label: Tensor) -> Tensor:

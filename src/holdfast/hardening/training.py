@@ -27,6 +27,7 @@ Ended = Literal["finished", "stopped", "interrupted", "not a number"]
 JUDGED = 100  # validation inputs that the engine is asked about at each look
 LOOKS = 6  # of the engine at validation data
 SHARE = 0.3  # of the time, at most, for these looks
+LAST = 0.93  # of the time, after which only the last look is left
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class _Loop:
     def _far(self, within: float = 0.0) -> float:
         """How far training is, 0 to 1, within the epoch that runs now."""
         by_count = 0.0 if self.recipe.epochs is None else (self.now.epoch + within) / self.recipe.epochs
-        by_clock = 0.0 if self.seconds is None else self._elapsed() / max(self.seconds * 0.97, 1e-9)
+        by_clock = 0.0 if self.seconds is None else self._elapsed() / max(self.seconds * LAST, 1e-9)
         return min(1.0, max(by_count, by_clock))
 
     def _epochs(self) -> Ended:
@@ -260,7 +261,7 @@ class _Loop:
             with clock.within(until):
                 share = certified(self.live.fixed(), self._held_now(), JUDGED)
             self.looking += time.monotonic() - began
-            if share + right >= now.score:
+            if share is not None and share + right >= now.score:
                 now.score, now.best = share + right, self.live.state()
         elif now.score == -math.inf:
             now.best = self.live.state()
