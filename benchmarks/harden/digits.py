@@ -31,7 +31,7 @@ def main(chosen: argparse.Namespace) -> None:
     recipes = {
         "standard": Recipe("standard", rate=1e-5),
         "pgd": Recipe("pgd", batch=32, rate=2e-3, attack=8),
-        "hardened": Recipe("intervals", batch=32, weight=0.5),
+        "hardened": Recipe("intervals", batch=32, weight=1.0, share=0.8),
     }
     for cell in chosen.cells:
         side_by_side(rows, chosen, f"digits {cell} 32", CELLS[cell], Split(train, held, digit_frames(8, "test")), chosen.radius, recipes)

@@ -48,6 +48,6 @@ def main(chosen: argparse.Namespace) -> None:
             recipes = {
                 "standard": Recipe("standard", batch=256),
                 "pgd": Recipe("pgd", batch=256, attack=5),
-                "hardened": Recipe("intervals", batch=256, weight=0.8, share=0.7),
+                "hardened": Recipe("intervals", batch=256, weight=1.0, share=0.8),
             }
             side_by_side(rows, chosen, f"MNIST lstm {frames} x 32", lambda f=frames: Rows(f), split, radius, recipes)

@@ -19,7 +19,7 @@ from holdfast.hardening.made import hardened_network, user_module
 from holdfast.hardening.recipe import Begin, Recipe, chosen
 from holdfast.hardening.result import Hardened
 from holdfast.hardening.standing import Standing
-from holdfast.hardening.training import Epoch, is_recurrent, live_of, train
+from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_tensors, of_value
 from holdfast.problem import Problem
@@ -104,6 +104,7 @@ def harden(
     live = live_of(net, freeze, words=words)
     if how.begin == "afresh":
         begin_afresh(live.module, seed)
+    check_layers(live, problems, how, reach)
     kept = None if folder is None else Folder(folder, _told(net, how, reach, asked, seed, problems))
     before = _standing(tested, reach, measured, left.until(BEFORE), seed)
     found = train(
@@ -118,7 +119,9 @@ def harden(
         made, user_module(made), how, reach, found.history, before, after, "validation" if test is None else "test", found.ended,
         found.seconds,
     )  # fmt: skip
-    if kept is not None and found.ended != "interrupted":
+    if kept is not None and found.ended == "interrupted":
+        kept.keep_best(result.module.state_dict())
+    elif kept is not None:
         kept.finish(
             result.module.state_dict(), recipe=asdict(how), before=asdict(before), after=asdict(after), better=result.better,
             verdict=result.verdict, measured_on=result.measured_on, ended=found.ended, history=[asdict(epoch) for epoch in found.history],

@@ -12,7 +12,7 @@ from holdfast.errors import StoreError
 from holdfast.files import in_words, json_of
 from holdfast.hardening.training import Epoch, Progress
 
-STATE, TOLD, WEIGHTS = "training.pt", "harden.json", "hardened.safetensors"
+STATE, TOLD, WEIGHTS, BEST = "training.pt", "harden.json", "hardened.safetensors", "best-so-far.safetensors"
 
 
 class Folder:
@@ -55,12 +55,20 @@ class Folder:
 
     def finish(self, weights: dict[str, Tensor], **more: Any) -> None:
         """The weights, and no more of what only training needs."""
+        self._write(WEIGHTS, weights)
+        self.tell(**more)
+        for name in (STATE, BEST):
+            (self.path / name).unlink(missing_ok=True)
+
+    def keep_best(self, weights: dict[str, Tensor]) -> None:
+        """Of a run that was interrupted: what it has so far."""
+        self._write(BEST, weights)
+
+    def _write(self, name: str, weights: dict[str, Tensor]) -> None:
         from safetensors.torch import save_file  # here, so that nothing else needs it
 
-        plain = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-        self._whole(WEIGHTS, lambda half: save_file(plain, half))
-        self.tell(**more)
-        (self.path / STATE).unlink(missing_ok=True)
+        plain = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
+        self._whole(name, lambda half: save_file(plain, half))
 
     def _whole(self, name: str, write: Any) -> None:
         half = self.path / f"half-{name}"

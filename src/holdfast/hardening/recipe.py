@@ -1,6 +1,6 @@
 """How a network is trained to hold: which loss, how the radius grows, for how long. All of it frozen, so that a run can be repeated."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.errors import BadInput
@@ -95,4 +95,4 @@ def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool) -> Recipe:
         return Recipe(name=recipe)  # type: ignore[arg-type]
     if not boxed:
         return Recipe(name="small boxes")
-    return replace(Recipe(), horizon=False) if recurrent else Recipe(name="mixed", rate=2e-3)
+    return Recipe(weight=1.0, share=0.8, batch=32) if recurrent else Recipe(name="mixed", share=0.7, rate=2e-3)

@@ -174,12 +174,7 @@ class _Loop:
         self.seconds = seconds
         self.generator = torch.Generator().manual_seed(seed)
         self.optimiser = torch.optim.AdamW(live.trained, lr=recipe.rate, weight_decay=recipe.decay)
-        self.traced: dict[tuple[int, ...], Traced] = {}
-        if recipe.bounded:
-            for part in self.parts:
-                shape = part.problem.region.shape
-                if shape not in self.traced:
-                    self.traced[shape] = traced_of(live, part)
+        self.traced = _traced(live, self.parts) if recipe.bounded else {}
         self.recurrent = is_recurrent(live.module)
         self.now = Progress(live.state(), live.state()) if known is None else known
         if known is not None:
@@ -222,13 +217,7 @@ class _Loop:
                 total, steps = total + value, steps + 1
             far = self._far(1.0)
             self._look(far, total / max(steps, 1))
-        return (
-            "finished"
-            if self.recipe.epochs is not None and self.now.epoch >= self.recipe.epochs
-            else "stopped"
-            if self.recipe.epochs
-            else "finished"
-        )
+        return "stopped" if self.recipe.epochs is not None and self.now.epoch < self.recipe.epochs else "finished"
 
     def _step(self, part: Examples, rows: Tensor, far: float, place: int) -> float:
         recipe = self.recipe
@@ -259,7 +248,7 @@ class _Loop:
             began = time.monotonic()
             until = math.inf if self.seconds is None else self.began + self.seconds
             with clock.within(until):
-                share = certified(self.live.fixed(), self._held_now(), JUDGED)
+                share = certified(self.live.fixed(), self.held, JUDGED)
             self.looking += time.monotonic() - began
             if share is not None and share + right >= now.score:
                 now.score, now.best = share + right, self.live.state()
@@ -273,20 +262,27 @@ class _Loop:
         if self.keep is not None:
             self.keep(now)
 
-    def _held_now(self) -> list[Examples]:
-        return self.held
-
     def _due(self, far: float) -> bool:
         begun = self.recipe.warm[1]
         looks = sum(epoch.certified is not None for epoch in self.now.history)
         return (far - begun) / (1 - begun) >= (looks + 0.5) / LOOKS and self.looking <= SHARE * self._elapsed()
 
 
-def traced_of(live: Live, part: Examples) -> Traced:
-    """UnsupportedLayer names a layer without intervals, before any training."""
-    x = part.points(torch.zeros(1, dtype=torch.int64, device=part.label.device)).detach()
-    found = Traced(live.net, x, live.module)
-    found.check(x)
+def check_layers(live: Live, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
+    """UnsupportedLayer names a layer without intervals, where the recipe needs them, before any training."""
+    if recipe.bounded:
+        _traced(live, parts_of(live, problems, radius))
+
+
+def _traced(live: Live, parts: Sequence[Examples]) -> dict[tuple[int, ...], Traced]:
+    """The program for each shape of input."""
+    found: dict[tuple[int, ...], Traced] = {}
+    for part in parts:
+        shape = part.problem.region.shape
+        if shape not in found:
+            x = part.points(torch.zeros(1, dtype=torch.int64, device=part.label.device)).detach()
+            found[shape] = Traced(live.net, x, live.module)
+            found[shape].check(x)
     return found
 
 
