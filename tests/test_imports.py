@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
-ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor")
+ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor", "hardening")
 FLOORS = [
     ("errors", "files", "memory", "clock", "result", "batch", "rounding", "chance"),
     ("network", "region", "property"),

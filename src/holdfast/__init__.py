@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         hamming as hamming,
     )
     from holdfast import (
+        hardening as hardening,
+    )
+    from holdfast import (
         lipschitz as lipschitz,
     )
     from holdfast import (
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast import (
         verification as verification,
     )
+    from holdfast.api.harden import harden
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
     from holdfast.certify.smoothing import smoothed
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "holdfast.api.harden": ("harden",),
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
     "holdfast.certify.smoothing": ("smoothed",),
@@ -96,8 +101,8 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 _ROOMS = (
-    "api", "attacks", "certify", "coverage", "errors", "hamming", "lipschitz", "method", "monitor", "property", "region", "result",
-    "verification",
+    "api", "attacks", "certify", "coverage", "errors", "hamming", "hardening", "lipschitz", "method", "monitor", "property", "region",
+    "result", "verification",
 )  # fmt: skip
 
 __all__ = [
@@ -122,6 +127,7 @@ __all__ = [
     "Within",
     "__version__",
     "bounds",
+    "harden",
     "load",
     "radius",
     "reach",

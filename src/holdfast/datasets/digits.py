@@ -58,3 +58,9 @@ def rows() -> dict[str, Tensor | list[str]]:
     """The test digits as sequences of eight rows of eight pixels, from the top."""
     found = digits("test")
     return {"x": found.x.flatten(1, 2), "y": found.y, "classes": [str(c) for c in range(10)]}
+
+
+def training_rows() -> dict[str, Tensor | list[str]]:
+    """The training digits as `rows` gives the test digits, for commands that learn from data."""
+    found = digits("train")
+    return {"x": found.x.flatten(1, 2), "y": found.y, "classes": [str(c) for c in range(10)]}

@@ -63,6 +63,11 @@ def of_vectors(module: nn.Module) -> OfVectors | None:
     return next((part for part in module.modules() if isinstance(part, OfVectors)), None)
 
 
+def lookups(made: OfVectors) -> list[tuple[str, int, int]]:
+    """Where embeddings stood in the model: the name of each, the first of its columns among the vectors, and how many it has."""
+    return [(name, part.begin, part.embedding_dim) for name, part in made.behind.named_modules() if isinstance(part, _Lookup)]
+
+
 def split_module(model: nn.Module, shape: tuple[int, int], *beside: Tensor, output: str | None = None) -> tuple[Tensor, OfVectors]:
     """model: token ids of this shape -> outputs. Returns the vectors (words, dim) of the embedding that reads them, of several side by
     side, and a copy of the model that takes vectors (*shape, dim) in their place. `beside`: further arguments, lengths."""

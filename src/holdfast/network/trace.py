@@ -190,6 +190,11 @@ def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
             )
 
 
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by their names; one that has several stands under each."""
+    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+
+
 def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     """The program as an ordinary module: no calling convention of the exporter, no guards on the shapes it saw."""
     exported = program.module(check_guards=False)
@@ -199,6 +204,15 @@ def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
             graph.erase_node(node)
     graph.set_codegen(fx.graph.CodeGen())
     return fx.GraphModule(exported, graph)
+
+
+def reweighted(program: torch.export.ExportedProgram, module: nn.Module) -> torch.export.ExportedProgram:
+    """The same program with the weights and buffers of another module like the one that was traced: a network in training need not be
+    traced again."""
+    weights = weights_of(module)
+    other = copy.copy(program)
+    other._state_dict = {name: weights[name] for name in program.state_dict}
+    return other
 
 
 def converted(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:

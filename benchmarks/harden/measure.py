@@ -1,0 +1,123 @@
+"""Train one architecture in several ways for the same time, and ask the engine and the attacks about each on test inputs.
+
+Settings are chosen on validation data; test data are looked at once, when everything is trained. Each row says what `hf.radius` (tier fast)
+says of the same test inputs: right, proved and not broken at the radius, the mean proved and witnessed radius, and their ratio.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from benchmarks.certify.table import Table
+from holdfast.api.radius import radius_problems
+from holdfast.hardening import Recipe
+from holdfast.hardening.begin import begin_afresh
+from holdfast.hardening.made import hardened_network, user_module
+from holdfast.hardening.training import live_of, train
+
+COLUMNS = (
+    "network", "radius", "training", "recipe", "s", "epochs", "accuracy", "proved", "not broken", "mean proved", "mean witnessed",
+    "witnessed / proved", "inputs",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """x (n, *shape) or lists of token ids, y (n,); test inputs in an order of chance."""
+
+    train: tuple[Any, Tensor]
+    validation: tuple[Any, Tensor]
+    test: tuple[Any, Tensor]
+
+
+def options(parser: argparse.ArgumentParser, seconds: float) -> None:
+    parser.add_argument("--seconds", type=float, default=seconds, help="of training, for each network; looks at validation data included")
+    parser.add_argument("--measure", type=float, default=120, help="seconds for the proofs and attacks on test inputs, for each network")
+    parser.add_argument("--count", type=int, default=200, help="test inputs that are proved and attacked; the accuracy is that of all")
+    parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
+    parser.add_argument("--weight", type=float, help="of the bounds in the hardened network's loss, where not the usual")
+    parser.add_argument("--share", type=float, help="of the radius that is bounded in it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="folder for the tables")
+
+
+def shuffled(x: Tensor, y: Tensor, validation: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """-> the training part and the validation part, by a fixed order of chance."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held, rest = order[:validation], order[validation:]
+    return (x[rest], y[rest]), (x[held], y[held])
+
+
+def side_by_side(
+    table: Table, chosen: argparse.Namespace, name: str, make: Callable[[], nn.Module], split: Split, radius: float | None,
+    recipes: Mapping[str, Recipe], *, network: Callable[[nn.Module], hf.Network] | None = None, freeze: tuple[str, ...] = (), **asked: Any,
+) -> None:  # fmt: skip
+    """A row for each way of training. recipes: by the names of --trainings; radius None: words."""
+    for training in chosen.trainings:
+        recipe = replace(recipes[training], epochs=None)
+        if recipe.bounded:
+            recipe = replace(recipe, weight=chosen.weight or recipe.weight, share=chosen.share or recipe.share)
+        torch.manual_seed(chosen.seed)
+        module = make().eval()
+        build = network or (lambda made: hf.Network.from_torch(made, domain=(0, 1), device=chosen.device))
+        net, at = build(module), 1.0 if radius is None else radius
+        train_on, judge_by = (radius_problems(net, *part, **asked) for part in (split.train, split.validation))
+        live = live_of(net, freeze, words=radius is None)
+        if recipe.begin == "afresh":
+            begin_afresh(live.module, chosen.seed)
+        found = train(live, train_on, judge_by, recipe, at, seconds=chosen.seconds, seed=chosen.seed)
+        live.load(found.state)
+        made = hardened_network(net, live)
+        print(f"  {name} {training}: {found.ended}, last {found.history[-1]}", flush=True)
+        right, ends, many = standing(made, split.test, chosen, **asked)
+        at = math.inf if radius is None else radius
+        lower, upper = ends.unbind(1)
+        finite = lower.isfinite() & upper.isfinite()
+        low, high = float(lower[finite].mean()), float(upper[finite].mean())
+        table.add(
+            name, "all words" if radius is None else radius, training, recipe.name, round(found.seconds, 1), len(found.history),
+            f"{right:.1%}", f"{float((lower >= at).double().mean()):.1%}", f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",
+            low, high, high / low if low > 0 else math.nan, many,
+        )  # fmt: skip
+        if chosen.out is not None:
+            torch.save(user_module(made).state_dict(), chosen.out / f"{name}-{training}-{radius or 'words'}.pt".replace(" ", "-"))
+
+
+def standing(net: hf.Network, test: tuple[Any, Tensor], chosen: argparse.Namespace, **asked: Any) -> tuple[float, Tensor, int]:
+    """-> accuracy on all test inputs, the ends of the radii (count, 2) of the first, and how many they are."""
+    x, y = test
+    right = accuracy(net, x, y)
+    many = min(chosen.count, len(x))
+    found = hf.radius(net, x[:many], y[:many], stop=hf.Stop(seconds=chosen.measure), **asked)
+    return right, torch.tensor([(b.lower.value, b.upper.value) for b in found], dtype=torch.float64), many
+
+
+def accuracy(net: hf.Network, x: Any, y: Tensor) -> float:
+    if isinstance(x, Tensor):
+        return float((net(x).argmax(-1).cpu() == y).double().mean())
+    groups: dict[int, list[int]] = {}
+    for place, row in enumerate(x):
+        groups.setdefault(len(row), []).append(place)
+    right = 0
+    for places in groups.values():
+        said = torch.cat([net(net.embed(torch.stack([x[k] for k in some])).to(net.dtype)) for some in _parts(places)]).argmax(-1).cpu()
+        right += int((said == y[places]).sum())
+    return right / len(x)
+
+
+def _parts(places: list[int]) -> list[list[int]]:
+    return [places[k : k + 1024] for k in range(0, len(places), 1024)]
+
+
+def table(chosen: argparse.Namespace, name: str) -> Table:
+    if chosen.out is not None:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+    return Table(COLUMNS, chosen.out, name)

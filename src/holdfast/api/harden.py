@@ -1,0 +1,294 @@
+"""hf.harden: train a network so that proofs hold further, and say whether they do."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.api.methods import default_methods
+from holdfast.api.radius import FramesOption, Inputs, LabelsOption, SharesOption, as_rows, radius_problems
+from holdfast.errors import BadInput
+from holdfast.hardening.begin import begin_afresh
+from holdfast.hardening.folder import Folder
+from holdfast.hardening.made import hardened_network, user_module
+from holdfast.hardening.recipe import Begin, Recipe, chosen
+from holdfast.hardening.result import Hardened
+from holdfast.hardening.standing import Standing
+from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
+from holdfast.network import Network
+from holdfast.network.fingerprint import of_tensors, of_value
+from holdfast.problem import Problem
+from holdfast.property import Robustness
+from holdfast.region import Words
+from holdfast.region.normed import NormFamily
+from holdfast.region.words import Substitutes
+from holdfast.solver import Stop, solve
+
+LEAST = 10  # inputs for training, and for validation
+MEASURED = 100  # held-out inputs about which the engine is asked before and after
+BEFORE, TRAINED = 0.12, 0.85  # shares of the time by which the network given is measured, and training has ended
+
+Held = float | tuple[Inputs, LabelsOption]
+
+
+def harden(
+    net: Network | nn.Module,
+    x: Inputs | Iterable[Any],
+    y: LabelsOption = None,
+    *,
+    radius: float | None = None,
+    norm: float = math.inf,
+    frames: FramesOption = None,
+    shares: SharesOption = None,
+    substitutes: Substitutes | None = None,
+    lengths: Sequence[int] | None = None,
+    recipe: str | Recipe = "auto",
+    begin: Begin = "given",
+    freeze: Sequence[str] = (),
+    validation: Held = 0.15,
+    test: tuple[Inputs, LabelsOption] | None = None,
+    measured: int = MEASURED,
+    epochs: int | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: Callable[[Epoch], None] | None = None,
+) -> Hardened:
+    """A copy of the network that holds further, trained on x and y; the network given is never changed.
+
+    x, y         inputs and their classes, as for `radius`; or x alone, an iterable of batches (x, y) as a DataLoader gives.
+    radius       how far inputs are to hold, in the units of the domain. With substitutes none: every word may become any of its set, all at
+                 once.
+    norm, frames, shares, substitutes, lengths   as for `radius`. Training bounds the box around the region, which is the region itself in
+                 the maximum norm and for words; of another norm the box is larger, and small boxes inside of it are bounded.
+    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", or a holdfast.hardening.Recipe. "auto" picks one, and the
+                 result says which.
+    begin        "given": from the weights as they are. "afresh": from new ones.
+    freeze       names of layers whose weights stay; "embedding": the word vectors.
+    validation   the share of x that is held back to choose the checkpoint, or inputs and labels of their own.
+    test         inputs and labels for the numbers before and after; without, those of validation, and the result says so.
+    measured     about how many of them the engine is asked.
+    epochs       how often all inputs are seen; if not said, by the recipe, or as often as `stop` allows.
+    stop         Stop(seconds=...): all of it, measuring included. With a limit in seconds two runs need not end in the same network;
+                 without, the same seed gives the same network on the same machine.
+    folder       keeps what it takes to go on after an interruption: the same call takes it up again. At the end, hardened.safetensors.
+
+    Ctrl-C ends training and keeps the best so far; so does a loss that is no number. Bounds from training are never reported: what stands
+    in `before` and `after` is proved by the engine at the radius asked for, and searched for by attacks.
+    """
+    left = _Time(stop)
+    net = net if isinstance(net, Network) else Network.from_torch(net)
+    _trainable(net)
+    if y is None:
+        x, y = _of_loader(x)
+    reach = _radius(radius, substitutes)
+    asked: dict[str, Any] = {"norm": norm, "frames": frames, "shares": shares}
+    training, held = _split(x, y, lengths, substitutes, validation, seed)
+    problems = _problems(net, training, asked)
+    judged = _problems(net, held, asked)
+    tested = judged if test is None else _problems(net, _Data(test[0], test[1], None, substitutes), asked)
+    _check(net, problems, reach)
+    words = any(isinstance(problem.region, Words) for problem in problems)
+    recurrent = is_recurrent(net.module)
+    boxed = all(isinstance(p.region, Words) or p.region.boxed for p in problems)
+    how = chosen(recipe, recurrent=recurrent, boxed=boxed)
+    if not isinstance(recipe, Recipe):
+        how = replace(how, begin=begin)
+    if epochs is not None or (left.limited and not isinstance(recipe, Recipe)):
+        how = replace(how, epochs=epochs)
+    live = live_of(net, freeze, words=words)
+    if how.begin == "afresh":
+        begin_afresh(live.module, seed)
+    check_layers(live, problems, how, reach)
+    kept = None if folder is None else Folder(folder, _told(net, how, reach, asked, seed, problems))
+    before = _standing(tested, reach, measured, left.until(BEFORE), seed)
+    found = train(
+        live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
+        keep=None if kept is None else kept.keep, known=None if kept is None else kept.known(),
+    )  # fmt: skip
+    live.load(found.state)
+    made = hardened_network(net, live)
+    anew = [_moved(problem, made) for problem in tested]
+    after = _standing(anew, reach, measured, left.until(1.0), seed)
+    result = Hardened(
+        made, user_module(made), how, reach, found.history, before, after, "validation" if test is None else "test", found.ended,
+        found.seconds,
+    )  # fmt: skip
+    if kept is not None and found.ended == "interrupted":
+        kept.keep_best(result.module.state_dict())
+    elif kept is not None:
+        kept.finish(
+            result.module.state_dict(), recipe=asdict(how), before=asdict(before), after=asdict(after), better=result.better,
+            verdict=result.verdict, measured_on=result.measured_on, ended=found.ended, history=[asdict(epoch) for epoch in found.history],
+        )  # fmt: skip
+    return result
+
+
+class _Data:
+    """Inputs, labels and what belongs to each."""
+
+    def __init__(self, x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None) -> None:
+        self.x, self.y, self.lengths, self.substitutes = x, y, lengths, substitutes
+
+
+def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Problem]:
+    if data.y is None:
+        raise BadInput("labels are missing: harden needs the class of each input (y).")
+    return radius_problems(net, data.x, data.y, substitutes=data.substitutes, lengths=data.lengths, **asked)
+
+
+def _trainable(net: Network) -> None:
+    if net.source != "torch" or not net.differentiable:
+        raise BadInput(
+            f"{net.name} comes from {'a black box' if not net.differentiable else net.source}; harden trains torch modules: give it "
+            f"Network.from_torch(module)."
+        )
+
+
+def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
+    """Batches (x, y) -> all of them."""
+    if isinstance(x, Tensor) or not isinstance(x, Iterable) or isinstance(x, str | Mapping):
+        raise BadInput("labels are missing: give y, the class of each input, or a DataLoader of pairs (x, y).")
+    inputs: list[Tensor] = []
+    labels: list[Tensor] = []
+    for batch in x:
+        if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+            raise BadInput("labels are missing: a DataLoader must give pairs (x, y) of tensors; else give x and y by themselves.")
+        inputs += list(batch[0])
+        labels.append(batch[1].reshape(-1))
+    if not inputs:
+        raise BadInput("the data are empty: there is no input to train on.")
+    same = all(row.shape == inputs[0].shape for row in inputs)
+    return torch.stack(inputs) if same else inputs, torch.cat(labels)
+
+
+def _radius(radius: float | None, substitutes: Substitutes | None) -> float:
+    if substitutes is not None:
+        if radius is not None:
+            raise BadInput("with substitutes there is no radius: every word may become any of its set, all at once. Leave it out.")
+        return 1.0
+    if radius is None or not isinstance(radius, int | float) or not 0 < float(radius) < math.inf:
+        raise BadInput(f"radius {radius}: say how far inputs are to hold, a number above 0 in the units of the domain, as in radius=0.02.")
+    return float(radius)
+
+
+def _split(
+    x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None, validation: Held, seed: int
+) -> tuple[_Data, _Data]:  # fmt: skip
+    """What is trained on, and what is held back."""
+    if y is None:
+        raise BadInput("labels are missing: harden needs the class of each input (y).")
+    if isinstance(validation, tuple):
+        return _Data(x, y, lengths, substitutes), _Data(*validation, None, substitutes)
+    texts = isinstance(x, list | tuple) and bool(x) and isinstance(x[0], str)
+    rows: Sequence[Any] = list(x) if texts else as_rows(x, lengths)
+    if len(y) != len(rows):
+        raise BadInput(f"{len(rows)} inputs, but {len(y)} labels: give one for each.")
+    if not 0 < float(validation) < 1:
+        raise BadInput(f"validation {validation}: the share of the inputs that is held back, between 0 and 1, or (inputs, labels).")
+    count = round(len(rows) * float(validation))
+    if count < LEAST or len(rows) - count < LEAST:
+        raise BadInput(
+            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint, {len(rows) - count} trained on, and "
+            f"both need {LEAST}. Give more inputs, or a larger share or inputs of their own for validation."
+        )
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    listed = substitutes if isinstance(substitutes, Mapping) or substitutes is None else list(substitutes)
+
+    def some(places: Sequence[int]) -> _Data:
+        sets = [listed[k] for k in places] if isinstance(listed, list) else listed
+        own = [y[k] for k in places]
+        labels = torch.stack(own) if isinstance(own[0], Tensor) else own
+        return _Data([rows[k] for k in places], labels, None, sets)
+
+    return some(sorted(order[count:])), some(sorted(order[:count]))
+
+
+def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
+    """BadInput for a radius beyond the data, and for data of a single class."""
+    labels = torch.cat([_labels(problem) for problem in problems])
+    if len(labels.unique()) < 2:
+        raise BadInput(f"all labels are {int(labels[0])}: a network that always says so holds everywhere. Give inputs of several classes.")
+    for problem in problems:
+        region = problem.region
+        if isinstance(region, NormFamily) and len(region) > 1:
+            width = region.centre.double().amax(0) - region.centre.double().amin(0)
+            furthest = float(region.length(width.expand_as(region.centre)).max())
+            if radius >= furthest > 0:
+                raise BadInput(
+                    f"radius {radius:g} is beyond the data's range: no two inputs are further apart than {furthest:g} in this norm, so "
+                    f"that no network can hold so far. Give a smaller one."
+                )
+
+
+def _labels(problem: Problem) -> Tensor:
+    assert isinstance(problem.property, Robustness)
+    return problem.property.label
+
+
+class _Time:
+    """Seconds since the call, where there is a limit to them."""
+
+    def __init__(self, stop: Stop | None) -> None:
+        if stop is not None and (stop.queries is not None or stop.gap or stop.each is not None):
+            raise BadInput("harden stops by seconds: Stop(seconds=60), or by epochs.")
+        self._began, self._seconds = time.monotonic(), None if stop is None else stop.seconds
+        if self._seconds is not None and not self._seconds > 0:
+            raise BadInput(f"seconds {self._seconds}: training needs some.")
+
+    @property
+    def limited(self) -> bool:
+        return self._seconds is not None
+
+    def until(self, share: float) -> float | None:
+        """What is left until this share of them has passed."""
+        return None if self._seconds is None else max(0.01, self._seconds * share - (time.monotonic() - self._began))
+
+
+def _moved(problem: Problem, net: Network) -> Problem:
+    """The same question of the hardened network."""
+    if isinstance(problem.region, Words):
+        assert net.vectors is not None
+        region = problem.region
+        places = region.choices.tolist()
+        return replace(problem, network=net, region=Words.around(region.tokens, places, net.vectors, 0))
+    return replace(problem, network=net)
+
+
+def _standing(problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int) -> Standing:
+    """By the engine and by attacks, on about so many inputs: of numbers at this radius, of words with all of them free."""
+    count = sum(map(len, problems))
+    asked, right, total = [], 0, 0
+    for problem in problems:
+        rows = torch.arange(min(len(problem), max(1, round(limit * len(problem) / count))), device=problem.region.centre.device)
+        one = problem.take(rows)
+        words = isinstance(one.region, Words)
+        asked.append(one if words else replace(one, region=one.family.at(radius), goal="worst"))
+        score = one.property.score(one.network(one.region.centre))
+        right, total = right + int((score > 0).sum()), total + len(one)
+    words = any(isinstance(problem.region, Words) for problem in asked)
+    methods = default_methods(asked[0].network, asked[0].goal, "fast", what="words" if words else "norms")
+    proved, broken = 0, 0
+    for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed):
+        lower, upper = record.bracket.lower.value, record.bracket.upper.value
+        proved += math.isinf(lower) and lower > 0 if words else lower > 0
+        broken += math.isfinite(upper) if words else upper <= 0
+    return Standing(right / total, proved / total, (total - broken) / total, total)
+
+
+def _told(
+    net: Network, recipe: Recipe, radius: float, asked: Mapping[str, Any], seed: int, problems: Sequence[Problem]
+) -> dict[str, Any]:  # fmt: skip
+    """What a run that is taken up again must have been asked."""
+    held = {f"x{k}": problem.region.centre for k, problem in enumerate(problems)}
+    held |= {f"y{k}": label for k, label in enumerate(map(_labels, problems))}
+    return {
+        "network": net.fingerprint,
+        "data": of_tensors(held), "radius": radius, "recipe": asdict(recipe), "seed": seed,
+        "region": of_value([str(asked["norm"]), str(asked["frames"]), str(asked["shares"])]),
+    }  # fmt: skip

@@ -1,0 +1,160 @@
+"""`holdfast harden`: train, write the weights and how to load them, and ask the same of the network before and after.
+
+The folder holds hardened.safetensors, a module whose `network` makes the model with these weights, harden.json (recipe, history, verdict),
+two runs of `radius` on the same held-out inputs, before and after, and compare.html, which lays them side by side.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from holdfast.api.harden import LEAST, harden
+from holdfast.cli.commands.harden import Harden
+from holdfast.cli.commands.radius import Radius
+from holdfast.cli.parse import frames_option, norm_option
+from holdfast.cli.reading.data import Data, load_both, load_data, load_substitutes
+from holdfast.cli.reading.source import call
+from holdfast.cli.run import begin
+from holdfast.cli.views.compare import compare
+from holdfast.cli.views.output import check_folder, line, write_arrays
+from holdfast.errors import BadInput
+from holdfast.hardening import Epoch, Hardened
+from holdfast.hardening.folder import WEIGHTS
+from holdfast.hardening.recipe import KNOWN, Begin
+from holdfast.network import Network
+from holdfast.solver import Stop
+
+HELD = "held-out.npz"
+NO = 1  # exit code: no more is proved than before
+TRAINING, BEFORE = 0.6, 0.5  # shares: of all seconds for training, of the rest for the first of the two runs
+FACTORY = '''"""The model of {model} with the weights beside this file. Written by `holdfast harden`."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from {module} import {name} as made
+
+
+def network() -> nn.Module:
+    module = made if isinstance(made, nn.Module) else made()
+    module.load_state_dict(load_file(Path(__file__).with_name("{weights}")))
+    return module.eval()
+'''
+
+
+def harden_into(q: Harden, folder: Path, console: Console) -> None:
+    norm, frames = norm_option(q.norm), frames_option(q.frames)
+    if q.recipe not in KNOWN:
+        raise BadInput(f"recipe {q.recipe!r} is unknown; there are {', '.join(KNOWN)}.")
+    if q.begin not in get_args(Begin):
+        raise BadInput(f"--begin {q.begin!r}: use given or afresh.")
+    if frames == "each":
+        raise BadInput("--frames each asks about one frame at a time; harden takes all, or frame numbers as in 0,3.")
+    check_folder(folder, WEIGHTS)
+    _is_module(q.network.model)
+    net, data = load_both(q.network, q.data, scale=q.scale, how=q)
+    if not data.labelled:
+        raise BadInput(f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them with --labels.")
+    sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
+    if isinstance(sets, list):
+        raise BadInput(f"{q.substitutes}: harden takes sets by word, as in {{'good': ['fine']}}, not for each text.")
+    data, held = _held(q, data, net)
+    seconds = q.seconds
+    result = harden(
+        net, data.rows, data.y, radius=q.radius, norm=norm, frames=frames, substitutes=sets, recipe=q.recipe, begin=q.begin,  # type: ignore[arg-type]
+        freeze=tuple(part.strip() for part in q.freeze.split(",")) if q.freeze else (), validation=q.held, test=(held.rows, held.y),
+        measured=q.count, epochs=q.epochs, stop=None if seconds is None else Stop(seconds=seconds * TRAINING), seed=q.seed, folder=folder,
+        progress=_told(console, q.epochs),
+    )  # fmt: skip
+    line(console, "recipe", str(result.recipe))
+    if result.ended == "interrupted":
+        line(console, "interrupted", f"the best network so far is kept in {folder}; the same command goes on from there.", warns=True)
+        sys.exit(130)
+    model = _factory(q.network.model, result, folder)
+    _runs(q, folder, held, model, None if seconds is None else seconds * (1 - TRAINING), console)
+    at = None if sets is not None else f"{result.radius:g}"
+    compare([folder / "before", folder / "after"], at, None, 0.95, folder / "compare.html", console)
+    line(console, "weights", f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read {model.partition(':')[0]}.py")
+    line(console, "verdict", result.verdict, warns=not result.better)
+    if not result.better:
+        sys.exit(NO)
+
+
+def _is_module(spec: str) -> None:
+    """A factory of torch modules, so that the hardened one can be made again from it."""
+    if ":" not in spec or spec.endswith((".onnx", ".pt2")) or not isinstance(call(spec, "model"), nn.Module):
+        raise BadInput(f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that returns your module.")
+
+
+def _held(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
+    """What is trained on and validated with, and what the numbers are measured on."""
+    if q.test is not None:
+        held = load_data(q.test, net, scale=q.scale, how=replace(q, labels=None))
+        if not held.labelled:
+            raise BadInput(f"labels are missing: {q.test} holds none.")
+        return data, held.limited(q.count)
+    if not 0 < q.held < 0.5:
+        raise BadInput(f"--held {q.held}: a share of the data between 0 and 0.5.")
+    count = round(len(data.x) * q.held)
+    if count < LEAST:
+        raise BadInput(
+            f"{q.data}: {len(data.x)} inputs are too few: {count} would be kept for the numbers before and after, and {LEAST} are needed. "
+            f"Give more, a larger share (--held), or --test."
+        )
+    order = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(q.seed)).tolist()
+    return data.only(sorted(order[count:])), data.only(sorted(order[:count])).limited(q.count)
+
+
+def _told(console: Console, epochs: int | None) -> Any:
+    of = "" if epochs is None else f" of {epochs}"
+
+    def tell(epoch: Epoch) -> None:
+        proved = "" if epoch.certified is None else f", {epoch.certified:.1%} proved"
+        text = (
+            f"epoch {epoch.number}{of}, {epoch.seconds:.0f} s: radius {epoch.grown:.0%}, loss {epoch.loss:.3f}, {epoch.accuracy:.1%} right"
+        )
+        if console.is_terminal or epoch.certified is not None:
+            line(console, "training", f"{text}{proved}")
+
+    return tell
+
+
+def _factory(spec: str, result: Hardened, folder: Path) -> str:
+    """A module beside the weights that makes the network -> how --model names it; its name is its own."""
+    module, _, name = spec.partition(":")
+    file = f"hardened_{result.network.fingerprint[:8]}"
+    (folder / f"{file}.py").write_text(FACTORY.format(model=spec, module=module, name=name, weights=WEIGHTS))
+    sys.path.insert(0, str(folder.resolve()))
+    return f"{file}:network"
+
+
+def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None, console: Console) -> None:
+    """The same question about both networks: run folders of `radius`, that every other command reads."""
+    rows = held.rows
+    longest = max(len(row) for row in rows) if rows[0].dim() else 0
+    padded = torch.stack([_padded(row, longest) for row in rows])
+    arrays: dict[str, Any] = {"x": padded.cpu().numpy(), "y": held.y.cpu().numpy()}
+    if len({len(row) for row in rows if row.dim()}) > 1:
+        arrays["lengths"] = torch.tensor([len(row) for row in rows]).numpy()
+    if held.classes is not None:
+        arrays["classes"] = held.classes
+    write_arrays(folder, HELD, arrays)
+    for name, network, share in (("before", q.network, BEFORE), ("after", replace(q.network, model=model), 1 - BEFORE)):
+        console.rule(f"[bold]{name}")
+        own = None if seconds is None else seconds * share
+        asked = Radius(
+            network, str(folder / HELD), norm=q.norm, frames=q.frames, substitutes=q.substitutes, seed=q.seed, seconds=own
+        )  # fmt: skip
+        begin(asked, folder / name, console)
+
+
+def _padded(row: Tensor, length: int) -> Tensor:
+    """Behind its end with zeros, which its length leaves out again."""
+    return row if not row.dim() or len(row) == length else torch.cat([row, row.new_zeros(length - len(row), *row.shape[1:])])

@@ -1,0 +1,22 @@
+"""New weights from which intervals do not grow from layer to layer (Shi et al. 2021)."""
+
+import math
+
+import torch
+from torch import nn
+
+WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def begin_afresh(module: nn.Module, seed: int) -> None:
+    """Every layer's own way of drawing weights, but for those behind which intervals would widen: a linear layer or a convolution with n
+    inputs for each output has weights of width sqrt(2 pi) / n, so that |W| r is as wide on average, behind a ReLU, as r."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in module.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            if isinstance(part, WEIGHTED):
+                fan = part.weight[0].numel()
+                nn.init.normal_(part.weight, std=math.sqrt(2 * math.pi) / fan)

@@ -1,0 +1,141 @@
+"""Recurrent layers over intervals: as `bounding.graph.cells` unrolls them, with the input's share of all steps computed at once.
+
+A step adds to that share what the state brings, and goes through the gates; the ends of a gate times a value are known in closed form.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from holdfast.bounding.graph.cells.unroll import options
+from holdfast.bounding.graph.graph import Call, Graph
+from holdfast.bounding.relax.base import Interval
+from holdfast.errors import UnsupportedLayer
+from holdfast.hardening.intervals import Span, between, rule
+from holdfast.hardening.ranges import gated
+
+aten = torch.ops.aten
+Ball = tuple[Tensor, Tensor]  # centre, and how far around it
+State = tuple[Interval, ...]
+Step = Callable[[Ball, State, Sequence[Tensor]], State]
+
+
+def _ball(low: Tensor, high: Tensor) -> Ball:
+    return (low + high) / 2, (high - low) / 2
+
+
+def _through(value: Ball, weight: Tensor, bias: Tensor | None = None) -> Ball:
+    return linear(value[0], weight, bias), linear(value[1], weight.abs())
+
+
+def _ends(value: Ball) -> Interval:
+    return value[0] - value[1], value[0] + value[1]
+
+
+def _each(function: Callable[[Tensor], Tensor], ends: Interval) -> Interval:
+    return function(ends[0]), function(ends[1])
+
+
+def _plus(a: Interval, b: Interval) -> Interval:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _recalled(shared: Ball, state: Interval, weights: Sequence[Tensor]) -> Ball:
+    """The input's share, biases in it, plus W_h h."""
+    from_state = _through(_ball(*state), weights[1])
+    return shared[0] + from_state[0], shared[1] + from_state[1]
+
+
+def _gates(value: Ball, many: int) -> list[Interval]:
+    return list(zip(*(end.chunk(many, -1) for end in _ends(value)), strict=True))
+
+
+def _lstm(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
+    """c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
+    i, f, g, o = _gates(_recalled(shared, state[0], weights), 4)
+    memory = _plus(gated(_each(torch.sigmoid, f), state[1]), gated(_each(torch.sigmoid, i), _each(torch.tanh, g)))
+    return gated(_each(torch.sigmoid, o), _each(torch.tanh, memory)), memory
+
+
+def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
+    """n = tanh(W_n x + b + sigmoid(r) (W_hn h + b_hn)), h' = (1 - sigmoid(z)) n + sigmoid(z) h.
+
+    The new state is a mean of n and h, and rises with both: its ends are means of their ends, at one or the other end of the gate.
+    """
+    size = weights[1].shape[1]
+    bias = weights[3] if len(weights) == 4 else None
+    recalled = _through(_ball(*state[0]), weights[1], bias)
+    gates = shared[0][..., : 2 * size] + recalled[0][..., : 2 * size], shared[1][..., : 2 * size] + recalled[1][..., : 2 * size]
+    r, z = _gates(gates, 2)
+    reset = gated(_each(torch.sigmoid, r), _ends((recalled[0][..., 2 * size :], recalled[1][..., 2 * size :])))
+    new = _each(torch.tanh, _plus(_ends((shared[0][..., 2 * size :], shared[1][..., 2 * size :])), reset))
+    keep = _each(torch.sigmoid, z)
+    low = torch.minimum(*(new[0] + share * (state[0][0] - new[0]) for share in keep))
+    high = torch.maximum(*(new[1] + share * (state[0][1] - new[1]) for share in keep))
+    return ((low, high),)
+
+
+def _plain(function: Callable[[Tensor], Tensor]) -> Step:
+    def step(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
+        return (_each(function, _ends(_recalled(shared, state[0], weights))),)
+
+    return step
+
+
+STEPS: dict[Any, Step] = {
+    aten.lstm.input: _lstm,
+    aten.gru.input: _gru,
+    aten.rnn_tanh.input: _plain(torch.tanh),
+    aten.rnn_relu.input: _plain(torch.relu),
+}
+
+
+@rule(*STEPS)
+def recurrent(graph: Graph, call: Call) -> tuple[Span, ...]:
+    """(outputs, last states...) as torch's whole operators return them."""
+    x, states, parameters = call.args[:3]
+    given = options(call.args[3:])
+    step, directions, each = STEPS[call.target], 2 if given["bidirectional"] else 1, 4 if given["biases"] else 2
+    if not isinstance(x, Span) or given["dropout"]:
+        raise UnsupportedLayer(f"{call.name}: a recurrent layer in training mode, or one whose sequence does not depend on the input.")
+    if len(parameters) != each * given["layers"] * directions:
+        raise UnsupportedLayer(f"{call.name}: an LSTM with projections has no intervals; take them out, or train with recipe='pgd'.")
+    time = 1 if given["batch_first"] else 0
+    begin: Sequence[Any] = states if isinstance(states, tuple | list) else [states]
+    frames = _ball(*(end.movedim(time, 0) for end in (x.lower, x.upper)))
+    last: list[list[Interval]] = [[] for _ in begin]
+    for layer in range(given["layers"]):
+        outputs = []
+        for direction in range(directions):
+            row = layer * directions + direction
+            weights = parameters[row * each : (row + 1) * each]
+            found, state = _scan(step, frames, tuple(_first(s, row) for s in begin), weights, back=direction == 1)
+            outputs.append(found)
+            for kept, value in zip(last, state, strict=True):
+                kept.append(value)
+        lower, upper = (torch.cat([o[end] for o in outputs], -1) for end in (0, 1))
+        frames = _ball(lower, upper)
+    whole = between(call.name, lower.movedim(0, time), upper.movedim(0, time))
+    return whole, *(between(call.name, *(torch.stack([value[end] for value in kept]) for end in (0, 1))) for kept in last)
+
+
+def _first(state: Any, row: int) -> Interval:
+    ends = (state.lower[row], state.upper[row]) if isinstance(state, Span) else (state[row], state[row])
+    return ends[0].float() if ends[0].dtype == torch.float64 else ends[0], ends[1].float() if ends[1].dtype == torch.float64 else ends[1]
+
+
+def _scan(step: Step, frames: Ball, state: State, weights: Sequence[Tensor], *, back: bool) -> tuple[Interval, State]:
+    """frames (time, batch, features) -> the ends of all states (time, batch, hidden), and the last state."""
+    gru = step is _gru
+    bias = None if len(weights) == 2 else weights[2] if gru else weights[2] + weights[3]
+    shared = _through(frames, weights[0], bias)
+    seen: list[Interval] = []
+    length = len(frames[0])
+    for t in reversed(range(length)) if back else range(length):
+        state = step((shared[0][t], shared[1][t]), state, weights)
+        seen.append(state[0])
+    ordered = seen[::-1] if back else seen
+    return (torch.stack([low for low, _ in ordered]), torch.stack([high for _, high in ordered])), state

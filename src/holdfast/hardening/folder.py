@@ -1,0 +1,79 @@
+"""A training run on disk: what it takes to go on, the history, and the weights that came of it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import StoreError
+from holdfast.files import in_words, json_of
+from holdfast.hardening.training import Epoch, Progress
+
+STATE, TOLD, WEIGHTS, BEST = "training.pt", "harden.json", "hardened.safetensors", "best-so-far.safetensors"
+
+
+class Folder:
+    """Files are there as a whole or not at all. `asked` is what was asked for: a run goes on only with the same."""
+
+    def __init__(self, folder: str | Path, asked: dict[str, Any]) -> None:
+        self.path, self.asked = Path(folder), json.loads(json.dumps(asked))
+        if (self.path / WEIGHTS).exists():
+            raise StoreError(f"{self.path} already holds {WEIGHTS}, the end of an earlier run. Choose another folder.")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "half").touch()
+            (self.path / "half").unlink()
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be written to ({error.strerror}). Choose another folder.") from error
+
+    def known(self) -> Progress | None:
+        """What an earlier run left; None where there is nothing. StoreError where it was asked something else."""
+        if not (self.path / STATE).exists():
+            return None
+        told = json_of(self.path / TOLD, "It is no longer what harden wrote: begin again in another folder.")
+        if told.get("asked") != self.asked:
+            changed = [name for name in self.asked if told.get("asked", {}).get(name) != self.asked[name]]
+            raise StoreError(
+                f"{self.path} holds a run that was begun with another {', '.join(changed) or 'question'}. Ask the same, or choose another "
+                f"folder."
+            )
+        with in_words(self.path / STATE, "it cannot be read", "Begin again in another folder."):
+            held = torch.load(self.path / STATE, weights_only=True)
+            return Progress(**{**held, "history": [Epoch(**epoch) for epoch in held["history"]]})
+
+    def keep(self, now: Progress) -> None:
+        held = {**vars(now), "history": [asdict(epoch) for epoch in now.history]}
+        self._whole(STATE, lambda half: torch.save(held, half))
+        self.tell(history=[asdict(epoch) for epoch in now.history])
+
+    def tell(self, **more: Any) -> None:
+        text = json.dumps({"asked": self.asked, **more}, indent=1, allow_nan=False, default=str)
+        self._whole(TOLD, lambda half: half.write_text(text))
+
+    def finish(self, weights: dict[str, Tensor], **more: Any) -> None:
+        """The weights, and no more of what only training needs."""
+        self._write(WEIGHTS, weights)
+        self.tell(**more)
+        for name in (STATE, BEST):
+            (self.path / name).unlink(missing_ok=True)
+
+    def keep_best(self, weights: dict[str, Tensor]) -> None:
+        """Of a run that was interrupted: what it has so far."""
+        self._write(BEST, weights)
+
+    def _write(self, name: str, weights: dict[str, Tensor]) -> None:
+        from safetensors.torch import save_file  # here, so that nothing else needs it
+
+        plain = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
+        self._whole(name, lambda half: save_file(plain, half))
+
+    def _whole(self, name: str, write: Any) -> None:
+        half = self.path / f"half-{name}"
+        try:
+            write(half)
+            half.replace(self.path / name)
+        except OSError as error:
+            raise StoreError(f"{self.path / name}: cannot be written ({error}). Is the disk full?") from error

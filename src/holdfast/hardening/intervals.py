@@ -1,0 +1,238 @@
+"""Intervals of every value of a network at once, differentiable in its weights: one more carrier on the engine's operators.
+
+The handlers of `bounding.graph` say what every operator does in terms of three things: affine maps with their magnitudes, elements moved
+about, and relaxed functions. `Intervals` takes the place of the graph they write into, and instead of keeping a node for later computes
+its ends at once, in the network's own arithmetic, for a whole batch. So whatever has a bound in a proof has one in training.
+
+These ends are for a loss: nothing is rounded outwards, and nothing here is ever reported as a certificate.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from holdfast.bounding.graph import cells as _cells  # noqa: F401  for what they add to the table of handlers
+from holdfast.bounding.graph import operators as _operators  # noqa: F401
+from holdfast.bounding.graph.graph import HANDLERS, MASKED, Call, Graph, Handler, last_softmax, leaves
+from holdfast.bounding.graph.kernel import Kernel
+from holdfast.bounding.graph.node import Lowered, Node, Unbounded
+from holdfast.bounding.relax import Relaxation
+from holdfast.bounding.relax.base import value_range
+from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.hardening.ranges import RANGES
+from holdfast.network import Network
+from holdfast.network.trace import as_plain_module, weights_of, where
+
+__all__ = ["Intervals", "Span", "Traced", "rule"]
+
+aten = torch.ops.aten
+RULES: dict[Any, Handler] = {}  # what intervals do better than by maps and planes, or faster
+
+
+def rule(*targets: Any) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        RULES.update(dict.fromkeys(targets, handler))
+        return handler
+
+    return register
+
+
+@dataclass(frozen=True, eq=False)
+class Span(Node):
+    """lower <= value <= upper, each (batch, *shape)."""
+
+    lower: Tensor
+    upper: Tensor
+
+    @property
+    def centre(self) -> Tensor:
+        return (self.lower + self.upper) / 2
+
+    @property
+    def reach(self) -> Tensor:
+        """Half of the width."""
+        return (self.upper - self.lower) / 2
+
+
+def around(name: str, centre: Tensor, reach: Tensor) -> Span:
+    return Span(0, name, (), tuple(centre.shape), centre - reach, centre + reach)
+
+
+def between(name: str, lower: Tensor, upper: Tensor) -> Span:
+    return Span(0, name, (), tuple(lower.shape), lower, upper)
+
+
+@dataclass(eq=False)
+class Intervals(Graph):
+    """A graph that computes the ends of each node when it is added, and keeps none."""
+
+    seen: Callable[[str, Span], None] | None = None  # is told of every argument of a relaxed function
+
+    def affine(self, name: str, inputs: Sequence[Node], function: Any, magnitude: Any, *, kernel: Kernel | None = None) -> Node:
+        """function(*inputs) = J inputs + b and magnitude(*m) = |J| m + |b|: the centre by the one, what is around it by the other."""
+        spans = [_span(node) for node in inputs]
+        size = magnitude(*(span.reach for span in spans)) - magnitude(*(torch.zeros_like(span.lower) for span in spans))
+        return around(name, function(*(span.centre for span in spans)), size)
+
+    def summed(self, name: str, inputs: Sequence[Node]) -> Node:
+        spans = [_span(node) for node in inputs]
+        return between(name, sum(s.lower for s in spans), sum(s.upper for s in spans))  # type: ignore[arg-type]
+
+    def moved(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
+        spans = [_span(node) for node in inputs]
+        return between(name, function(*(s.lower for s in spans)), function(*(s.upper for s in spans)))
+
+    def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
+        spans = [_span(node) for node in inputs]
+        if self.seen is not None:
+            for span in spans:
+                self.seen(name, span)
+        lower, upper = tuple(s.lower for s in spans), tuple(s.upper for s in spans)
+        found = RANGES.get(type(relaxation))
+        return between(name, *(value_range(relaxation, lower, upper) if found is None else found(relaxation, lower, upper)))
+
+
+def _span(node: Node) -> Span:
+    assert isinstance(node, Span)
+    return node
+
+
+class Traced:
+    """The program of a network for inputs of one shape, asked with intervals and with the weights of a module as they are now.
+
+    The module is one like the network's own (a copy of it), whose parameters are being trained; the program only says what is computed.
+    """
+
+    def __init__(self, net: Network, x: Tensor, module: nn.Module) -> None:
+        program = net.program(x)
+        self.name = net.name
+        self.names = {node.name: where(node) for node in program.graph.nodes}
+        self.graph = as_plain_module(program)
+        self.dtype, self.device = net.dtype, net.device
+        self.skipped: Any = last_softmax(self.graph.graph)
+        self.module = module
+        live = weights_of(module)
+        self.constants: dict[fx.Node, Any] = {}
+        for node in self.graph.graph.nodes:
+            if node.op == "get_attr":
+                path = str(node.target)
+                self.constants[node] = live[path] if path in live else operator.attrgetter(path)(self.graph)
+
+    def logits(self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs lower <= x <= upper, (batch, *shape) -> lower and upper ends of the outputs, (batch, outputs) each. A last softmax, which
+        keeps the order of the outputs, is left out."""
+        span, _ = self._run(lower, upper, seen, elide=False)
+        return span.lower, span.upper
+
+    def margins(self, lower: Tensor, upper: Tensor, label: Tensor, seen: Callable[[str, Span], None] | None = None) -> Tensor:
+        """Inputs lower <= x <= upper, label (batch,) -> (batch, outputs): output[label] - output[k] is no less, for each k.
+
+        Where the network ends with a linear layer the differences are bounded as rows of their own, which is tighter than the
+        difference of two bounds.
+        """
+        span, head = self._run(lower, upper, seen, elide=True)
+        if head is None:
+            own = span.lower.gather(1, label[:, None])
+            return (own - span.upper).scatter(1, label[:, None], 0.0)
+        weight, bias = head
+        rows = weight[label][:, None, :] - weight  # (batch, outputs, features)
+        shift = 0.0 if bias is None else bias[label][:, None] - bias
+        least = rows @ span.centre[..., None] - rows.abs() @ span.reach[..., None]
+        found: Tensor = least.squeeze(-1) + shift
+        return found
+
+    def check(self, x: Tensor) -> None:
+        """Raise UnsupportedLayer where an operator has no interval."""
+        with torch.no_grad():
+            self.logits(x, x)
+
+    def _run(
+        self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None, *, elide: bool
+    ) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
+        """The last node; with `elide`, where the network ends with a linear layer, what enters it and its weights."""
+        graph = Intervals(device=self.device, seen=seen)
+        known: dict[Any, Any] = dict(self.constants)
+        last: Any = self._last_linear() if elide else None
+        result: Any = None
+        for node in self.graph.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = between("input", lower.to(self.device, self.dtype), upper.to(self.device, self.dtype))
+            elif node.op == "output":
+                (result,) = node.args
+            elif node is self.skipped:
+                known[node] = known[self.skipped.args[0]]
+            elif node is last and isinstance(entering := known[last.args[0]], Span):
+                weights: list[Any] = [known.get(leaf) for leaf in (*last.args[1:3], None)[:2]]
+                return entering, (weights[0], weights[1])
+            elif node.op == "call_function":
+                known[node] = self._called(graph, node, known)
+        while isinstance(result, tuple | list):
+            result = result[0]
+        output = graph.settled("output", known[result])
+        if not isinstance(output, Span):
+            raise UnsupportedLayer(f"{self.name}: the output does not depend on the input.")
+        return output, None
+
+    def _last_linear(self) -> fx.Node | None:
+        (node,) = leaves(next(n for n in self.graph.graph.nodes if n.op == "output").args[0])[:1]
+        while isinstance(node, fx.Node) and (node is self.skipped or _flattens(node)):
+            node = node.args[0]
+        if not isinstance(node, fx.Node) or node.target != aten.linear.default:
+            return None
+        return node if all(part.meta["val"].dim() == 2 for part in node.args[:2] if isinstance(part, fx.Node)) else None
+
+    def _called(self, graph: Intervals, node: fx.Node, known: dict[Any, Any]) -> Any:
+        name: str = self.names.get(node.name, node.name)
+        target: Any = node.target
+        args: Any = fx.node.map_arg(node.args, known.__getitem__)
+        kwargs: Any = fx.node.map_arg(node.kwargs, known.__getitem__)
+        given = leaves((args, kwargs))
+        if not any(isinstance(leaf, Node | Lowered) for leaf in given):
+            if any(isinstance(leaf, Unbounded) for leaf in given):
+                return Unbounded("what depends on the order of values")
+            return target(*args, **kwargs)
+        handler = RULES.get(target) or HANDLERS.get(target)
+        if handler is None:
+            raise UnsupportedLayer(
+                f"layer {name}: there are no intervals for {target}, so the network cannot be trained for proofs through it. Train with "
+                f"recipe='pgd', which needs none, or take the layer out."
+            )
+        if target not in MASKED:
+            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.settled(name, leaf))
+        try:
+            return self._own(handler(graph, Call(name, target, args, kwargs)))
+        except HoldfastError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+            raise UnsupportedLayer(f"layer {name}: this form of {target} has no intervals ({told}).") from error
+
+    def _own(self, value: Any) -> Any:
+        """Constants that a handler makes in float64, in the arithmetic of training."""
+        return value.to(self.dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value
+
+
+def _flattens(node: fx.Node) -> bool:
+    """Whether it gives (batch, outputs) as they are: how an adapter ends."""
+    if node.target not in (aten.flatten.using_ints, aten.view.default, aten.reshape.default):
+        return False
+    before, after = (part.meta.get("val") for part in (node.args[0], node))  # type: ignore[union-attr]
+    return before is not None and after is not None and before.dim() == after.dim() == 2
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """The module's parameters need no gradient meanwhile."""
+    needed = [(p, p.requires_grad) for p in module.parameters()]
+    try:
+        for p, _ in needed:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p, was in needed:
+            p.requires_grad_(was)

@@ -1,0 +1,83 @@
+"""What is made small: the loss at the inputs, at attacked points, and over whole boxes by their interval bounds."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from holdfast.attacks.descent import descend
+from holdfast.chance import Chance
+from holdfast.hardening.examples import Box, Examples
+from holdfast.hardening.intervals import Span, Traced, frozen
+from holdfast.hardening.recipe import Recipe
+from holdfast.network import Network
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How wide intervals are where they enter activations, and how wide they began."""
+
+    begin: Tensor
+    seen: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, name: str, span: Span) -> None:
+        self.seen.append(span.reach.mean())
+
+    def growth(self) -> Tensor:
+        """0 where no layer's intervals are wider on average than the input's (Shi et al. 2021, their tightness term without its clip)."""
+        if not self.seen:
+            return torch.zeros_like(self.begin)
+        return torch.stack([torch.relu(width / self.begin.clamp_min(1e-12) - 1).log1p() for width in self.seen]).mean()
+
+
+def loss(
+    recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, *, grown: float, seed: int, recurrent: bool
+) -> Tensor:
+    """Of a batch, where the radius has grown to this share. net: the network around the module that is trained."""
+    label, x = part.label[rows], part.points(rows)
+    if recipe.name == "standard" or grown == 0:
+        return cross_entropy(net.module(x), label)
+    worst = _attacked(recipe, net, part, rows, grown, seed) if recipe.attacked else None
+    if recipe.name == "pgd":
+        assert worst is not None
+        return cross_entropy(net.module(worst), label)
+    assert traced is not None
+    small = recipe.name == "small boxes"
+    box = part.box(rows, grown if small else grown * recipe.inner)
+    if recipe.horizon and recurrent and grown < 1:
+        box = _last_frames(box, x, grown)
+    if small:
+        assert worst is not None
+        box = _small(box, worst, recipe.inner)
+    widths = Widths(((box[1] - box[0]) / 2).mean().detach())
+    bounded = cross_entropy(-traced.margins(*box, label, widths if recipe.tight else None), label)
+    weight = grown if small else recipe.weight * grown
+    beside = cross_entropy(net.module(worst if worst is not None and not small else x), label) if weight < 1 else 0.0
+    whole = (1 - weight) * beside + weight * bounded
+    return whole + recipe.tight * (1 - grown) * widths.growth() if recipe.tight else whole
+
+
+def _attacked(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: float, seed: int) -> Tensor:
+    """The lowest points that PGD meets from a random one, (rows, *shape)."""
+    problem = part.attacked(net, rows, grown)
+    chance = Chance.of([seed], 0, rows.device).take(torch.zeros(len(rows), dtype=torch.int64, device=rows.device)).apart(rows)
+    with frozen(net.module):
+        points, _ = descend(problem, problem.region.sample(1, chance), recipe.attack)
+    return points[0].to(net.dtype)
+
+
+def _small(box: Box, around: Tensor, share: float) -> Box:
+    """A box of this share of each width, inside of the box and as near to the point as that allows."""
+    lower, upper = box
+    reach = (upper - lower) / 2 * share
+    centre = torch.minimum(torch.maximum(around.detach(), lower + reach), upper - reach)
+    return centre - reach, centre + reach
+
+
+def _last_frames(box: Box, x: Tensor, share: float) -> Box:
+    """Only this share of the frames moves, the last ones: their bounds go through few steps."""
+    frames = x.shape[1]
+    moving = torch.arange(frames, device=x.device) >= frames - max(1, round(share * frames))
+    mask = moving.reshape(1, -1, *(1 for _ in x.shape[2:]))
+    return torch.where(mask, box[0], x), torch.where(mask, box[1], x)

@@ -1,0 +1,98 @@
+"""How a network is trained to hold: which loss, how the radius grows, for how long. All of it frozen, so that a run can be repeated."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from holdfast.errors import BadInput
+
+Name = Literal["standard", "pgd", "intervals", "small boxes", "mixed"]
+Begin = Literal["given", "afresh"]
+KNOWN = ("auto", *get_args(Name))
+MEANS = {
+    "standard": "the usual loss at the inputs themselves",
+    "pgd": "the loss at the worst points that PGD finds: adversarial training, no bounds",
+    "intervals": "interval bounds of the whole region in the loss (IBP)",
+    "small boxes": "interval bounds of small boxes around points that PGD finds (SABR)",
+    "mixed": "the loss at points that PGD finds, mixed with interval bounds of the whole region (MTL-IBP)",
+}
+USUAL = {"small boxes": 0.4}  # shares
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """name     which loss; MEANS says what each is.
+    begin    "given": go on from the weights as they are. "afresh": from new ones, drawn so that intervals do not grow from layer to layer.
+    weight   of the bounds in the loss, once the radius is reached; the rest is the loss at the inputs, or at attacked points ("mixed").
+    share    of the region's width that the bounded box has: around the input, or around attacked points ("small boxes"). The engine's
+             proofs are tighter than intervals, so what intervals hold over less, proofs often hold over all. None: by the kind of loss.
+    attack   steps of PGD for each batch.
+    warm     the shares of training between which the radius grows from nothing to what was asked for, and the weight with it.
+    horizon  recurrent networks: until the radius is reached, only the last frames move, more and more of them.
+    tight    how much growth of intervals from the input to the activations is punished (Shi et al. 2021).
+    epochs   how often all inputs are seen; None: as often as the time allows.
+    """
+
+    name: Name = "intervals"
+    begin: Begin = "given"
+    weight: float = 0.5
+    share: float | None = None
+    attack: int = 8
+    warm: tuple[float, float] = (0.05, 0.6)
+    horizon: bool = False
+    tight: float = 0.0
+    epochs: int | None = 60
+    batch: int = 64
+    rate: float = 5e-3
+    decay: float = 1e-4
+    clip: float = 1.0  # the longest gradient
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(Name):
+            raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
+        if self.begin not in get_args(Begin):
+            raise BadInput(f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones.")
+        for name, value in (("weight", self.weight), ("share", self.inner)):
+            if not 0 < value <= 1:
+                raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most 1.")
+        if not 0 <= self.warm[0] <= self.warm[1] < 1:
+            raise BadInput(f"warm {self.warm}: give two shares of the training, 0 <= first <= second < 1.")
+        if (self.epochs is not None and self.epochs < 1) or self.batch < 1 or self.attack < 1:
+            raise BadInput("epochs, batch and attack of a recipe are at least 1.")
+        if not self.rate > 0 or self.decay < 0 or not self.clip > 0 or self.tight < 0:
+            raise BadInput("the rate and the clip of a recipe are above 0, its decay and tight not below.")
+
+    def __str__(self) -> str:
+        return f"{self.name}: {MEANS[self.name]}"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it needs intervals."""
+        return self.name in ("intervals", "small boxes", "mixed")
+
+    @property
+    def inner(self) -> float:
+        return self.share if self.share is not None else USUAL.get(self.name, 1.0)
+
+    @property
+    def attacked(self) -> bool:
+        return self.name in ("pgd", "small boxes", "mixed")
+
+    def grown(self, progress: float) -> float:
+        """How far training is, 0 to 1 -> the share of the radius by then: smooth at both ends."""
+        first, second = self.warm
+        along = 1.0 if progress >= second else max(0.0, (progress - first) / max(second - first, 1e-9))
+        return along * along * (3 - 2 * along)
+
+
+def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool) -> Recipe:
+    """The recipe by its name; "auto" by what was found to hold best, on validation data, for networks and regions of this kind.
+
+    recurrent  the network has recurrent layers. boxed: the region is its own box (the maximum norm, words).
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe != "auto":
+        return Recipe(name=recipe)  # type: ignore[arg-type]
+    if not boxed:
+        return Recipe(name="small boxes")
+    return Recipe(weight=1.0, share=0.8, batch=32) if recurrent else Recipe(name="mixed", share=0.7, rate=2e-3)

@@ -1,0 +1,48 @@
+"""What hardening gives back: the network, how it came about, and where it stands against the one it was made from."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from holdfast.hardening.recipe import Recipe
+from holdfast.hardening.standing import Standing
+from holdfast.hardening.training import Ended, Epoch
+from holdfast.network import Network
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Hardened:
+    """before and after are measured by the engine and by attacks on inputs that no step of training saw; `measured_on` says whether these
+    were test inputs or those by which the checkpoint was chosen."""
+
+    network: Network
+    module: nn.Module  # the same, as the user's own class: a copy with other weights
+    recipe: Recipe
+    radius: float
+    history: tuple[Epoch, ...]
+    before: Standing
+    after: Standing
+    measured_on: str
+    ended: Ended
+    seconds: float
+
+    @property
+    def better(self) -> bool:
+        """Whether more inputs are proved than before. Where not, the network it was made from is the one to keep."""
+        return self.after.certified > self.before.certified
+
+    @property
+    def verdict(self) -> str:
+        """One sentence for people."""
+        end = {
+            "finished": "", "stopped": " Training was stopped by its limit.", "interrupted": " Training was interrupted.",
+            "not a number": " The loss was no number: training stopped there, and the last good network was kept.",
+        }[self.ended]  # fmt: skip
+        told = (
+            f"at radius {self.radius:g} {self.after.certified:.1%} of {self.after.inputs} {self.measured_on} inputs are proved, before "
+            f"{self.before.certified:.1%}; {self.after.accuracy:.1%} are right, before {self.before.accuracy:.1%}."
+        )
+        return f"hardened: {told}{end}" if self.better else f"NOT hardened, no more is proved than before: {told}{end}"
+
+    def __repr__(self) -> str:
+        return f"Hardened({self.network.name} by {self.recipe.name}, {len(self.history)} epochs; before {self.before}; after {self.after})"

@@ -1,0 +1,290 @@
+"""The loop: batches, loss, step; now and then a look at validation data, and the best network so far is kept."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast import clock
+from holdfast.errors import BadInput
+from holdfast.hardening import cells as _cells  # noqa: F401  for what they add to the table of rules
+from holdfast.hardening import rules as _rules  # noqa: F401
+from holdfast.hardening.examples import Examples, batches, examples_of
+from holdfast.hardening.intervals import Traced
+from holdfast.hardening.losses import loss
+from holdfast.hardening.recipe import Recipe
+from holdfast.hardening.standing import accuracy, certified
+from holdfast.network import Network
+from holdfast.network.trace import reweighted
+from holdfast.problem import Problem
+
+Ended = Literal["finished", "stopped", "interrupted", "not a number"]
+JUDGED = 100  # validation inputs that the engine is asked about at each look
+LOOKS = 6  # of the engine at validation data
+SHARE = 0.3  # of the time, at most, for these looks
+LAST = 0.93  # of the time, after which only the last look is left
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One time through all inputs. certified: by the engine on validation inputs; None where it was not asked."""
+
+    number: int
+    seconds: float  # since training began
+    grown: float  # the share of the radius that was trained for
+    loss: float
+    accuracy: float  # on validation inputs
+    certified: float | None = None
+
+
+@dataclass
+class Live:
+    """What is being trained: a module like the network's own, and the word vectors where the model reads words."""
+
+    net: Network  # around the module below
+    module: nn.Module
+    vectors: Tensor | None
+    trained: list[Tensor]
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all weights and buffers."""
+        found = {f"module.{name}": value.detach().clone() for name, value in self.module.state_dict().items()}
+        return found if self.vectors is None else {**found, "vectors": self.vectors.detach().clone()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        self.module.load_state_dict({k.removeprefix("module."): v for k, v in state.items() if k.startswith("module.")})
+        if self.vectors is not None:
+            with torch.no_grad():
+                self.vectors.copy_(state["vectors"])
+
+    def fixed(self) -> Network:
+        """A network of its own with the weights as they are now, of which nothing is known yet."""
+        module = copy.deepcopy(self.module).eval().requires_grad_(False)
+        found = self.net.around(module)
+        found._programs = {shape: reweighted(program, module) for shape, program in self.net._programs.items()}
+        if self.vectors is not None:
+            found.vectors = self.vectors.detach().clone()
+            found.token_model = None  # it still has the old weights
+            found.tokens_checked = {}
+        return found
+
+
+@dataclass
+class Progress:
+    """All that a run needs to go on later."""
+
+    state: dict[str, Tensor]
+    best: dict[str, Tensor]
+    score: float = -math.inf
+    epoch: int = 0
+    seconds: float = 0.0
+    history: list[Epoch] = field(default_factory=list)
+    optimiser: dict[str, Any] = field(default_factory=dict)
+    chance: Tensor | None = None  # of the generator
+
+
+@dataclass(frozen=True)
+class Trained:
+    state: dict[str, Tensor]  # the best
+    history: tuple[Epoch, ...]
+    ended: Ended
+    seconds: float
+
+
+def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> Live:
+    """BadInput where nothing can be trained."""
+    module = copy.deepcopy(net.module).eval()
+    names = [name for name, _ in module.named_parameters()]
+    plain = [_plain(name) for name in names]
+    for prefix in freeze:
+        if not any(_under(name, prefix) for name in [*plain, "embedding"]):
+            raise BadInput(
+                f"freeze {prefix!r}: the model has no such layer; there are {', '.join(sorted({n.rsplit('.', 1)[0] for n in plain}))}."
+            )
+    trained: list[Tensor] = []
+    for name, parameter in module.named_parameters():
+        wanted = parameter.is_floating_point() and not any(_under(_plain(name), prefix) for prefix in freeze)
+        parameter.requires_grad_(wanted)
+        trained += [parameter] if wanted else []
+    vectors = None
+    if words and net.vectors is not None:
+        vectors = net.vectors.detach().clone()
+        if "embedding" not in freeze:
+            trained.append(vectors.requires_grad_(True))
+    if not trained:
+        raise BadInput(
+            f"{net.name} has no weights that could be trained{' but those that are frozen' if freeze else ''}. harden takes torch modules "
+            f"(Network.from_torch); a model read from a file of constants has none."
+        )
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase) and part.dropout == 0:
+            part.train()  # cuDNN has no way back in evaluation mode; without dropout the two are the same
+    live = net.around(module)
+    return Live(live, module, vectors, trained)
+
+
+def _plain(name: str) -> str:
+    """As the user's own module calls it."""
+    return name.removeprefix("model.").removeprefix("behind.")
+
+
+def _under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def parts_of(live: Live, problems: Sequence[Problem], radius: float) -> list[Examples]:
+    return [examples_of(problem, radius, live.vectors) for problem in problems]
+
+
+def train(
+    live: Live,
+    problems: Sequence[Problem],
+    validation: Sequence[Problem],
+    recipe: Recipe,
+    radius: float,
+    *,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Callable[[Epoch], None] | None = None,
+    keep: Callable[[Progress], None] | None = None,
+    known: Progress | None = None,
+) -> Trained:
+    """Ctrl-C ends it, and a loss that is no number: the best network so far is what is handed back.
+
+    seconds  all of it, looks at validation data included. Where the recipe has no number of epochs, the clock says how far it is.
+    keep     is told after every epoch what it takes to go on from there; known: what it was told last.
+    """
+    if recipe.epochs is None and seconds is None:
+        raise BadInput("say when training ends: by epochs of the recipe, or by seconds.")
+    return _Loop(live, problems, validation, recipe, radius, seconds, seed, progress, keep, known).run()
+
+
+class _Loop:
+    def __init__(
+        self, live: Live, problems: Sequence[Problem], validation: Sequence[Problem], recipe: Recipe, radius: float, seconds: float | None,
+        seed: int, progress: Callable[[Epoch], None] | None, keep: Callable[[Progress], None] | None, known: Progress | None,
+    ) -> None:  # fmt: skip
+        self.live, self.recipe, self.seed, self.tell, self.keep = live, recipe, seed, progress, keep
+        self.parts, self.held = parts_of(live, problems, radius), parts_of(live, validation, radius)
+        self.seconds = seconds
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimiser = torch.optim.AdamW(live.trained, lr=recipe.rate, weight_decay=recipe.decay)
+        self.traced = _traced(live, self.parts) if recipe.bounded else {}
+        self.recurrent = is_recurrent(live.module)
+        self.now = Progress(live.state(), live.state()) if known is None else known
+        if known is not None:
+            live.load(known.state)
+            self.optimiser.load_state_dict(known.optimiser)
+            assert known.chance is not None
+            self.generator.set_state(known.chance)
+        self.began = time.monotonic() - self.now.seconds
+        self.looking = 0.0
+
+    def run(self) -> Trained:
+        ended: Ended = "finished"
+        try:
+            ended = self._epochs()
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        finally:
+            self.live.module.zero_grad(set_to_none=True)
+        return Trained(self.now.best, tuple(self.now.history), ended, self._elapsed())
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def _far(self, within: float = 0.0) -> float:
+        """How far training is, 0 to 1, within the epoch that runs now."""
+        by_count = 0.0 if self.recipe.epochs is None else (self.now.epoch + within) / self.recipe.epochs
+        by_clock = 0.0 if self.seconds is None else self._elapsed() / max(self.seconds * LAST, 1e-9)
+        return min(1.0, max(by_count, by_clock))
+
+    def _epochs(self) -> Ended:
+        while self._far() < 1:
+            total, steps, many = 0.0, 0, batches(self.parts, self.recipe.batch, self.generator)
+            for place, (part, rows) in enumerate(many):
+                far = self._far(place / len(many))
+                if far >= 1:
+                    break
+                value = self._step(part, rows, far, place)
+                if not math.isfinite(value):
+                    return "not a number"
+                total, steps = total + value, steps + 1
+            far = self._far(1.0)
+            self._look(far, total / max(steps, 1))
+        return "stopped" if self.recipe.epochs is not None and self.now.epoch < self.recipe.epochs else "finished"
+
+    def _step(self, part: Examples, rows: Tensor, far: float, place: int) -> float:
+        recipe = self.recipe
+        for group in self.optimiser.param_groups:
+            group["lr"] = recipe.rate * (0.5 + 0.5 * math.cos(math.pi * max(0.0, (far - recipe.warm[1]) / (1 - recipe.warm[1]))))
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            value = loss(
+                recipe, self.live.net, self.traced.get(part.problem.region.shape), part, rows, grown=recipe.grown(far),
+                seed=hash((self.seed, self.now.epoch, place)), recurrent=self.recurrent,
+            )  # fmt: skip
+        found = float(value.detach())
+        if not math.isfinite(found):
+            return found
+        value.backward()
+        nn.utils.clip_grad_norm_(self.live.trained, recipe.clip, error_if_nonfinite=False)
+        if all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.live.trained):
+            self.optimiser.step()
+        return found
+
+    def _look(self, far: float, value: float) -> None:
+        """Where it stands after an epoch; the engine is asked a few times, once the radius is reached, and at the end."""
+        now, grown = self.now, self.recipe.grown(far)
+        now.epoch += 1
+        right = accuracy(self.live.net, self.held)
+        share = None
+        if grown >= 1 and (far >= 1 or self._due(far)):
+            began = time.monotonic()
+            until = math.inf if self.seconds is None else self.began + self.seconds
+            with clock.within(until):
+                share = certified(self.live.fixed(), self.held, JUDGED)
+            self.looking += time.monotonic() - began
+            if share is not None and share + right >= now.score:
+                now.score, now.best = share + right, self.live.state()
+        elif now.score == -math.inf:
+            now.best = self.live.state()
+        now.state, now.seconds = self.live.state(), self._elapsed()
+        now.optimiser, now.chance = self.optimiser.state_dict(), self.generator.get_state()
+        now.history.append(Epoch(now.epoch, now.seconds, grown, value, right, share))
+        if self.tell is not None:
+            self.tell(now.history[-1])
+        if self.keep is not None:
+            self.keep(now)
+
+    def _due(self, far: float) -> bool:
+        begun = self.recipe.warm[1]
+        looks = sum(epoch.certified is not None for epoch in self.now.history)
+        return (far - begun) / (1 - begun) >= (looks + 0.5) / LOOKS and self.looking <= SHARE * self._elapsed()
+
+
+def check_layers(live: Live, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
+    """UnsupportedLayer names a layer without intervals, where the recipe needs them, before any training."""
+    if recipe.bounded:
+        _traced(live, parts_of(live, problems, radius))
+
+
+def _traced(live: Live, parts: Sequence[Examples]) -> dict[tuple[int, ...], Traced]:
+    """The program for each shape of input."""
+    found: dict[tuple[int, ...], Traced] = {}
+    for part in parts:
+        shape = part.problem.region.shape
+        if shape not in found:
+            x = part.points(torch.zeros(1, dtype=torch.int64, device=part.label.device)).detach()
+            found[shape] = Traced(live.net, x, live.module)
+            found[shape].check(x)
+    return found
+
+
+def is_recurrent(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())

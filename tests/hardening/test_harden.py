@@ -1,0 +1,246 @@
+"""hf.harden: a copy holds further, the module given stays as it was, and every bad input is told before long work."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import holdfast as hf
+from holdfast.errors import BadInput, StoreError, UnsupportedLayer
+from holdfast.hardening import Epoch, Recipe, losses, training
+
+QUICK = Recipe("intervals", epochs=15, batch=16, weight=1.0, warm=(0.0, 0.5), rate=0.05)
+
+
+def blobs(count: int = 80, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two classes, apart in the first feature by more than the third, in which they are apart by a little: a lure for a network."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 2
+    x = 0.5 + 0.02 * torch.randn(count, 3, generator=generator)
+    x[:, 0] += 0.25 * (2 * y - 1)
+    x[:, 2] += 0.04 * (2 * y - 1)
+    return x.clamp(0, 1), y
+
+
+def leaning() -> nn.Module:
+    """Right everywhere, by the feature that holds least."""
+    module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
+    with torch.no_grad():
+        for p in module.parameters():
+            p.mul_(0.1)
+        module[0].weight[0, 2], module[0].bias[0] = 6.0, -3.0  # type: ignore[index, operator, union-attr]
+        module[0].weight[1, 2], module[0].bias[1] = -6.0, 3.0  # type: ignore[index, operator, union-attr]
+        module[2].weight[:, :2] = torch.tensor([[-4.0, 4.0], [4.0, -4.0]])
+    return module.eval()
+
+
+@pytest.fixture
+def net() -> hf.Network:
+    torch.manual_seed(0)
+    return hf.Network.from_torch(leaning(), domain=(0, 1))
+
+
+def asked(net: Any, **options: Any) -> Any:
+    x, y = blobs()
+    return hf.harden(net, x, y, **{"radius": 0.1, "recipe": QUICK, "validation": 0.25, "measured": 20, **options})
+
+
+def test_more_is_proved_and_the_module_given_is_never_changed(net: hf.Network) -> None:
+    module = leaning()
+    before = [p.detach().clone() for p in module.parameters()]
+    found = asked(hf.Network.from_torch(module, domain=(0, 1)), test=blobs(seed=1))
+    assert all(torch.equal(a, b) and a.grad is None for a, b in zip(module.parameters(), before, strict=True))
+    assert found.before.accuracy > 0.9
+    assert found.before.certified < 0.2
+    assert found.better
+    assert found.after.certified > 0.5
+    assert found.measured_on == "test"
+    assert found.verdict.startswith("hardened")
+    # The numbers are the engine's: hf.radius says the same of the same inputs.
+    x, y = blobs(seed=1)
+    brackets = hf.radius(found.network, x[:20], y[:20])
+    assert sum(b.lower.value >= 0.1 for b in brackets) == round(20 * found.after.certified)
+    assert torch.equal(found.module(x), found.network(x))
+    assert found.network.fingerprint != net.fingerprint
+    assert len(repr(found)) < 300
+
+
+def test_the_same_seed_gives_the_same_network(net: hf.Network) -> None:
+    one, two, other = asked(net), asked(net), asked(net, seed=1)
+    assert one.network.fingerprint == two.network.fingerprint != other.network.fingerprint
+    assert [e.loss for e in one.history] == [e.loss for e in two.history]
+
+
+@pytest.mark.parametrize("name", ["standard", "pgd", "intervals", "small boxes", "mixed"])
+def test_every_recipe_trains(net: hf.Network, name: str) -> None:
+    recipe = Recipe(name, epochs=2, batch=16, attack=2, tight=0.1, warm=(0.0, 0.4))  # type: ignore[arg-type]
+    found = asked(net, recipe=recipe)
+    assert len(found.history) == 2
+    assert found.recipe == recipe
+    assert found.ended == "finished"
+
+
+@pytest.mark.parametrize("how", [{"norm": 2.0}, {"norm": 1.0}, {"frames": [0, 1]}, {"frames": "all", "norm": 2.0}])
+def test_other_regions_and_auto_say_what_was_picked(how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(self.rnn(x)[0][:, -1])
+            return logits
+
+    y = torch.arange(60) % 2
+    x = torch.rand(60, 3, 2, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.6 * y[:, None, None]
+    found = hf.harden(Last().eval(), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how)
+    assert found.recipe.name == ("small boxes" if how.get("norm") else "intervals")
+    assert found.after.inputs == 10
+
+
+def test_sentences_with_all_words_free() -> None:
+    """The hull of the substitutes holds every sentence; the vectors are trained, the model of tokens has them, and the engine agrees."""
+    torch.manual_seed(0)
+
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(8, 3), nn.Linear(3, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            logits: Tensor = self.head(torch.tanh(self.table(tokens)).mean(1))
+            return logits
+
+    module = Bag().eval()
+    net = hf.Network.from_torch(module, tokens=True)
+    tokens = torch.randint(2, 5, (60, 3), generator=torch.Generator().manual_seed(0))
+    y = torch.arange(60) % 2
+    tokens = tokens + 3 * y[:, None]
+    sets = {2: [3], 3: [2, 4], 5: [6, 7], 7: [6]}
+    found = hf.harden(net, tokens, y, substitutes=sets, recipe=QUICK, validation=0.25, measured=15)
+    assert not torch.equal(found.module.table.weight, module.table.weight)  # type: ignore[union-attr, arg-type]
+    assert torch.allclose(found.module(tokens), found.network(found.network.embed(tokens)), atol=1e-5)
+    assert found.after.certified >= found.before.certified
+    kept = hf.harden(net, tokens, y, substitutes=sets, recipe=QUICK, validation=0.25, measured=15, freeze=("embedding",))
+    assert torch.equal(kept.module.table.weight, module.table.weight)  # type: ignore[union-attr, arg-type]
+
+
+def test_a_loader_is_taken_and_layers_can_be_frozen(net: hf.Network) -> None:
+    x, y = blobs()
+    loader = DataLoader(TensorDataset(x, y), batch_size=32)
+    found = hf.harden(net, loader, radius=0.05, recipe=QUICK, validation=0.25, measured=5, freeze=("0",))
+    first, head = found.module[0], found.module[2]  # type: ignore[index]
+    given = net.module.model
+    assert torch.equal(first.weight, given[0].weight)  # type: ignore[index, union-attr]
+    assert not torch.equal(head.weight, given[2].weight)  # type: ignore[index, union-attr]
+
+
+def test_a_loss_that_is_no_number_stops_and_the_last_good_network_is_kept(net: hf.Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, real = [0], losses.loss
+
+    def breaking(*args: Any, **more: Any) -> Tensor:
+        calls[0] += 1
+        return real(*args, **more) * (math.nan if calls[0] > 9 else 1.0)
+
+    monkeypatch.setattr(training, "loss", breaking)
+    found = asked(net)
+    assert found.ended == "not a number"
+    assert len(found.history) == 2
+    assert "no number" in found.verdict
+    assert all(bool(p.isfinite().all()) for p in found.module.parameters())
+
+
+class Interrupted:
+    """Presses Ctrl-C after so many epochs."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self, epoch: Epoch) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_keeps_the_best_and_goes_on_to_the_same_network(net: hf.Network, tmp_path: Path) -> None:
+    whole = asked(net)
+    half = asked(net, folder=tmp_path / "run", progress=Interrupted(3))
+    assert half.ended == "interrupted"
+    assert (tmp_path / "run" / "best-so-far.safetensors").exists()
+    with pytest.raises(StoreError, match="another radius"):
+        asked(net, folder=tmp_path / "run", radius=0.05)
+    rest = asked(net, folder=tmp_path / "run")
+    assert rest.network.fingerprint == whole.network.fingerprint
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["harden.json", "hardened.safetensors"]
+    with pytest.raises(StoreError, match="already holds"):
+        asked(net, folder=tmp_path / "run")
+
+
+def test_seconds_hold(net: hf.Network) -> None:
+    import time
+
+    asked(net, recipe="intervals", epochs=1)  # torch's tracer is loaded
+    began = time.monotonic()
+    found = asked(net, recipe="intervals", stop=hf.Stop(seconds=3.0))
+    assert time.monotonic() - began < 3.0 + 3.0  # a busy machine is late
+    assert found.history[-1].grown == 1.0
+
+
+def test_no_is_said_where_nothing_is_gained(net: hf.Network) -> None:
+    found = asked(net, recipe=Recipe("standard", epochs=1, rate=1e-6))
+    assert not found.better
+    assert found.verdict.startswith("NOT hardened")
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.strange = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(self.strange(x))
+
+
+BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
+    "radius 0": (lambda n: asked(n, radius=0), "radius 0: say how far"),
+    "radius not said": (lambda n: asked(n, radius=None), "radius None"),
+    "radius not a number": (lambda n: asked(n, radius=math.nan), "radius nan"),
+    "beyond the data": (lambda n: asked(n, radius=2.0), "beyond the data's range"),
+    "no labels": (lambda n: hf.harden(n, blobs()[0], radius=0.1), "labels are missing"),
+    "too few": (lambda n: hf.harden(n, *blobs(30), radius=0.1), "too few"),
+    "one class": (lambda n: hf.harden(n, blobs()[0], torch.zeros(80, dtype=torch.int64), radius=0.1), "all labels are 0"),
+    "other labels": (lambda n: hf.harden(n, blobs()[0], torch.full((80,), 7), radius=0.1), "out of range"),
+    "count of labels": (lambda n: hf.harden(n, blobs()[0], blobs()[1][:50], radius=0.1), "80 inputs, but 50 labels"),
+    "unknown recipe": (lambda n: asked(n, recipe="magic"), "recipe 'magic' is unknown; there are auto"),
+    "unknown layer": (lambda n: asked(n, freeze=("nowhere",)), "freeze 'nowhere'"),
+    "all frozen": (lambda n: asked(n, freeze=("0", "2")), "no weights that could be trained"),
+    "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),
+    "no seconds": (lambda n: asked(n, stop=hf.Stop(seconds=0.0)), "training needs some"),
+    "black box": (lambda n: asked(hf.Network.from_callable(lambda x: x[:, :2])), "harden trains torch modules"),
+    "share of validation": (lambda n: asked(n, validation=1.5), "between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_before_long_work(net: hf.Network, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("training began")
+
+    monkeypatch.setattr("holdfast.api.harden.train", never)
+    ask, said = BAD[name]
+    with pytest.raises(BadInput, match=said.replace("(", r"\(")):
+        ask(net)
+
+
+def test_a_layer_without_intervals_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
+    odd = hf.Network.from_torch(Odd().eval(), domain=(0, 1))
+    with pytest.raises(UnsupportedLayer, match=r"bessel_j0.*pgd"):
+        asked(odd, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
