@@ -15,6 +15,7 @@ from holdfast.evidence.archive import files_of
 from holdfast.evidence.bundle import ABOUT_MODEL, MODEL, of_another, state
 from holdfast.evidence.certificates import FOLDER, GRAPH, Checked
 from holdfast.evidence.claims import FILE as CLAIMS
+from holdfast.evidence.claims import claims_of
 from holdfast.evidence.finding import Finding, State
 from holdfast.evidence.model import ModelFile, described, signing_digest
 from holdfast.evidence.statement import GATE
@@ -36,7 +37,8 @@ LOST = 0.01  # of a proved end that a certificate may miss: what checking by oth
 
 def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
     """UnreadableFile where a file of the bundle is not as it was listed, or the statement not that of the list."""
-    for one in (listed(names, folder), statement_of_manifest(folder)):
+    for look in (lambda: listed(names, folder), lambda: statement_of_manifest(folder)):
+        one = look()
         if one.state != "ok":
             raise UnreadableFile(f"{bundle}: {one.told}{': ' if one.details else ''}{'; '.join(one.details[:3])}.")
 
@@ -89,8 +91,8 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
         return Finding("signature", "unchecked", f"says that it is signed by {names}; give that public key, from elsewhere: --public-key")
     signed = signature.pae(signature.PAYLOAD, payload)
     for key in keys:
-        if not any(key.holds(one.signature, signed) for one in found):
-            own = any(one.key_id == key.fingerprint for one in found)
+        own = [one for one in found if one.key_id == key.fingerprint]
+        if not any(key.holds(one.signature, signed) for one in own):
             told = "the signature does not match" if own else f"signed by {names}, and not by the key that you gave, {key.fingerprint}"
             return Finding("signature", "differs", told)
     return Finding("signature", "ok", f"signed by {', '.join(key.fingerprint for key in keys)}")
@@ -211,14 +213,13 @@ def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
 def certified(folder: Path, checked: Sequence[Checked], *, again: bool) -> Iterator[Finding]:
     """What the checker said, claim by claim; the certificate of a claim is one about the very input that the run keeps. again: what has
     none is proved once more elsewhere."""
-    records = json_of(folder / CLAIMS, AGAIN)["records"]
-    claims = [record for record in records if record["proved"]]
     by_question: dict[str, list[Checked]] = {}
     for one in checked:
         by_question.setdefault(one.question, []).append(one)
     counts = dict.fromkeys(KINDS, 0)
     details = [f"{one.name}: {'rejected: ' if one.accepted is False else ''}{one.told}" for one in checked if not one.accepted]
     with Store.read(folder / contents.RUN) as store:
+        claims = [record for record in claims_of(store, {})["records"] if record["proved"]]
         for claim in claims:
             counts[_judged(claim, by_question.get(claim["question"], ()), store, details)] += 1
     told = [f"{counts[kind]} {words}" for kind, words in KINDS.items() if counts[kind] or kind == "accepted"]

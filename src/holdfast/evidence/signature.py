@@ -45,7 +45,10 @@ def read(path: Path, payload: bytes) -> list[Signature]:
             raise ValueError("its payload is of another kind, or its signatures are none or too many")
         if base64.b64decode(told["payload"], validate=True) != payload:
             raise ValueError("what was signed is another statement")
-        return [Signature(str(one["keyid"]), base64.b64decode(one["sig"], validate=True)) for one in told["signatures"]]
+        found = [Signature(str(one["keyid"]), base64.b64decode(one["sig"], validate=True)) for one in told["signatures"]]
+        if path.read_bytes() != envelope(payload, found):
+            raise ValueError("it says more than bundles say")
+        return found
 
 
 def envelope(payload: bytes, signatures: Sequence[Signature]) -> bytes:
