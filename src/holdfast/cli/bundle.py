@@ -16,6 +16,7 @@ from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
 from holdfast.errors import HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import looking
+from holdfast.evidence.accepted import certified
 from holdfast.evidence.archive import unpack
 from holdfast.evidence.bundle import MODEL, Given, make
 from holdfast.evidence.certificates import checked
@@ -140,7 +141,7 @@ def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wan
         given = Path(wanted.files["model"]) if "model" in wanted.files else None
         yield _digests(folder, given)
         found = list(checked(folder, looking.models_of(folder, given)))
-        yield from looking.certified(folder, found, again=asked is not None)
+        yield certified(folder, found, again=asked is not None)
     except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
         yield Finding("contents", "differs", str(error))
         return

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.errors import BadInput, StoreError
 from holdfast.evidence import contents, manifest
 from holdfast.evidence.archive import is_name, pack
-from holdfast.evidence.certificates import FOLDER, GRAPH, certificates, header_of
+from holdfast.evidence.certificates import FOLDER, certificates, header_of, models
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.model import ModelFile, described
 from holdfast.evidence.statement import GATE, read_by_others, statement
@@ -97,7 +97,7 @@ def _take(folder: Path, store: Store, given: Given) -> None:
             if str(header_of(path).get("question")) not in asked:
                 raise BadInput(f"{path}: a certificate of something that this run did not ask. Give the folder that was made of this run.")
             _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
-        for path in sorted(given.proofs.rglob(GRAPH)):
+        for path in models(given.proofs):
             _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
     if given.gate is not None:
         decision = json_of(given.gate, "Write it again with 'holdfast gate --json'.")

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from holdfast.errors import UnreadableFile
-from holdfast.files import Array, in_words, told
+from holdfast.files import in_words, told
 
 FOLDER = "certificates"
 ENDINGS = (".proof", ".witness")
-GRAPH = "model.safetensors"  # of a torch module, beside its certificates: weights and graph as the checker reads them
 HEADER = "holdfast-proof"
 LARGEST_HEADER = 2**24
 NO_CHECKER = "holdfast_check, the checker, is not installed here"
@@ -23,19 +20,18 @@ NO_CHECKER = "holdfast_check, the checker, is not installed here"
 class Checked:
     """What came of a certificate.
 
+    kind      proof or witness, as it says.
     accepted  by the checker; None where nobody could look.
     told      the claim that was accepted, or why it was not.
-    value     the number that the checker found proved, in the units of the record; None where it does not say. What a certificate says
-              of itself is not believed.
-    centre    the input around which it was, flattened; None where the checker does not say.
+    beside    it speaks of a model that lies beside it, weights and graph as the checker reads them, and not of the run's own file.
     """
 
     name: str
     question: str
+    kind: str
     accepted: bool | None
     told: str
-    value: float | None = None
-    centre: Array | None = None
+    beside: bool = False
 
 
 def certificates(folder: Path) -> list[Path]:
@@ -65,31 +61,37 @@ def by_question(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def checked(folder: Path, models: Mapping[str, Path]) -> Iterator[Checked]:
-    """What the checker says of every certificate below the folder. models: files of models by their SHA-256; a certificate names the one
+def models(folder: Path) -> list[Path]:
+    """The models that certificates lie beside: weights and graph as the checker reads them, where it does not read the model itself."""
+    return sorted(path for path in folder.rglob("*.safetensors") if path.is_file()) if folder.is_dir() else []
+
+
+def checked(folder: Path, known: Mapping[str, Path]) -> Iterator[Checked]:
+    """What the checker says of every certificate below the folder. known: files of models by their SHA-256; a certificate names the one
     that it speaks of."""
     for path in certificates(folder / FOLDER):
         name = path.relative_to(folder).as_posix()
         try:
-            yield _checked(path, name, header_of(path), models)
+            header = header_of(path)
         except UnreadableFile as error:
-            yield Checked(name, "", False, str(error))
+            yield Checked(name, "", path.suffix[1:], False, str(error))
+            continue
+        model = header.get("model")
+        digest = str(model.get("sha256", "")) if isinstance(model, dict) else ""
+        beside = digest in known and known[digest].is_relative_to(folder / FOLDER)
+        question, kind = str(header.get("question", "")), str(header.get("kind", ""))
+        yield Checked(name, question, kind, *_verdict(path, digest, known), beside)
 
 
-def _checked(path: Path, name: str, header: Mapping[str, Any], models: Mapping[str, Path]) -> Checked:
-    question, model = str(header.get("question", "")), header.get("model")
-    digest = str(model.get("sha256", "")) if isinstance(model, dict) else ""
+def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool | None, str]:
     try:
         import holdfast_check  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        return Checked(name, question, None, NO_CHECKER)
-    if digest not in models:
-        return Checked(name, question, None, f"it speaks of the model with sha256 {digest[:64] or 'unknown'}, which is not here")
+        return None, NO_CHECKER
+    if digest not in known:
+        return None, f"it speaks of the model with sha256 {digest[:64] or 'unknown'}, which is not here"
     try:
-        verdict = holdfast_check.check(str(models[digest]), str(path))
-        accepted, said = bool(verdict.accepted), str(verdict.claim if verdict.accepted else verdict.reason)
-        value, centre = (getattr(verdict, name, None) for name in ("value", "centre"))
-        found = None if value is None else float(value), None if centre is None else np.asarray(centre, np.float64).reshape(-1)
+        verdict = holdfast_check.check(str(known[digest]), str(path))
+        return bool(verdict.accepted), str(verdict.claim if verdict.accepted else verdict.reason)
     except Exception as error:  # whatever the checker trips over, it has not accepted
-        return Checked(name, question, False, f"the checker could not read it ({told(error)})")
-    return Checked(name, question, accepted, said, *found)
+        return False, f"the checker could not read it ({told(error)})"

@@ -1,27 +1,22 @@
 """Is a bundle whole, and is what it says what its run says? Nothing here asks the model: `holdfast verify-bundle` does that too."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.evidence import contents, manifest, signature
 from holdfast.evidence.archive import files_of
 from holdfast.evidence.bundle import ABOUT_MODEL, MODEL, of_another, state
-from holdfast.evidence.certificates import FOLDER, GRAPH, Checked
+from holdfast.evidence.certificates import FOLDER, models
 from holdfast.evidence.claims import FILE as CLAIMS
-from holdfast.evidence.claims import claims_of
-from holdfast.evidence.finding import Finding, State
+from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, described, signing_digest
 from holdfast.evidence.statement import GATE
 from holdfast.files import json_of
 from holdfast.network.fingerprint import of_file
-from holdfast.problem import TURNED
 from holdfast.question import Question
 from holdfast.store import FILE as RUN_FILE
 from holdfast.store import Store
@@ -32,15 +27,19 @@ if TYPE_CHECKING:
 AGAIN = "Ask for the bundle again."
 RUN_NAME = f"{contents.RUN}/{RUN_FILE}"
 NEEDED = (manifest.FILE, manifest.STATEMENT, RUN_NAME, ABOUT_MODEL, CLAIMS)
-LOST = 0.01  # of a proved end that a certificate may miss: what checking by other arithmetic costs
 
 
 def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
     """UnreadableFile where a file of the bundle is not as it was listed, or the statement not that of the list."""
-    for look in (lambda: listed(names, folder), lambda: statement_of_manifest(folder)):
-        one = look()
+    for one in _outside(names, folder):
         if one.state != "ok":
             raise UnreadableFile(f"{bundle}: {one.told}{': ' if one.details else ''}{'; '.join(one.details[:3])}.")
+
+
+def _outside(names: Sequence[str], folder: Path) -> Iterator[Finding]:
+    """One after the other: without a manifest there is nothing to compare a statement with."""
+    yield listed(names, folder)
+    yield statement_of_manifest(folder)
 
 
 def listed(names: Sequence[str], folder: Path) -> Finding:
@@ -206,60 +205,5 @@ def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
     """The files of models that are at hand, by their SHA-256: that which the auditor has, the bundle's own, and graphs of certificates."""
     found = [given] if given is not None and given.is_file() else []
     found += [path for path in sorted((folder / MODEL).rglob("*")) if path.is_file()]
-    found += sorted((folder / FOLDER).rglob(GRAPH))
+    found += models(folder / FOLDER)
     return {of_file(path): path for path in reversed(found)}
-
-
-def certified(folder: Path, checked: Sequence[Checked], *, again: bool) -> Iterator[Finding]:
-    """What the checker said, claim by claim; the certificate of a claim is one about the very input that the run keeps. again: what has
-    none is proved once more elsewhere."""
-    by_question: dict[str, list[Checked]] = {}
-    for one in checked:
-        by_question.setdefault(one.question, []).append(one)
-    counts = dict.fromkeys(KINDS, 0)
-    details = [f"{one.name}: {'rejected: ' if one.accepted is False else ''}{one.told}" for one in checked if not one.accepted]
-    with Store.read(folder / contents.RUN) as store:
-        claims = [record for record in claims_of(store, {})["records"] if record["proved"]]
-        for claim in claims:
-            counts[_judged(claim, by_question.get(claim["question"], ()), store, details)] += 1
-    told = [f"{counts[kind]} {words}" for kind, words in KINDS.items() if counts[kind] or kind == "accepted"]
-    wrong = any(one.accepted is False for one in checked) or counts["rejected"] or counts["other"]
-    enough = counts["accepted"] + (counts["none"] if again else 0) == len(claims)
-    state: State = "differs" if wrong else "ok" if enough else "unchecked"
-    below = "; these are proved again below" if again and counts["none"] else ""
-    yield Finding("certificates", state, f"{len(claims)} claims: {', '.join(told)}{below}", tuple(details))
-
-
-KINDS = {
-    "accepted": "accepted by the checker",
-    "rejected": "rejected by the checker",
-    "other": "whose certificate proves less, or speaks of another input",
-    "silent": "whose certificate does not say of which input and number it speaks",
-    "unchecked": "whose certificate was not checked",
-    "none": "without certificate",
-}
-
-
-def _judged(claim: Mapping[str, Any], certificates: Sequence[Checked], store: Store, details: list[str]) -> str:
-    """Of one claim what its certificates say; one that was rejected is never outvoted."""
-    if not certificates or not claim["question"]:
-        return "none"
-    if any(one.accepted is False for one in certificates):
-        return "rejected"
-    accepted = [one for one in certificates if one.accepted]
-    if not accepted:
-        return "unchecked"
-    given = next(store.stream_inputs(claim["input"], claim["input"]), None)
-    wanted, sign = float(claim["proved"]["value"]), -1.0 if claim["goal"] in TURNED else 1.0
-    found = "silent"
-    for one in accepted:
-        if one.value is None or one.centre is None or given is None:
-            continue
-        if not np.array_equal(one.centre, np.asarray(given.x, np.float64).reshape(-1)):
-            found, why = "other", "it speaks of another input than the run keeps"
-        elif sign * one.value < sign * wanted - LOST * (abs(wanted) if math.isfinite(wanted) else 0.0):
-            found, why = "other", f"{wanted:.9g} is claimed, and {one.value:.9g} is what it proves"
-        else:
-            return "accepted"
-        details.append(f"{one.name}: {why}")
-    return found
