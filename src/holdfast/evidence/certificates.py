@@ -85,7 +85,7 @@ def checked(folder: Path, known: Mapping[str, Path]) -> Iterator[Checked]:
 
 def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool | None, str]:
     try:
-        import holdfast_check  # type: ignore[import-not-found, unused-ignore]
+        import holdfast_check
     except ImportError:
         return None, NO_CHECKER
     if digest not in known:

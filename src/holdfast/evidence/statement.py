@@ -100,10 +100,10 @@ def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, A
 def read_by_others(stated: Mapping[str, Any]) -> bool:
     """By the package in-toto-attestation, where it is installed; False where it is not. StoreError where it does not take the statement."""
     try:
-        from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
-        from in_toto_attestation.predicates.scai.v0 import scai, scai_pb2  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from in_toto_attestation.v1 import statement as form  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from in_toto_attestation.v1 import statement_pb2  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from google.protobuf import json_format  # type: ignore[import-untyped]
+        from in_toto_attestation.predicates.scai.v0 import scai, scai_pb2
+        from in_toto_attestation.v1 import statement as form
+        from in_toto_attestation.v1 import statement_pb2
     except ImportError:
         return False
     try:
