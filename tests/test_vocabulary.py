@@ -177,6 +177,7 @@ WORDS = {
     "public_key": Word("by which a signature is checked", shown="FILE"),
     "signer": Word("who signs in place of a key", shown="FUNCTION"),
     "with_model": Word("the model goes with its run", shown="flag"),
+    "page": Word("a page of one's own", shown="FILE"),
     "proofs": Word("certificates of a run", shown="FOLDER"),
     "gate": Word("what a gate said", shown="FILE"),
     "sample": Word("so many records, drawn at random", shown="COUNT"),

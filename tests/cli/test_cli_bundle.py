@@ -136,7 +136,7 @@ def test_an_honest_bundle_is_the_same_bytes_again_and_holds(here: Path, ask: Ask
     assert ask("bundle", "moved", "--out", "again.zip").code == 0
     assert Path("again.zip").read_bytes() == Path("plain.zip").read_bytes()
     before = Path("signed.zip").read_bytes()
-    said = ask("verify-bundle", "signed.zip", "--public-key", "maker.pub.pem", *FILES, "--out", "findings.json")
+    said = ask("verify-bundle", "signed.zip", "--public-key", "maker.pub.pem", *FILES, "--out", "findings.json", "--page", "mine.html")
     assert said.code == 0, said.out
     for what in (
         "archive", "manifest", "statement", "signature", "seals", "contents", "page", "claims", "digests", "certificates", "model", "data",
@@ -146,6 +146,7 @@ def test_an_honest_bundle_is_the_same_bytes_again_and_holds(here: Path, ask: Ask
     assert "2 claims: 0 accepted by the checker, 2 without certificate" in said.out
     assert json.loads(Path("findings.json").read_text())["answer"] == "all held"
     assert Path("signed.zip").read_bytes() == before
+    assert f"Signed by the key <code>{public_key(Path('maker.pub.pem')).fingerprint}</code>" in Path("mine.html").read_text()
 
 
 def test_what_was_not_checked_is_no_all_held(here: Path, ask: Ask) -> None:
@@ -173,9 +174,10 @@ def test_signatures_are_put_beside_each_other_and_change_nothing_else(here: Path
     wrong = ask("verify-bundle", "signed.zip", "--public-key", "other.pub.pem")
     assert wrong.code == 1
     assert "and not by the key that you gave" in wrong.out
-    unsigned = ask("verify-bundle", "plain.zip", "--public-key", "maker.pub.pem")
+    unsigned = ask("verify-bundle", "plain.zip", "--public-key", "maker.pub.pem", "--page", "mine.html")
     assert unsigned.code == 1
     assert "signature: differs, unsigned" in unsigned.out
+    assert not Path("mine.html").exists()
     assert ask("sign", "signed.zip", "--key", "other.pem", "-o", "both.zip").code == 0
     assert ask("sign", "both.zip", "--key", "other.pem").code == 0
     assert signed_by("both.zip", "maker.pub.pem", "other.pub.pem").state == "ok"
@@ -270,11 +272,11 @@ def test_another_model_is_seen(here: Path, ask: Ask) -> None:
     shutil.copy("smooth.onnx", "theirs.onnx")
     shutil.copy("reader.onnx", "smooth.onnx")
     assert "not the model of this run" in ask("bundle", "run", "-o", "new.zip").err
-    said = ask("verify-bundle", "plain.zip", *FILES)
+    said = ask("verify-bundle", "plain.zip", *FILES, "--sample", "0")
     assert said.code == 1
     assert "digests: differs" in said.out
     assert ask("bundle", "run", "-o", "new.zip", "--model", "theirs.onnx", "--with-model").code == 0
-    said = ask("verify-bundle", "new.zip", "--data", "points.npz")  # by the model in the bundle
+    said = ask("verify-bundle", "new.zip", "--data", "points.npz", "--sample", "0")  # by the model in the bundle
     assert said.code == 2
     assert "witnesses: ok" in said.out
     assert "model: ok" in said.out

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from holdfast.cli.check import findings as findings_of_run
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
-from holdfast.errors import HoldfastError, StoreError, UnreadableFile
+from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import looking
 from holdfast.evidence.accepted import certified
 from holdfast.evidence.archive import unpack
@@ -26,6 +27,8 @@ from holdfast.evidence.model import ModelFile, named
 from holdfast.network.fingerprint import of_file
 from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
+from holdfast.report import write_report
+from holdfast.report.page import Place
 from holdfast.store import Store
 
 if TYPE_CHECKING:
@@ -96,16 +99,34 @@ def _with_beside(path: Path) -> tuple[ModelFile, ...]:
     return named([path, *(external_files(path) if path.name.endswith(ONNX) else ())])
 
 
-def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, console: Console) -> None:
-    """Print every finding as soon as it is known, and exit with the code of the worst."""
+def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, console: Console) -> None:
+    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own."""
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise BadInput(f"--page {page}: a page is a .html file.")
     public = []
     if keys:
         from holdfast.evidence.keys import public_key
 
         public = [public_key(key) for key in keys]
     with TemporaryDirectory(prefix="holdfast-verify-") as place:
-        found = (_named(one, place, path) for one in _findings(path, Path(place), public, wanted))
+        found: Iterator[Finding] = (_named(one, place, path) for one in _findings(path, Path(place), public, wanted))
+        if page is not None:
+            found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
         tell(found, "verify-bundle", {"bundle": str(path)}, wanted, out, console)
+
+
+def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]) -> Iterator[Finding]:
+    """The same, and at the end a page of the run in the bundle; none where something differs."""
+    states = set[str]()
+    for one in found:
+        states.add(one.state)
+        yield one
+    if "differs" in states:
+        yield Finding("your page", "unchecked", f"{page} is not written: something differs")
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with Store.read(folder / RUN) as store:
+        yield Finding("your page", "ok", f"{write_report(store, page, Place(RUN, now, bundled=True, signed=keys))}")
 
 
 def _named(one: Finding, place: str, path: Path) -> Finding:

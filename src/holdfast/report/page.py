@@ -116,12 +116,14 @@ class Place:
 
     folder   of the run, as the page speaks of it.
     written  when; nothing where the page must be the same whenever it is written.
-    bundled  it lies in a bundle beside what it speaks of, so that the bundle is what is checked.
+    bundled  it is about a bundle, so that the bundle is what is checked.
+    signed   the fingerprints of the keys that signed the bundle, as whoever wrote the page has checked.
     """
 
     folder: str
     written: str
     bundled: bool = False
+    signed: tuple[str, ...] = ()
 
 
 IN_BUNDLE = Place("run", "", bundled=True)

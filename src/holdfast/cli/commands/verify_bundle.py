@@ -28,6 +28,9 @@ def verify_bundle(
     tolerance: Tolerance = 1e-3,
     seconds: ProveFor = None,
     out: Findings = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A page of your own of what the bundle holds, which names who signed; .html.")
+    ] = None,
 ) -> None:
     """Is a bundle whole, signed by whom, and what it says? Certificates go through the checker; with --model and --data every witness is
     replayed and ends are proved again. Nothing is fetched, the bundle is only read. Exit code 0: all held. 1: something differs. 2: not all
@@ -35,4 +38,5 @@ def verify_bundle(
     from holdfast.cli.bundle import verify
     from holdfast.cli.check import wanted
 
-    verify(bundle, public_key or (), wanted(model, data, files, trust, None if every else sample, seed, tolerance, seconds), out, Console())
+    asked = wanted(model, data, files, trust, None if every else sample, seed, tolerance, seconds)
+    verify(bundle, public_key or (), asked, out, page, Console())
