@@ -558,6 +558,18 @@ def test_the_checker_is_asked_where_it_is_there(made: Path, tmp_path: Path) -> N
     assert not one.accepted  # no checker, or another model
 
 
+def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_about(here: Path, ask: Ask) -> None:
+    """From `prove` to a bundle that carries its model, and back through the checker."""
+    for part in ("holdfast_check", "holdfast.api.prove"):
+        pytest.importorskip(part, reason=f"{part} is not there")
+    assert ask("prove", "run", "-o", "run/proofs").code == 0
+    assert ask("bundle", "run", "-o", "new.zip", "--with-model").code == 0
+    assert "certificates: ok, 2 claims: 2 accepted by the checker; 2 of 2 witness files accepted" in ask("verify-bundle", "new.zip").out
+    shutil.copy("run/proofs/0.proof", "run/proofs/1.proof")  # the first one's in the place of the second
+    assert ask("bundle", "run", "-o", "swapped.zip", "--with-model").code == 0
+    assert "2 claims: 1 accepted by the checker, 1 without certificate" in ask("verify-bundle", "swapped.zip").out
+
+
 def test_the_statement_is_read_by_the_package_of_in_toto(made: Path) -> None:
     pytest.importorskip("in_toto_attestation", reason="the package in-toto-attestation is not installed: pip install 'holdfast[evidence]'")
     told = json.loads(zipfile.ZipFile(made / "plain.zip").read(manifest.STATEMENT))

@@ -60,27 +60,12 @@ class Wanted:
     trust: bool = False
 
 
-def wanted(
-    model: str | None, data: str | None, files: Sequence[str] | None, trust: bool, sample: int | None, seed: int | None, tolerance: float,
-    seconds: float | None,
-) -> Wanted:  # fmt: skip
-    """As the options of commands say it."""
-    given = {name: value for name, value in (("model", model), ("data", data)) if value is not None}
-    for text in files or ():
-        name, sign, file = text.partition("=")
-        if not (name and sign and file):
-            raise BadInput(f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json.")
-        given[name.replace("-", "_")] = file
-    known = {} if seed is None else {"seed": seed}
-    return Wanted(given, sample, seconds=seconds, tolerance=tolerance, trust=trust, **known)
-
-
-def check(run: Path, asked: Wanted, out: Path | None, console: Console) -> None:
+def check(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
     """Print every finding as soon as it is known, and exit with the code of the worst."""
-    tell(findings(run, asked), "check", {"run": str(run)}, asked, out, console)
+    tell(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
 
 
-def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], asked: Wanted, out: Path | None, console: Console) -> None:
+def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], wanted: Wanted, out: Path | None, console: Console) -> None:
     """Every finding on the terminal as soon as it is known, all of them as JSON, and the exit code of the worst."""
     found: list[Finding] = []
     for one in found_in_turn:
@@ -94,7 +79,7 @@ def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], 
     worst: State = "differs" if "differs" in states else "unchecked" if "unchecked" in states else "ok"
     told = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}[worst]
     if out is not None:
-        said = {**about, "answer": told, "holdfast": holdfast.__version__, "wanted": asdict(asked)}
+        said = {**about, "answer": told, "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
         line(console, "written", str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)))
     line(console, what, told, warns=worst != "ok")
     if CODES[worst]:
@@ -145,7 +130,7 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
         return
     begun = store.question
     try:
-        command = _command(begun, wanted.files, wanted.trust)
+        command = command_again(begun, wanted.files, wanted.trust)
         built = command.build()
     except HoldfastError as error:
         yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
@@ -161,7 +146,7 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
     yield from _records(store, command, built, whole, wanted)
 
 
-def _command(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
+def command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
     """That of the run, with the files where they lie now. Who wrote the run does not say what code is run here: only who checks it does."""
     options: dict[str, Any] = json.loads(json.dumps(plain(begun.options)))
     network = options.get("network") if isinstance(options.get("network"), dict) else None
@@ -260,7 +245,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
             total += sum(map(len, part.problems))
             worker = Batches(part.problems, part.methods, part.stop, part.seed)
             for problem in part.problems:
-                for some, records in _stored(store, problem, whole):
+                for some, records in stored_rows(store, problem, whole):
                     seen.update(record.key for record in records)
                     strange += [f"input {r.key}" for r in records if worker.question(r.key) != r.question or r.goal != problem.goal]
                     rows = [row for row, record in enumerate(records) if shows(record)]
@@ -290,7 +275,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
         yield Finding("the rest", "unchecked", f"the answers of this command are {beside}: they are not checked")
 
 
-def _stored(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
+def stored_rows(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
     """The rows of a problem that have a record that can be believed, with their witnesses, a few at a time."""
     every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
     for some in every.split(AT_ONCE) if len(every) else ():

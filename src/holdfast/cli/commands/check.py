@@ -4,6 +4,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.options import RUNS, DataNow, Drawn, Every, FilesNow, Findings, ModelNow, ProveFor, Run, Sample, Tolerance, Trust
+from holdfast.errors import BadInput
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +26,20 @@ def check(
 ) -> None:
     """Is a run what it says? Seals, hashes, every witness, and proofs once more; the folder is only read. Exit code 0: all held. 1:
     something differs. 2: it could not be checked."""
+    from holdfast.cli.check import Wanted
     from holdfast.cli.check import check as look
-    from holdfast.cli.check import wanted
 
-    look(run, wanted(model, data, files, trust, None if every else sample, seed, tolerance, seconds), out, Console())
+    given = files_option(model, data, files)
+    known = {} if seed is None else {"seed": seed}
+    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
+
+
+def files_option(model: str | None, data: str | None, files: list[str] | None) -> dict[str, str]:
+    """The files of a run where they lie now, by the names of its options."""
+    given = {name: value for name, value in (("model", model), ("data", data)) if value is not None}
+    for text in files or ():
+        name, sign, file = text.partition("=")
+        if not (name and sign and file):
+            raise BadInput(f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json.")
+        given[name.replace("-", "_")] = file
+    return given

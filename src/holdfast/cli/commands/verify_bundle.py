@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli.commands.check import files_option
 from holdfast.cli.options import RUNS, Bundle, DataNow, Drawn, Every, FilesNow, Findings, ModelNow, ProveFor, Sample, Tolerance, Trust
 
 
@@ -36,7 +37,9 @@ def verify_bundle(
     replayed and ends are proved again. Nothing is fetched, the bundle is only read. Exit code 0: all held. 1: something differs. 2: not all
     of it could be checked."""
     from holdfast.cli.bundle import verify
-    from holdfast.cli.check import wanted
+    from holdfast.cli.check import Wanted
 
-    asked = wanted(model, data, files, trust, None if every else sample, seed, tolerance, seconds)
+    given = files_option(model, data, files)
+    known = {} if seed is None else {"seed": seed}
+    asked = Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known)
     verify(bundle, public_key or (), asked, out, page, Console())
