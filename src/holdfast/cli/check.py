@@ -9,11 +9,11 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from holdfast.cli.command import Command, command_of
 from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
+from holdfast.evidence.finding import Finding, State
 from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.report.writing import write
@@ -33,24 +34,13 @@ from holdfast.result import Key, Record
 from holdfast.store import Store, StoredInput, database
 from holdfast.work import Batches
 
-State = Literal["ok", "differs", "unchecked"]
 CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
 STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "yellow"}
 SHOWN = 10  # details of a finding on the terminal
 AT_ONCE = 128  # witnesses that are replayed together
 BESIDE = {"saliency": "the maps beside its records", "testgen": "the tests and coverage beside its records"}
-CODE = "model", "data", "property", "train"  # options that may name code
+CODE = "model", "tokenizer", "data", "property", "train"  # options that may name code, the first two of them of the network
 ELSEWHERE = {"verify": "spec"}  # where the data of a command are another option
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    state: State
-    told: str
-    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +62,13 @@ class Wanted:
 
 def check(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
     """Print every finding as soon as it is known, and exit with the code of the worst."""
+    tell(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
+
+
+def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], wanted: Wanted, out: Path | None, console: Console) -> None:
+    """Every finding on the terminal as soon as it is known, all of them as JSON, and the exit code of the worst."""
     found: list[Finding] = []
-    for one in findings(run, wanted):
+    for one in found_in_turn:
         found.append(one)
         console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {one.told}"), soft_wrap=True)
         for detail in one.details[:SHOWN]:
@@ -84,15 +79,16 @@ def check(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None
     worst: State = "differs" if "differs" in states else "unchecked" if "unchecked" in states else "ok"
     told = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}[worst]
     if out is not None:
-        about = {"run": str(run), "answer": told, "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
-        line(console, "written", str(write(json.dumps({**about, "findings": [asdict(one) for one in found]}, indent=1), out)))
-    line(console, "check", told, warns=worst != "ok")
+        said = {**about, "answer": told, "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
+        line(console, "written", str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)))
+    line(console, what, told, warns=worst != "ok")
     if CODES[worst]:
         sys.exit(CODES[worst])
 
 
-def findings(run: Path, wanted: Wanted) -> Iterator[Finding]:
-    """In the order in which they are looked at. What cannot be read at all is a StoreError."""
+def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
+    """In the order in which they are looked at. wanted: None where only the run itself is looked at, and not the model. What cannot be
+    read at all is a StoreError."""
     if not (run / database.FILE).is_file():
         raise StoreError(f"{run}: no run here ({database.FILE} is missing).")
     with TemporaryDirectory(prefix="holdfast-check-") as place:
@@ -113,7 +109,7 @@ def findings(run: Path, wanted: Wanted) -> Iterator[Finding]:
                 yield replace(one, told=one.told.replace(place, str(run)), details=details)
 
 
-def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
+def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
     whole, wrong, excluded = dict[Key, Record](), list[str](), list[str]()
     for found in store.sifted():
         if isinstance(found, Record):
@@ -130,9 +126,11 @@ def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
     told = f"{inputs} inputs and {len(whole)} records are as they were written"
     yield Finding("seals", "differs" if wrong else "ok", f"{told}; {len(wrong)} are not" if wrong else told, tuple(wrong))
 
+    if wanted is None:
+        return
     begun = store.question
     try:
-        command = _command(begun, wanted.files, wanted.trust)
+        command = command_again(begun, wanted.files, wanted.trust)
         built = command.build()
     except HoldfastError as error:
         yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
@@ -148,7 +146,7 @@ def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
     yield from _records(store, command, built, whole, wanted)
 
 
-def _command(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
+def command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
     """That of the run, with the files where they lie now. Who wrote the run does not say what code is run here: only who checks it does."""
     options: dict[str, Any] = json.loads(json.dumps(plain(begun.options)))
     network = options.get("network") if isinstance(options.get("network"), dict) else None
@@ -161,7 +159,7 @@ def _command(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
         else:
             raise BadInput(f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out.")
     for name in CODE:
-        named = str((network or {}).get(name) if name == "model" else options.get(name))
+        named = str((network or {}).get(name) if name in CODE[:2] else options.get(name))
         if ":" in named and not named.startswith("holdfast.") and name not in files:
             raise BadInput(f"the run names code as its {name}, {named}, which would be run here. If you trust it, give it yourself.")
     if network is not None:
@@ -247,7 +245,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
             total += sum(map(len, part.problems))
             worker = Batches(part.problems, part.methods, part.stop, part.seed)
             for problem in part.problems:
-                for some, records in _stored(store, problem, whole):
+                for some, records in stored_rows(store, problem, whole):
                     seen.update(record.key for record in records)
                     strange += [f"input {r.key}" for r in records if worker.question(r.key) != r.question or r.goal != problem.goal]
                     rows = [row for row, record in enumerate(records) if shows(record)]
@@ -277,7 +275,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
         yield Finding("the rest", "unchecked", f"the answers of this command are {beside}: they are not checked")
 
 
-def _stored(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
+def stored_rows(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
     """The rows of a problem that have a record that can be believed, with their witnesses, a few at a time."""
     every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
     for some in every.split(AT_ONCE) if len(every) else ():

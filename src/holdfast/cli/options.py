@@ -105,6 +105,29 @@ Seconds = Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel
 Queries = Annotated[int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")]
 Gap = Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")]
 
+# Of commands that check what others made.
+ModelNow = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="MODEL", help="The model where it lies now. Default: where the run found it.")
+]
+DataNow = Annotated[str | None, typer.Option("--data", "-d", metavar="DATA", help="The data where they lie now; of verify, the property.")]
+FilesNow = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="OPTION=FILE", help="Another file of the run, as in substitutes=words.json; may be repeated."),
+]
+Trust = Annotated[bool, typer.Option("--trust", metavar="", help="Open a .pt2 file although that can run code it contains.")]
+Sample = Annotated[int, typer.Option(metavar="COUNT", min=0, help="So many proved ends, drawn at random, are proved again.")]
+Every = Annotated[bool, typer.Option("--all", metavar="", help="All of them are.")]
+Drawn = Annotated[int | None, typer.Option("--seed", metavar="NUMBER", help="Draw the same sample again. Default: one that nobody knows.")]
+Tolerance = Annotated[
+    float, typer.Option(metavar="NUMBER", min=0, help="A proved end counts that is lower by no more than this share of it.")
+]
+ProveFor = Annotated[
+    float | None,
+    typer.Option("--seconds", metavar="NUMBER", rich_help_panel=STOPPING, help="Prove for so long; default: as long as the run did."),
+]
+Findings = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="All findings as JSON.")]
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file that 'holdfast bundle' wrote.")]
+
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")]
 

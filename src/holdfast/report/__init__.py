@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
+    from holdfast.report.page import Place
     from holdfast.store import Store
 
 __all__ = ["write_report"]
 
 
-def write_report(store: "Store", path: str | Path) -> Path:
+def write_report(store: "Store", path: str | Path, place: "Place | None" = None) -> Path:
     """The run as one self-contained HTML file, as a fragment of a model card (.md) or as JSON (.json); returns the path. Where a run has
     more inputs than a page shows, further pages lie beside it: report-2.html, report-3.html, ...
 
+    place: what a page says of where it lies; not said, it is that of the run's folder.
     BadInput for another ending, StoreError if it cannot be written.
     """
     target = Path(path)
@@ -34,7 +36,7 @@ def write_report(store: "Store", path: str | Path) -> Path:
         return write(card.render(store), target)
     first, *_ = [
         write(document, target if number == 1 else target.with_name(page_name(target, number)))
-        for number, document in enumerate(page.render_pages(store, lambda number: page_name(target, number)), 1)
+        for number, document in enumerate(page.render_pages(store, lambda number: page_name(target, number), place), 1)
     ]
     return first
 

@@ -110,13 +110,33 @@ class Pages:
         return [(number, self.names[number - 1]) for number in sorted(chosen) if 1 <= number <= len(self.names)]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a page lies.
+
+    folder   of the run, as the page speaks of it.
+    written  when; nothing where the page must be the same whenever it is written.
+    bundled  it is about a bundle, so that the bundle is what is checked.
+    signed   the fingerprints of the keys that signed the bundle, as whoever wrote the page has checked.
+    """
+
+    folder: str
+    written: str
+    bundled: bool = False
+    signed: tuple[str, ...] = ()
+
+
+IN_BUNDLE = Place("run", "", bundled=True)
+
+
 def render(store: Store) -> str:
     """The first page."""
     return next(render_pages(store, lambda number: f"report-{number}.html" if number > 1 else "report.html"))
 
 
-def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
+def render_pages(store: Store, name: Callable[[int], str], place: Place | None = None) -> Iterator[str]:
     """The run as HTML documents, one after another; `name` gives the name of the file of each."""
+    at_home = Place(str(store.folder), datetime.now(UTC).isoformat(timespec="seconds")) if place is None else place
     question, answered = store.question, store.answered()
     together = max(1, int(MOST_ROWS / _rows_each(store, len(answered))))
     places = [answered[k : k + together] for k in range(0, len(answered), together)] or [[]]
@@ -144,7 +164,7 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
         "verify": question.command == "verify",
         "said": {said: spoken(said, question.command) for said in VERDICTS},
         "headline": headline(question, len(asked)),
-        "folder": str(store.folder),
+        "folder": at_home.folder,
         "evidence": EVIDENCE,
         "sources": known,
         "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
@@ -157,12 +177,13 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
         pages=_pages(1, names, places, len(asked)),
         every=every,
         own=own_answer(store),
-        command=command_line(question, store.folder),
+        command=command_line(question, at_home.folder),
         begun_in=question.begun_in,
         prepared=preparation(question),
         properties=properties_of(question),
         hashes=hashes(question),
-        written=datetime.now(UTC).isoformat(timespec="seconds"),
+        fingerprint=store.fingerprint(),
+        place=at_home,
         vocabulary=len(question.model.vocabulary or ()),
         settings=shown_of(question),
         failed=len(unanswered),
@@ -175,8 +196,8 @@ def render_pages(store: Store, name: Callable[[int], str]) -> Iterator[str]:
     at = {section.part.name: (section.place, section.at) for section in sections}
     several = len(parts)
     del parts, asked, shown, whole, sections, history  # further pages need none of it
-    for number, place in enumerate(places[1:], 2):
-        found = parts_of(row for _, some in by_input(store, place[0], place[-1]) for row in some)
+    for number, inputs in enumerate(places[1:], 2):
+        found = parts_of(row for _, some in by_input(store, inputs[0], inputs[-1]) for row in some)
         further = [_table(part, *at[part.name], question, _lines(part.rows, question, heat, several)) for part in found]
         yield template("inputs_page.html.j2").render(**common, sections=further, pages=_pages(number, names, places, len(answered)))
 

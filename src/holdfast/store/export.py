@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.errors import MissingExtra, StoreError
 from holdfast.question import plain
-from holdfast.result import Record
+from holdfast.result import Key, Record
 from holdfast.store.rows import body_of, in_parts
 
 if TYPE_CHECKING:
@@ -131,12 +131,17 @@ def _parquet(store: "Store", path: Path) -> None:
 
 def _npz(store: "Store", path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in _witnesses(store):
+        for name, array in witnesses(store):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
-def _witnesses(store: "Store") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def witnesses(store: "Store") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Every witness with the name of its record's key, as a part of a file's name."""
     for record in store.stream():
         if record.witness is not None:
-            yield str(record.key).replace("/", "_").replace(" ", "_"), record.witness.numpy()
+            yield file_name(record.key), record.witness.numpy()
+
+
+def file_name(key: Key) -> str:
+    return str(key).replace("/", "_").replace(" ", "_")

@@ -70,11 +70,15 @@ def key_of(position: int, frame: int, part: str) -> Key:
 
 def seal(columns: Row) -> str:
     """Of all columns of a row but the seal itself. It finds what was changed by mistake; who wants to deceive can compute it too."""
-    digest = hashlib.blake2b(digest_size=16)
+    return hashlib.blake2b(b"".join(framed(columns)), digest_size=16).hexdigest()
+
+
+def framed(columns: Row) -> Iterator[bytes]:
+    """The columns so that no two rows share their bytes."""
     for value in columns:
         told = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(told) + told)
-    return digest.hexdigest()
+        yield b"%d:" % len(told)
+        yield told
 
 
 def sealed(columns: Row) -> Row:

@@ -2,6 +2,8 @@
 stays in the history, so that a report can show how the ends closed in. Nothing here grows with the number of records."""
 
 import contextlib
+import hashlib
+import itertools
 import json
 import os
 import platform
@@ -33,6 +35,7 @@ from holdfast.store.rows import (
     answers_of,
     columns_of,
     event_of,
+    framed,
     in_parts,
     input_of,
     key_of,
@@ -137,6 +140,28 @@ class Store:
     @property
     def provenance(self) -> dict[str, Any]:
         return self._meta("provenance")
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the question, of all inputs and of all records as they were written, in their order: runs that share it say the same
+        of the same. What lies beside records, and the history, are no part of it."""
+        digest = hashlib.sha256()
+        told: dict[str, str] = dict(self.asked("SELECT name, value FROM meta"))
+        rows = itertools.chain(
+            [(told["question"], told["provenance"])], self.rows_of("input", self.input_columns.rpartition(", ")[0]), self._in_order()
+        )
+        for row in rows:
+            digest.update(b"%d;" % len(row))
+            for part in framed(row):
+                digest.update(part)
+        return digest.hexdigest()
+
+    def _in_order(self) -> Iterator[Row]:
+        """The rows of all records by their keys, without their seals."""
+        place: Row = (-LAST, -LAST, "")
+        asked = f"SELECT {self._record.rpartition(', ')[0]} FROM record WHERE (position, frame, part) > (?, ?, ?)"
+        while rows := self.asked(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", place):
+            yield from rows
+            place = rows[-1][:3]
 
     def _meta(self, name: str) -> dict[str, Any]:
         [(value,)] = self.asked("SELECT value FROM meta WHERE name = ?", (name,))
@@ -379,6 +404,19 @@ class Store:
         return int(self.asked("SELECT count(*) FROM history")[0][0])
 
     # ---- out
+
+    def copied(self, folder: Path) -> Path:
+        """The run as it is now, as a file of its own in an empty folder: the same bytes for the same run, whether or not some of it still
+        lies in the log."""
+        target = folder / FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(target)) as copy:
+                self._connection.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE").fetchall()  # so that who reads it writes no log beside it
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{self.folder}: cannot be copied to {folder} ({error}). Is the disk full?") from error
+        return target
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each record, for tables."""

@@ -23,6 +23,26 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib.
     Raises UnreadableFile where the file is missing, damaged, not ONNX, too large, or points outside its directory.
     """
     path = Path(path)
+    model = _parsed(path, max_bytes)
+    left = max_bytes
+    for tensor in tensors_of(model.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            left -= _load_external(tensor, path, left)
+            if beside is not None:
+                beside.update(f"{tensor.name} {len(tensor.raw_data)}\n".encode() + tensor.raw_data)
+        check_size(tensor, str(path))
+    return model
+
+
+def external_files(path: Path) -> list[Path]:
+    """The files beside a model that its tensors lie in, by their names; those that lead elsewhere are refused as by `read_onnx`."""
+    found = {
+        _external(tensor, path)[0] for tensor in tensors_of(_parsed(path, MAX_BYTES).graph) if tensor.data_location == TensorProto.EXTERNAL
+    }
+    return sorted(found)
+
+
+def _parsed(path: Path, max_bytes: int) -> onnx.ModelProto:
     too_large = f"unpacks to more than {max_bytes} bytes, which no ONNX file should. If it is to be trusted, raise max_bytes."
     content = unpacked(path, max_bytes, too_large)
     model = onnx.ModelProto()
@@ -35,13 +55,6 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib.
         raise UnreadableFile(f"{path}: not an ONNX model: it declares no version, no operator set or no outputs.")
     if not all(isinstance(name, str) for name in _names(model.graph)):  # protobuf hands out what is not text as bytes
         raise UnreadableFile(f"{path}: a name in the graph is not text. The file is damaged; download it again.")
-    left = max_bytes
-    for tensor in tensors_of(model.graph):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            left -= _load_external(tensor, path, left)
-            if beside is not None:
-                beside.update(f"{tensor.name} {len(tensor.raw_data)}\n".encode() + tensor.raw_data)
-        check_size(tensor, str(path))
     return model
 
 
@@ -55,20 +68,26 @@ def _names(graph: onnx.GraphProto) -> Iterator[object]:
             yield from _names(attribute.g) if attribute.HasField("g") else ()
 
 
-def _load_external(tensor: TensorProto, path: Path, max_bytes: int) -> int:
-    """Moves the values of one tensor from the file they lie in into the model; returns their number of bytes."""
-    where = f"{path}: tensor {tensor.name!r}"
-    if tensor.data_type not in DTYPES:
-        raise UnreadableFile(f"{where}: {type_name(tensor.data_type)} values in another file cannot be read.")
+def _external(tensor: TensorProto, path: Path) -> tuple[Path, dict[str, str]]:
+    """Where its values lie, and what else is said of them."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     directory = path.resolve().parent
     target = (directory / location).resolve()  # follows links, so that none leads out unseen
     if not location or not target.is_relative_to(directory):
         raise UnreadableFile(
-            f"{where}: its values are said to lie in {location!r}, outside the model's directory {directory}. "
+            f"{path}: tensor {tensor.name!r}: its values are said to lie in {location!r}, outside the model's directory {directory}. "
             f"Refused: a model may only read files beside it."
         )
+    return target, entries
+
+
+def _load_external(tensor: TensorProto, path: Path, max_bytes: int) -> int:
+    """Moves the values of one tensor from the file they lie in into the model; returns their number of bytes."""
+    where = f"{path}: tensor {tensor.name!r}"
+    if tensor.data_type not in DTYPES:
+        raise UnreadableFile(f"{where}: {type_name(tensor.data_type)} values in another file cannot be read.")
+    target, entries = _external(tensor, path)
     if any(size < 0 for size in tensor.dims) or byte_count(tensor) > max_bytes:
         raise UnreadableFile(f"{where}: dimensions {list(tensor.dims)} are negative or more than max_bytes allows.")
     try:

@@ -1,0 +1,196 @@
+"""`holdfast bundle` and `holdfast verify-bundle`: where the model of a run lies, and what of a bundle holds."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from holdfast.cli.check import Wanted, tell
+from holdfast.cli.check import findings as findings_of_run
+from holdfast.cli.options import ModelOptions
+from holdfast.cli.reading.model import load_network
+from holdfast.cli.views.output import line
+from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
+from holdfast.evidence import looking
+from holdfast.evidence.accepted import certified
+from holdfast.evidence.archive import unpack
+from holdfast.evidence.bundle import MODEL, Given, make
+from holdfast.evidence.certificates import checked
+from holdfast.evidence.contents import RUN
+from holdfast.evidence.finding import Finding
+from holdfast.evidence.model import ModelFile, named
+from holdfast.network.fingerprint import of_file
+from holdfast.network.onnx import external_files, of_onnx
+from holdfast.question import Question
+from holdfast.report import write_report
+from holdfast.report.page import Place
+from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.evidence.keys import PublicKey
+
+ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
+PROOFS = "proofs"  # the folder of a run in which its certificates lie, where nobody says another
+
+
+def bundle(run: Path, out: Path, model: str | None, with_model: bool, proofs: Path | None, gate: Path | None, console: Console) -> None:
+    with Store.read(run) as store:
+        files = model_files(store.question, model)
+    if proofs is None and (run / PROOFS).is_dir():
+        proofs = run / PROOFS
+    made = make(run, out, Given(files, with_model, proofs, gate))
+    line(console, "run", f"fingerprint {made.fingerprint}")
+    told = ", ".join(file.name for file in files) if files else "no file of it was found: named by the hash that the run has of it"
+    line(console, "model", f"{told}{'' if with_model or not files else '; not in the bundle, which names its digest (--with-model)'}")
+    line(console, "claims", f"{made.claims} proved ends, {made.certified} with a certificate; {made.witnesses} witnessed ends")
+    line(console, "manifest", f"sha256 {made.manifest}, {made.files} files")
+    if not made.read_by_others:
+        line(console, "note", "the package in-toto-attestation is not installed, so nobody else has read the statement", warns=True)
+    line(console, "bundle", str(made.path))
+    line(console, "next", f"holdfast sign {shlex.quote(str(made.path))} --key KEY.pem")
+
+
+def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
+    """The files of the model that the run asked about: where they lie now, or where it found them; none where it is made by code, or is
+    not there. StoreError where what lies there is another model."""
+    if question.command == "verify" and question.asked.specification:
+        return _of_instances(question, given)
+    options = dict(question.options.get("network") or {})
+    name = given if given is not None else str(options.get("model", ""))
+    path = _found(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
+    if path is None:
+        if given is not None and ":" not in given:
+            raise StoreError(f"{given}: no such file, or no model that is one: give a .onnx or .pt2 file.")
+        return ()
+    read = ModelOptions(str(path), constants=options.get("constants") or [], black_box=bool(options.get("black_box")))  # data, never code
+    own = of_file(path) if name.endswith(EXPORTED) else load_network(read).fingerprint if read.constants else of_onnx(path)
+    if own != question.model.fingerprint:
+        raise StoreError(f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. Say --model.")
+    return _with_beside(path)
+
+
+def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...]:
+    """Of `verify`: the network of its instances, where they all ask about one."""
+    networks = {(str(line[0]), str(line[2])) for line in question.asked.specification}
+    if len(networks) != 1:
+        return ()
+    [(name, digest)] = networks
+    path = _found(given or name, question.begun_in)
+    if path is None:
+        if given is not None:
+            raise StoreError(f"{given}: no such file.")
+        return ()
+    if (of_onnx(path) if path.name.endswith(ONNX) else of_file(path)) != digest:
+        raise StoreError(f"{path}: not the network of this run, whose hash is {digest}. Say --model.")
+    return _with_beside(path)
+
+
+def _found(name: str, begun_in: str) -> Path | None:
+    places = [Path(name), Path(begun_in) / name]
+    return next((path for path in places if path.is_file()), None)
+
+
+def _with_beside(path: Path) -> tuple[ModelFile, ...]:
+    return named([path, *(external_files(path) if path.name.endswith(ONNX) else ())])
+
+
+def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, console: Console) -> None:
+    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own."""
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise BadInput(f"--page {page}: a page is a .html file.")
+    public = []
+    if keys:
+        from holdfast.evidence.keys import public_key
+
+        public = [public_key(key) for key in keys]
+    with TemporaryDirectory(prefix="holdfast-verify-") as place:
+        found: Iterator[Finding] = (_named(one, place, path) for one in _findings(path, Path(place), public, wanted))
+        if page is not None:
+            found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
+        tell(found, "verify-bundle", {"bundle": str(path)}, wanted, out, console)
+
+
+def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]) -> Iterator[Finding]:
+    """The same, and at the end a page of the run in the bundle; none where something differs."""
+    states = set[str]()
+    for one in found:
+        states.add(one.state)
+        yield one
+    if "differs" in states:
+        yield Finding("your page", "unchecked", f"{page} is not written: something differs")
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with Store.read(folder / RUN) as store:
+        yield Finding("your page", "ok", f"{write_report(store, page, Place(RUN, now, bundled=True, signed=keys))}")
+
+
+def _named(one: Finding, place: str, path: Path) -> Finding:
+    """In words of who asked, who knows the bundle and not where it was unpacked."""
+    told, *details = (text.replace(f"{place}/", f"{path.name}: ") for text in (one.told, *one.details))
+    return replace(one, told=told, details=tuple(details))
+
+
+def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
+    """From the outside inwards. What is not as it was listed is not opened."""
+    try:
+        names = unpack(path, folder)
+    except UnreadableFile as error:
+        yield Finding("archive", "differs", str(error))
+        return
+    yield Finding("archive", "ok", f"{len(names)} files, nothing beside them")
+    outside = [looking.listed(names, folder)]
+    if outside[0].state == "ok":
+        outside += [looking.statement_of_manifest(folder), looking.signatures(folder, keys)]
+    yield from outside
+    if any(one.state == "differs" for one in outside):
+        return
+    asked = _with_model(folder, wanted)
+    rest = findings_of_run(folder / RUN, asked)
+    for one in rest:
+        yield one
+        if one.what == "seals":
+            break
+    if one.state == "differs":
+        return
+    try:
+        yield from looking.said(folder)
+        given = Path(wanted.files["model"]) if "model" in wanted.files else None
+        yield _digests(folder, given)
+        found = list(checked(folder, looking.models_of(folder, given)))
+        yield certified(folder, found, again=asked is not None)
+    except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
+        yield Finding("contents", "differs", str(error))
+        return
+    if asked is None:
+        yield Finding("witnesses", "unchecked", "they are replayed where the model and the data are given: --model, --data")
+    yield from rest
+
+
+def _digests(folder: Path, given: Path | None) -> Finding:
+    """What the bundle says of the model, against the file that the auditor has, or else the one in the bundle."""
+    with Store.read(folder / RUN) as store:
+        question = store.question
+    own = _in_bundle(folder)
+    path = given if given is not None and given.is_file() else own[0] if len(own) == 1 else None
+    try:
+        files = () if path is None else model_files(question, str(path))
+    except StoreError as error:
+        return Finding("digests", "differs", str(error))
+    return looking.of_model(folder, question, files)
+
+
+def _in_bundle(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / MODEL).glob("*") if path.name.endswith((*ONNX, EXPORTED)))
+
+
+def _with_model(folder: Path, wanted: Wanted) -> Wanted | None:
+    """What the model is asked, by the one that the bundle holds where nobody gave another; None where nobody wants it asked."""
+    if not wanted.files:
+        return None
+    own = _in_bundle(folder)
+    return wanted if "model" in wanted.files or len(own) != 1 else replace(wanted, files={**wanted.files, "model": str(own[0])})

@@ -1,0 +1,55 @@
+"""`holdfast sign`: somebody stands for a bundle."""
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.options import RUNS, Bundle
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.evidence.keys import PublicKey, Signer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("sign", rich_help_panel=RUNS)(sign)
+
+
+def sign(
+    bundle: Bundle,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The private key: Ed25519, PEM, as 'holdfast keygen' makes it.")] = None,
+    signer: Annotated[
+        str | None,
+        typer.Option(metavar="FUNCTION", help="Who signs instead: package.module:function, given bytes, returns their signature."),
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --signer: the public key, Ed25519 or ECDSA, that belongs to it."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The signed bundle. Default: this one.")] = None,
+) -> None:
+    """Sign the statement of a bundle; the signature goes into the bundle beside those that are there, and changes nothing else."""
+    from holdfast.cli.views.output import line
+    from holdfast.evidence.signature import sign as put
+
+    who, how = _signing(key, signer, public_key)
+    path = put(bundle, out or bundle, who, how)
+    line(Console(), "signed", f"by {who.fingerprint}")
+    line(Console(), "bundle", str(path))
+
+
+def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tuple[PublicKey, Signer]":
+    if (key is None) == (signer is None) or (public is None) != (signer is None):
+        raise BadInput("say who signs: --key KEY.pem, or --signer package.module:function with its --public-key KEY.pub.pem.")
+    from holdfast.evidence.keys import private_key, public_key
+
+    if key is not None:
+        return private_key(key, lambda: getpass.getpass(f"Password of {key}: "))
+    assert signer is not None
+    assert public is not None
+    from holdfast.cli.reading.source import named
+
+    return public_key(public), named(signer, "signer")[0]

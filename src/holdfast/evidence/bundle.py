@@ -1,0 +1,131 @@
+"""A run as one file: `make` gathers what belongs to it, lists it, and states what it claims. The same run gives the same bytes."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import holdfast
+from holdfast.errors import BadInput, StoreError
+from holdfast.evidence import contents, manifest
+from holdfast.evidence.archive import is_name, pack
+from holdfast.evidence.certificates import FOLDER, certificates, header_of, models
+from holdfast.evidence.claims import FILE as CLAIMS
+from holdfast.evidence.model import ModelFile, described
+from holdfast.evidence.statement import GATE, read_by_others, statement
+from holdfast.files import json_of
+from holdfast.network.fingerprint import of_file
+from holdfast.report.pairing import load
+from holdfast.report.verdict import tally
+from holdfast.store import Store
+
+MODEL = "model"  # the folder of the model's files
+ABOUT_MODEL = "model.json"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What goes with the run.
+
+    model      the files of the model, where it is made of files that were found; with_model: they go with it, not only their digests.
+    proofs     a folder of certificates.
+    gate       what `holdfast gate --json` wrote of this run.
+    """
+
+    model: Sequence[ModelFile] = ()
+    with_model: bool = False
+    proofs: Path | None = None
+    gate: Path | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of it."""
+
+    path: Path
+    fingerprint: str  # of the run
+    manifest: str  # its SHA-256
+    files: int
+    claims: int  # records with a proved end
+    certified: int  # of these, with a certificate
+    witnesses: int
+    read_by_others: bool  # the package in-toto-attestation took the statement
+
+
+def make(run: Path, target: Path, given: Given) -> Made:
+    """BadInput or StoreError where something is missing, damaged or of another run; then nothing is written."""
+    with TemporaryDirectory(prefix="holdfast-bundle-") as place, Store.read(run) as now:
+        folder = Path(place)
+        now.copied(folder / contents.RUN)
+        with Store.read(folder / contents.RUN) as store:
+            _take(folder, store, given)
+            contents.make(store, folder, folder)
+            listed = manifest.read(manifest.written(folder).parent)
+            stated = state(folder, store, listed)
+            (folder / manifest.STATEMENT).write_bytes(manifest.as_bytes(stated))
+            known, fingerprint = read_by_others(stated), store.fingerprint()
+        records = json.loads((folder / CLAIMS).read_bytes())["records"]
+        proved = [record["proved"] for record in records if record["proved"]]
+        return Made(
+            pack(folder, target), fingerprint, of_file(folder / manifest.FILE), len(listed), len(proved),
+            sum(bool(claim["certificates"]) for claim in proved), sum(record["witnessed"] is not None for record in records), known,
+        )  # fmt: skip
+
+
+def state(folder: Path, store: Store, listed: Mapping[str, manifest.Listed], made_by: str = holdfast.__version__) -> dict[str, Any]:
+    """The statement of what lies below a folder."""
+    about = {name: json_of(folder / name, "Ask for the bundle again.") for name in (ABOUT_MODEL, CLAIMS)}
+    gate = json_of(folder / GATE, "Write it again with 'holdfast gate --json'.") if GATE in listed else None
+    return statement(store.question, of_file(folder / manifest.FILE), listed, about[ABOUT_MODEL], about[CLAIMS], gate, made_by)
+
+
+def _take(folder: Path, store: Store, given: Given) -> None:
+    """What is no part of the run."""
+    if given.with_model and not given.model:
+        raise BadInput("--with-model: the model is made by code, or its file is not where the run found it. Name it: --model.")
+    (folder / ABOUT_MODEL).write_bytes(manifest.as_bytes(described(store.question, given.model)))
+    for file in given.model if given.with_model else ():
+        _copy(file.path, folder, f"{MODEL}/{file.name}")
+    if given.proofs is not None:
+        if not given.proofs.is_dir():
+            raise BadInput(f"{given.proofs}: no folder of certificates. 'holdfast prove' writes one.")
+        asked = {record.question for record in store.stream(light=True)}
+        for path in certificates(given.proofs):
+            if str(header_of(path).get("question")) not in asked:
+                raise BadInput(f"{path}: a certificate of something that this run did not ask. Give the folder that was made of this run.")
+            _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
+        for path in models(given.proofs):
+            _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
+    if given.gate is not None:
+        decision = json_of(given.gate, "Write it again with 'holdfast gate --json'.")
+        wrong = of_another(decision, store)
+        if wrong:
+            raise BadInput(f"{given.gate}: {wrong}.")
+        (folder / GATE).write_bytes(manifest.as_bytes(decision))
+
+
+def of_another(decision: Any, store: Store) -> str:
+    """Why a gate's decision is none about this run; empty where it is one. What it counted is counted again."""
+    try:
+        passed, counts, at = decision["passed"], decision["counts"], decision["at"]
+        checks = [(str(check["name"]), bool(check["passed"]), str(check["wanted"]), str(check["found"])) for check in decision["checks"]]
+        if decision["format"] != 1 or not isinstance(passed, bool) or passed != all(check[1] for check in checks) or not checks:
+            return "not the decision of a gate, or of another version"
+        if counts is None:
+            return ""
+        found = load(store, None, str(decision["part"]) or None)
+        again = tally(found.rows, float(at), silent=found.silent)
+    except (LookupError, TypeError, ValueError, BadInput) as error:
+        return f"not the decision of a gate about this run ({error})"
+    now = {"certified": again.certified, "broken": again.broken, "unknown": again.unknown, "unanswered": again.silent}
+    return "" if now == counts else f"the decision of a gate about another run: it counted {counts}, and here are {now}"
+
+
+def _copy(source: Path, folder: Path, name: str) -> None:
+    if not is_name(name) or not source.is_file():
+        raise StoreError(f"{source}: cannot be a part of a bundle: its name is {name!r}, or it is no file. Give it a plain name.")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, folder / name)

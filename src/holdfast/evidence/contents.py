@@ -1,0 +1,92 @@
+"""What a bundle holds of a run: files that all follow from its records, so that who has them can make them again and compare."""
+
+import json
+import platform
+import re
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import holdfast
+from holdfast.evidence.certificates import by_question
+from holdfast.evidence.claims import FILE as CLAIMS
+from holdfast.evidence.claims import WITNESSES, claims_of
+from holdfast.evidence.manifest import as_bytes
+from holdfast.question import plain
+from holdfast.report import page_name
+from holdfast.store import Store
+from holdfast.store.export import witnesses
+
+RUN = "run"  # the folder of the run itself
+RECORDS, QUESTION, VERSIONS, PAGE = "records.json", "question.json", "versions.json", "report.html"
+DRAWING = re.compile(rb"<svg.*?</svg>", re.DOTALL)
+PARTS = ("torch", "numpy", "matplotlib", "jinja2")  # that the words and pictures of a page depend on
+
+
+def make(store: Store, folder: Path, beside: Path) -> None:
+    """All of them below the folder. beside: the folder below which certificates lie, where there are some."""
+    for write in WRITERS:
+        write(store, folder)
+    (folder / CLAIMS).write_bytes(as_bytes(claims_of(store, by_question(beside))))
+
+
+def question(store: Store, folder: Path) -> None:
+    """What was asked, typed, with its hash."""
+    (folder / QUESTION).write_bytes(as_bytes(store.question.as_json()))
+
+
+def versions(store: Store, folder: Path) -> None:
+    """With what the run was made, and with what the bundle was."""
+    (folder / VERSIONS).write_bytes(as_bytes(plain({"run": store.provenance, "bundle": of_parts()})))
+
+
+def of_parts() -> dict[str, str]:
+    return {"holdfast": holdfast.__version__, "python": platform.python_version(), **{name: metadata.version(name) for name in PARTS}}
+
+
+def records(store: Store, folder: Path) -> None:
+    """As `holdfast export` writes them."""
+    store.export(folder / RECORDS)
+
+
+def shown(store: Store, folder: Path) -> None:
+    """Every witness as an array."""
+    (folder / WITNESSES).mkdir(exist_ok=True)
+    for name, array in witnesses(store):
+        np.save(folder / WITNESSES / f"{name}.npy", array, allow_pickle=False)
+
+
+def page(store: Store, folder: Path) -> None:
+    """For people to look at."""
+    from holdfast.report.page import IN_BUNDLE, render_pages  # here: matplotlib takes a second
+
+    target = folder / PAGE
+    for number, document in enumerate(render_pages(store, lambda number: page_name(target, number), IN_BUNDLE), 1):
+        (folder / page_name(target, number)).write_bytes(document.encode("utf-8", "replace"))
+
+
+WRITERS: tuple[Callable[[Store, Path], None], ...] = (question, versions, records, shown, page)
+
+
+def same(name: str, one: bytes, other: bytes) -> bool:
+    """Do two files of the name say the same? JSON by its content, others byte by byte; with what a bundle was made may differ."""
+    if one == other or not name.endswith(".json"):
+        return one == other
+    told, made = (_content(name, text) for text in (one, other))
+    return told is not None and bool(told == made)
+
+
+def _content(name: str, text: bytes) -> Any:
+    try:
+        content = json.loads(text)
+        return content["run"] if name == VERSIONS else content
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def words(page: bytes) -> bytes:
+    """A page without its drawings, which another version of matplotlib draws in other numbers."""
+    return DRAWING.sub(b"", page)

@@ -1,0 +1,62 @@
+"""What lies in a bundle, by name, size and SHA-256."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import UnreadableFile
+from holdfast.evidence.archive import files_of, is_name
+from holdfast.files import json_of
+from holdfast.network.fingerprint import of_file
+
+FILE = "manifest.json"
+STATEMENT = "statement.json"  # which names the digest of the manifest
+SIGNATURE = "signature.dsse.json"  # which signs the statement
+UNLISTED = (FILE, STATEMENT, SIGNATURE)
+FORMAT = 1
+DIGITS = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One file."""
+
+    size: int
+    sha256: str
+
+
+def listed(folder: Path) -> dict[str, Listed]:
+    """All files below a folder but those that are made of the list."""
+    return {name: Listed((folder / name).stat().st_size, of_file(folder / name)) for name in files_of(folder) if name not in UNLISTED}
+
+
+def written(folder: Path) -> Path:
+    """The manifest of all that lies below the folder, beside it."""
+    lines = [{"name": name, "size": one.size, "sha256": one.sha256} for name, one in listed(folder).items()]
+    target = folder / FILE
+    target.write_bytes(as_bytes({"format": FORMAT, "files": lines}))
+    return target
+
+
+def as_bytes(told: Mapping[str, Any]) -> bytes:
+    """JSON as it stands in a bundle: the same text for the same content."""
+    return (json.dumps(told, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
+
+
+def read(folder: Path) -> dict[str, Listed]:
+    """UnreadableFile where it is no manifest."""
+    told = json_of(folder / FILE, "Ask for the bundle again.")
+    wrong = UnreadableFile(f"{FILE}: not the manifest of a bundle, or that of another version (this one reads {FORMAT}). Ask for it again.")
+    if not isinstance(told, dict) or told.get("format") != FORMAT or not isinstance(told.get("files"), list):
+        raise wrong
+    found: dict[str, Listed] = {}
+    for line in told["files"]:
+        name, size, digest = (line.get(key) for key in ("name", "size", "sha256")) if isinstance(line, dict) else (None, None, None)
+        if not isinstance(name, str) or not is_name(name) or name in found or name in UNLISTED:
+            raise wrong
+        if not isinstance(size, int) or not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= DIGITS:
+            raise wrong
+        found[name] = Listed(size, digest)
+    return found

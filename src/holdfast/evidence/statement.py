@@ -1,0 +1,115 @@
+"""What a bundle states, as an in-toto Statement v1 with the predicate of SCAI: attributes of a model, each with its evidence.
+
+The form is that of the in-toto attestation framework (Statement v1, ResourceDescriptor, SCAI attribute report v0.2). It is small, so it is
+written here; where the package in-toto-attestation is installed, the statement is read by it as well before anybody signs it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import holdfast
+from holdfast.errors import StoreError
+from holdfast.evidence.claims import FILE as CLAIMS
+from holdfast.evidence.manifest import FILE as MANIFEST
+from holdfast.evidence.manifest import Listed
+from holdfast.files import told
+from holdfast.network.fingerprint import of_text
+from holdfast.question import Question, plain
+
+TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://in-toto.io/attestation/scai/attribute-report/v0.2"
+GATE = "gate.json"
+LONG = 400  # signs of what was asked; longer lists stand in question.json, and here is their hash
+FINGERPRINT = "holdfastFingerprint"  # the digest of a model that is no file: of its structure, weights and code
+
+
+def statement(
+    question: Question,
+    manifest: str,
+    files: Mapping[str, Listed],
+    model: Mapping[str, Any],
+    claims: Mapping[str, Any],
+    gate: Mapping[str, Any] | None,
+    made_by: str = holdfast.__version__,
+) -> dict[str, Any]:
+    """manifest: its SHA-256. files: what it lists. model, claims, gate: what the files of these names say."""
+    subjects = _models(model)
+    target = {"target": subjects[0]} if subjects else {}
+    evidence = {"name": CLAIMS, "digest": {"sha256": files[CLAIMS].sha256}, "mediaType": "application/json"}
+    attributes = [
+        {"attribute": name, **target, "conditions": {**_asked(question), **count}, "evidence": evidence}
+        for name, count in _counts(claims["records"])
+    ]
+    if gate is not None:
+        checks = [f"{check['name']}: wanted {check['wanted']}; found {check['found']}" for check in gate["checks"]]
+        attributes.append({
+            "attribute": "HOLDFAST_GATE_PASSED" if gate["passed"] else "HOLDFAST_GATE_FAILED", **target, "conditions": {"checks": checks},
+            "evidence": {"name": GATE, "digest": {"sha256": files[GATE].sha256}, "mediaType": "application/json"},
+        })  # fmt: skip
+    return {
+        "_type": TYPE,
+        "subject": [{"name": MANIFEST, "digest": {"sha256": manifest}}, *subjects],
+        "predicateType": PREDICATE,
+        "predicate": {"attributes": attributes, "producer": {"name": "holdfast", "annotations": {"version": made_by}}},
+    }
+
+
+def _models(model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Its files; all of them as one, under the digest that OpenSSF model signing gives it; where it is no file, its fingerprint."""
+    found = [{"name": file["name"], "digest": {"sha256": file["digest"]}} for file in model["files"]]
+    if model["model_signing"]:
+        found.append({"name": f"{model['files'][0]['name']} as OpenSSF model signing has it", "digest": {"sha256": model["model_signing"]}})
+    elif model["fingerprint"]:
+        found.append({"name": str(model["name"]) or "model", "digest": {FINGERPRINT: model["fingerprint"]}})
+    return found
+
+
+def _asked(question: Question) -> dict[str, Any]:
+    """Of what the claims speak: the property and the region as they were asked for, on which data, in which arithmetic."""
+    asked = {name: _short(value) for name, value in asdict(question.asked).items() if value is not None}
+    return {
+        "command": question.command, "asked": asked, "domain": question.model.domain, "question": question.fingerprint,
+        "data": {"name": question.data.name, "count": question.data.count, "fingerprint": question.data.fingerprint},
+        "arithmetic": question.means.arithmetic or "real",
+    }  # fmt: skip
+
+
+def _short(value: Any) -> Any:
+    text = json.dumps(plain(value), sort_keys=True)
+    return plain(value) if len(text) <= LONG else {"sha256": of_text(text)}
+
+
+def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """For each number that was asked for: how many records, how many of them prove an end, show one, and carry a certificate."""
+    kinds = Counter((record["part"], record["goal"]) for record in records)
+    found = []
+    for (part, goal), many in sorted(kinds.items()):
+        mine = [record for record in records if (record["part"], record["goal"]) == (part, goal)]
+        proved = [record["proved"] for record in mine if record["proved"]]
+        count = {
+            "records": many, "proved": len(proved), "witnessed": sum(record["witnessed"] is not None for record in mine),
+            "certificates": sum(bool(claim["certificates"]) for claim in proved),
+        }  # fmt: skip
+        found.append((f"HOLDFAST_{goal.upper()}", {"part": part, **count} if part else count))
+    return found or [("HOLDFAST_NOTHING", {"records": 0})]
+
+
+def read_by_others(stated: Mapping[str, Any]) -> bool:
+    """By the package in-toto-attestation, where it is installed; False where it is not. StoreError where it does not take the statement."""
+    try:
+        from google.protobuf import json_format  # type: ignore[import-untyped]
+        from in_toto_attestation.predicates.scai.v0 import scai, scai_pb2
+        from in_toto_attestation.v1 import statement as form
+        from in_toto_attestation.v1 import statement_pb2
+    except ImportError:
+        return False
+    try:
+        form.Statement.copy_from_pb(json_format.ParseDict(dict(stated), statement_pb2.Statement())).validate()
+        report = json_format.ParseDict(dict(stated["predicate"]), scai_pb2.AttributeReport())
+        scai.AttributeReport(report.attributes, report.producer).validate()
+    except Exception as error:  # protobuf's, and whatever the package raises
+        raise StoreError(f"the package in-toto-attestation does not read the statement of the bundle ({told(error)}).") from error
+    return True
