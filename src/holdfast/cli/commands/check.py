@@ -40,8 +40,7 @@ def check(
 ) -> None:
     """Is a run what it says? Seals, hashes, every witness, and proofs once more; the folder is only read. Exit code 0: all held. 1:
     something differs. 2: it could not be checked."""
-    from holdfast.cli.check import Wanted
-    from holdfast.cli.check import check as look
+    from holdfast.cli.check import Wanted, show
 
     given = {name: value for name, value in (("model", model), ("data", data)) if value is not None}
     for text in files or ():
@@ -50,4 +49,4 @@ def check(
             raise BadInput(f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json.")
         given[name.replace("-", "_")] = file
     known = {} if seed is None else {"seed": seed}
-    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
+    show(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
