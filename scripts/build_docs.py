@@ -1,6 +1,6 @@
 """The documentation as a site: python scripts/build_docs.py build/docs. `make docs` then puts the reference beside it.
 
-Every page of docs/ and the README become one HTML page each, with all pages at its side; links between them, and to headings,
+Every page of docs/ and examples/ and the README become one HTML page each, with all pages at its side; links between them, and to headings,
 go on working. Files that are no pages are copied along where they lie in docs/.
 """
 
@@ -36,7 +36,12 @@ img { max-width: 100%; height: auto; }
 
 def pages() -> list[Path]:
     """In the order in which a person would read them."""
-    every = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md", *sorted(ROOT.glob("*.md"))]
+    every = [
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "examples").glob("*.md")),
+        ROOT / "benchmarks" / "RESULTS.md",
+        *sorted(ROOT.glob("*.md")),
+    ]
     order = [ROOT / name for name in FIRST]
     return [*order, *(page for page in every if page not in order)]
 

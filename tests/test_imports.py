@@ -12,7 +12,7 @@ FLOORS = [
     ("errors", "files", "memory", "clock", "result", "batch", "rounding", "chance"),
     ("network", "region", "property"),
     ("question", "problem", "method", "replay", "execution", "work", "solver", "store"),
-    ("bounding", "attacks", "datasets"),
+    ("bounding", "attacks", "datasets", "reading"),
     ROOMS,
     ("api", "report"),
     ("evidence",),

@@ -17,9 +17,9 @@ from benchmarks.fuzz.damage import damaged, damaged_json
 from benchmarks.fuzz.formats import damaged_npy, damaged_npz, damaged_onnx, damaged_safetensors, damaged_sqlite
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.box import box_option
-from holdfast.cli.reading.data import load_data, load_mask, load_substitutes
 from holdfast.cli.reading.model import load_network
 from holdfast.monitor.monitor import Monitor
+from holdfast.reading.data import load_data, load_mask, load_substitutes
 from holdfast.report import write_report
 from holdfast.verification.instances import read_instances, read_key
 from holdfast.verification.specification import Allowed, Forbidden

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
     from holdfast.certify.smoothing import smoothed
-    from holdfast.cli.reading.data import load
+    from holdfast.cli.check import check
     from holdfast.coverage.testgen import testgen
     from holdfast.errors import Contradiction, HoldfastError
     from holdfast.hamming.saliency import saliency
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from holdfast.problem import Problem
     from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
+    from holdfast.reading.data import load
     from holdfast.region import Ball, Box, Columns
     from holdfast.result import Bound, Bracket, Evidence, Record
     from holdfast.solver import Stop, solve
@@ -82,7 +83,7 @@ _HOME = {
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
     "holdfast.certify.smoothing": ("smoothed",),
-    "holdfast.cli.reading.data": ("load",),
+    "holdfast.cli.check": ("check",),
     "holdfast.coverage.testgen": ("testgen",),
     "holdfast.errors": ("Contradiction", "HoldfastError"),
     "holdfast.hamming.saliency": ("saliency",),
@@ -92,6 +93,7 @@ _HOME = {
     "holdfast.problem": ("Problem",),
     "holdfast.property": ("Robustness", "Threshold", "Within"),
     "holdfast.question": ("Question",),
+    "holdfast.reading.data": ("load",),
     "holdfast.region": ("Ball", "Box", "Columns"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Record"),
     "holdfast.solver": ("Stop", "solve"),
@@ -127,6 +129,7 @@ __all__ = [
     "Within",
     "__version__",
     "bounds",
+    "check",
     "harden",
     "load",
     "radius",

@@ -26,6 +26,9 @@ class Model:
     tokenizer: str | None = None  # the hash of one that was given; where text is cut into words of the vocabulary there is none
 
 
+Said = int | tuple[int, ...]  # the class of an input, or all outputs that say yes where each says yes or no
+
+
 @dataclass(frozen=True)
 class Data:
     """On which inputs."""
@@ -36,8 +39,10 @@ class Data:
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # what the numbers of an input are called
 
-    def class_name(self, number: int | None) -> str:
-        """Its name, or the number itself; nothing of nothing."""
+    def class_name(self, number: Said | None) -> str:
+        """Its name, or the number itself; nothing of nothing. Of several all, of a set of none "none"."""
+        if isinstance(number, tuple):
+            return " + ".join(map(self.class_name, number)) or "none"
         known = self.classes is not None and number is not None and 0 <= number < len(self.classes)
         return "" if number is None else self.classes[number] if known and self.classes is not None else str(number)
 

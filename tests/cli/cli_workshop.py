@@ -32,6 +32,18 @@ def linear():
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
 
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        answer = self.inner(x)
+        return {"scores": answer, "less": -answer}
+
+def named():
+    return Named()
+
 def broken_weights():
     made = nn.Linear(6, 3)
     with torch.no_grad():

@@ -315,3 +315,17 @@ def test_a_model_that_was_not_hashed_is_said_to_be_unchecked(workshop: Path, ask
     assert said.code == 2
     assert "model: unchecked" in said.out
     assert "witnesses: ok" in said.out
+
+
+def test_the_same_in_python(run: Path) -> None:
+    import holdfast as hf
+
+    found = hf.check(run, model="cli_own_network:small", data="cli_own_network:inputs", sample=None)
+    assert found, str(found)
+    assert {one.what for one in found.findings} >= {"seals", "records", "witnesses", "proofs"}
+    assert str(found).endswith("check: all held")
+    another = hf.check(run, model="cli_own_network:other", data="cli_own_network:inputs", sample=0)
+    assert another.state == "differs", str(another)
+    assert "something differs" in str(another)
+    with pytest.raises(hf.HoldfastError, match="data is dict"):
+        hf.check(run, data={})

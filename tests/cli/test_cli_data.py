@@ -10,7 +10,7 @@ import torch
 from cli_workshop import Ask
 
 import holdfast as hf
-from holdfast.cli.reading.data import load_mask
+from holdfast.reading.data import load_mask
 from holdfast.report.pairing import load
 
 CODE = """

@@ -81,6 +81,11 @@ def test_your_own_words_and_sets(ask: Ask, workshop: Path) -> None:
     assert "good" in ask("monitor", "score", "mine", "the film was good").out
     assert "'terrible' is not in the vocabulary" in ask("monitor", "score", "mine", "the terrible film").err
     assert "no word here can be another" in ask("monitor", "score", "mine", "the film").out
+    (workshop / "table.csv").write_text("said,felt,heard\nthe film was good,1,the film\n")
+    assert "--text-column" in ask("monitor", "score", "mine", "table.csv").err
+    scored = ask("monitor", "score", "mine", "table.csv", "--text-column", "said", "--label-column", "felt")
+    assert scored.code == 0, scored.err
+    assert "good" in scored.out
 
 
 @pytest.mark.parametrize("mutation", ["typos", "vectors", "vectors:0.3"])

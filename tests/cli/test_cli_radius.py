@@ -274,3 +274,15 @@ def test_the_mean_bracket_compares_like_with_like() -> None:
 
     assert mean_bracket([record(1, 2), record(100, float("inf"))]) == "mean [1, 2]"
     assert mean_bracket([record(1, float("inf"))]) == ""
+
+
+def test_a_part_of_the_answer_is_measured_by_its_name(ask: Ask) -> None:
+    asked = ("radius", "--data", "data.npz", "--limit", "2", "--domain", "0,1", "--queries", "50", "--executor", "here")
+    assert "--output" in ask(*asked, "--model", "cli_own_code:named", "--out", "nothing").err
+    assert ask(*asked, "--model", "cli_own_code:named", "--output", "scores", "--out", "part").code == 0
+    assert ask(*asked, "--model", "cli_own_code:linear", "--out", "whole").code == 0
+    with Store.read("part") as part, Store.read("whole") as whole:
+        ends = [[end.value for r in store.stream() for end in (r.bracket.lower, r.bracket.upper)] for store in (part, whole)]
+        assert ends[0] == pytest.approx(ends[1])
+        assert part.question.model.prepared["output"] == "scores"
+    assert "--output has no effect here" in ask(*asked, "--model", "cli_own_code:black_box", "--output", "scores", "--out", "box").err

@@ -62,6 +62,26 @@ def test_a_single_score_has_two_classes(ask: Ask, forecasts: None) -> None:
     assert any(broken)
 
 
+def test_outputs_that_each_say_yes_or_no_are_kept_as_sets(ask: Ask, forecasts: None) -> None:
+    x = np.load("x.npz")["x"]
+    np.savez("labels.npz", x=x, y=[[1, 0], [1, 1]], classes=["rain", "storm"])
+    asked = ("radius", "-m", "forecasts:two", "--threshold", "0", *HERE)
+    assert ask(*asked, "-d", "labels.npz").code == 0
+    with Store.read("run") as store:
+        kept, broken = list(store.stream_inputs()), [record.bracket.upper.value == 0 for record in store.stream()]
+    assert [stored.label for stored in kept] == [(0,), (0, 1)]
+    assert all(isinstance(stored.prediction, tuple) for stored in kept)
+    assert broken == [stored.label != stored.prediction for stored in kept]
+    assert ask("report", "run").code == 0
+    page = Path("run/report.html").read_text()
+    assert "<td>rain</td>" in page
+    assert "<td>rain + storm</td>" in page
+    assert ask("export", "run", "records.csv").code == 0
+    assert "rain + storm" in Path("records.csv").read_text()
+    assert ask("check", "run", "--sample", "0").code == 2  # no proof was asked for, and nothing else is missing
+    assert "differs" not in ask("check", "run", "--sample", "0").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -17,10 +17,10 @@ from holdfast.cli.commands.radius import Radius
 from holdfast.cli.monitor.making import of_texts
 from holdfast.cli.monitor.scores import show_scores
 from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.data import load_data
 from holdfast.cli.reading.model import load_network
 from holdfast.errors import BadInput
 from holdfast.monitor.saving import digest
+from holdfast.reading.data import load_data
 from holdfast.store import Store
 
 WORDS = ("<unk>", "the", "film", "was", "good", "Paris", "isn't", ",", "café", "it's", "##s")

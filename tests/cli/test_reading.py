@@ -1,5 +1,7 @@
 """Data in every form that people have, read as a command reads it."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.cli.options import DataOptions
-from holdfast.cli.reading.data import Data, load_data
 from holdfast.errors import HoldfastError
+from holdfast.reading.data import Data, load_data
 
 WORDS = ("<pad>", "<unk>", "good", "bad", "film")
 PETS = "age,height,weight,species\n1,2,3,cat\n4,5.5,6,dog\n7,8,9,emu\n"
@@ -463,3 +465,19 @@ def test_the_same_from_python() -> None:
     assert "the ndarray holds no labels" in own.notes[0]
     with pytest.raises(HoldfastError, match="the int: int; expected"):
         hf.load(3, net)
+
+
+def test_data_are_read_where_only_the_numbers_are_installed() -> None:
+    """torch, numpy, scipy and scikit-learn are all that reading, measuring and proving need: the terminal, the page and ONNX are more."""
+    blocked = ("typer", "rich", "jinja2", "matplotlib", "onnx", "safetensors", "pandas", "pyarrow", "PIL")
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({blocked!r}))
+import torch, holdfast as hf
+net = hf.Network.from_torch(torch.nn.Linear(2, 2), domain=(0, 1), classes=["no", "yes"])
+data = hf.load("table.csv", net)
+print(data.y.tolist(), len(hf.radius(net, data.x, ["yes", "no"], stop=hf.Stop(queries=20))))
+"""
+    Path("table.csv").write_text("a,b,label\n0.5,1,yes\n0.25,0,no\n")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.stdout == "[1, 0] 2\n", said.stderr

@@ -193,7 +193,10 @@ REFUSED = [
     (lambda: hf.Network.from_sklearn(LogisticRegression()), "is not fitted yet"),
     (lambda: hf.Network.from_sklearn(len), "needs a fitted estimator"),
     (lambda: hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO), columns=hf.Columns.named(["age", "debt"])), "also has 'rate'"),
-    (lambda: hf.radius(hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[:1], ["maybe"]), "knows no class 'maybe'"),
+    (
+        lambda: hf.radius(hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[:1], ["maybe"]),
+        "'maybe' is none of",
+    ),
     (lambda: hf.radius(hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[["age"]], ["no"]), "no column 'debt'"),
 ]
 

@@ -1,16 +1,22 @@
 """The search for the smallest radius at which an attack succeeds: several radii at once, then closer around the best."""
 
+import math
+import time
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from holdfast import clock
 from holdfast.attacks.descent import nearest, shrink
 from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region import Family
+
+SHARE = 0.1  # of the time that is left: what takes longer is cut up
+FIRST = 1 << 16  # the number of the first look, apart from those of all rounds
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class Rung:
     score: Tensor  # (batch,) lowest score met; for goal `worst` this is what counts
     round: int
     chance: Chance
+    looked: bool = False  # a few rows at a time, before the first round
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,39 @@ class Ladder(Method[Rung]):
         return Rung(rows, high, rows + torch.inf, centre, rows + torch.inf, 0, Chance.of(problem.keys, seed, centre.device))
 
     def step(self, problem: Problem, state: Rung) -> tuple[Rung | None, Claims]:
+        if not state.looked:
+            state = replace(state, looked=True)
+            if self._is_slow(problem):
+                state = self._first_look(problem, state)
+                return state, Claims(witness=state.witness, found=state.distance.isfinite() | state.score.isfinite())
         state = self._worst(problem, state) if problem.goal == "worst" else self._radius(problem, state)
         found = state.score.isfinite() if problem.goal == "worst" else state.distance.isfinite()
         last = state.round >= self.rounds
         return None if last else state, Claims(witness=state.witness, found=found)
+
+    def _is_slow(self, problem: Problem) -> bool:
+        """Could the time be up before a single gradient of all rows at all radii is known?"""
+        if math.isinf(clock.deadline()):
+            return False
+        began, row = time.monotonic(), problem.take(torch.zeros(1, dtype=torch.int64, device=problem.region.centre.device))
+        row.score(row.region.centre)
+        many = len(problem) * (1 if problem.goal == "worst" else self.radii) * self.restarts
+        return (time.monotonic() - began) * many > SHARE * (clock.deadline() - began)
+
+    def _first_look(self, problem: Problem, state: Rung) -> Rung:
+        """Row by row at the largest size alone, until the time is up: a few have witnesses then, where all together would have none."""
+        witness, distance, score = state.witness.clone(), state.distance.clone(), state.score.clone()
+        for place, row in enumerate(torch.arange(len(problem), device=witness.device).split(1)):
+            if place and clock.passed():
+                break
+            part = problem.take(row)
+            widest = part if problem.goal == "worst" else part.tiled(state.high[row][None])
+            witness[row], found = self.attack(widest, state, state.chance.take(row).apart(FIRST))
+            if problem.goal == "worst":
+                score[row] = found.double()
+            else:
+                distance[row] = torch.where(found > 0, torch.inf, part.family.distance(witness[row]))
+        return replace(state, witness=witness, distance=distance, score=score)
 
     def _worst(self, problem: Problem, state: Rung) -> Rung:
         point, score = self.attack(problem, state, state.chance.apart(state.round))

@@ -5,8 +5,8 @@ For any lambda_g >= 0, one for each ball |v_g| <= 1, and M = Q + Lambda,
     c + J v + 1/2 v'Q v  >=  c - 1/2 sum of lambda_g + J v + 1/2 v'M v  >=  c - 1/2 sum of lambda_g - J x + 1/2 x'M x - missed
 
 at every v of the balls, for any x, if M has no negative eigenvalue. With J - M x = e the last two differ by 1/2 (v + x)'M (v + x)
-+ e (v + x), so `missed` is the sum of |e_g| (1 + |x_g|). The dual is concave in lambda and steepest where |x_g| is far from one, which tells
-how to look for it; any lambda and any x are sound.
++ e (v + x), so `missed` is the sum of |e_g| (1 + |x_g|). The dual is concave in lambda and steepest where |x_g| is far from one, which
+tells how to look for it; any lambda and any x are sound.
 """
 
 import torch

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import options
-from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, whole_numbers
+from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from holdfast.cli.reading.data import Data
     from holdfast.network import Network
     from holdfast.property import Property
     from holdfast.question import Asked
+    from holdfast.reading.data import Data
     from holdfast.region import Region
 
 
@@ -56,8 +56,8 @@ class Around(options.DataOptions):
         """The network, the data, and of what is asked: the network (with a function of its outputs where that is the property), the region
         and the property."""
         from holdfast.api.asking import PropertyName, property_of, region_of
-        from holdfast.cli.reading.data import load_both
-        from holdfast.cli.reading.source import named
+        from holdfast.cli.reading.both import load_both
+        from holdfast.reading.source import named
 
         norm, corner, shares = norm_option(self.norm), whole_numbers(self.patch, "patch"), numbers(self.shares, "shares")
         if norm == 0:
@@ -68,7 +68,7 @@ class Around(options.DataOptions):
             raise BadInput(f"--property {self.property} and --{self.asked().property} are two things that must hold; ask one at a time.")
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None)
         x = data.stacked(self.data)
-        targets = data.targets(self.targets)
+        targets = targets_option(self.targets, data)
         if targets == "runner-up":
             raise BadInput("targets: name a class; against the runner-up there is --property runner-up.")
         patch = None if corner is None else _square(x, corner)

@@ -31,10 +31,12 @@ from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.report.writing import write
 from holdfast.result import Key, Record
+from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
 from holdfast.work import Batches
 
 CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
+TOLD: dict[State, str] = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}
 STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "yellow"}
 SHOWN = 10  # details of a finding on the terminal
 AT_ONCE = 128  # witnesses that are replayed together
@@ -60,7 +62,52 @@ class Wanted:
     trust: bool = False
 
 
-def check(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
+@dataclass(frozen=True)
+class Checked:
+    """What was found. bool(...): all held."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def state(self) -> State:
+        """That of the worst."""
+        states = {one.state for one in self.findings}
+        return "differs" if "differs" in states else "unchecked" if "unchecked" in states else "ok"
+
+    def __bool__(self) -> bool:
+        return self.state == "ok"
+
+    def __str__(self) -> str:
+        return "\n".join([*(str(one) for one in self.findings), f"check: {TOLD[self.state]}"])
+
+
+def check(
+    folder: str | Path,
+    *,
+    model: str | None = None,
+    data: object = None,
+    files: Mapping[str, str] | None = None,
+    trust: bool = False,
+    sample: int | None = 25,
+    tolerance: float = 1e-3,
+    stop: Stop | None = None,
+) -> Checked:
+    """Is a run what it says? Its seals and hashes, every witness, and proofs once more, as `holdfast check` does it; it is only read.
+
+    model, data  where they lie now, as `--model` and `--data` take them; None: where the run found them. files: others, by their options.
+    sample       so many proved ends, drawn so that nobody knows which, are proved again; None: all.
+    tolerance    a proved end counts that is lower by no more than this share of it.
+    stop         prove for its seconds; None: as long as the run did.
+    """
+    if data is not None and not isinstance(data, str | Path):
+        raise BadInput(f"data is {type(data).__name__}: a run is checked against the file or package.module:function that it was given.")
+    given = {name: str(value) for name, value in (("model", model), ("data", data)) if value is not None}
+    seconds = None if stop is None else stop.seconds
+    wanted = Wanted({**given, **(files or {})}, sample, seconds=seconds, tolerance=tolerance, trust=trust)
+    return Checked(tuple(findings(Path(folder), wanted)))
+
+
+def show(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
     """Print every finding as soon as it is known, and exit with the code of the worst."""
     tell(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
 
@@ -75,15 +122,13 @@ def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], 
             console.print(Text(f"  {detail}"), soft_wrap=True)
         if len(one.details) > SHOWN:
             console.print(Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True)
-    states = {one.state for one in found}
-    worst: State = "differs" if "differs" in states else "unchecked" if "unchecked" in states else "ok"
-    told = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}[worst]
+    state = Checked(tuple(found)).state
     if out is not None:
-        said = {**about, "answer": told, "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
+        said = {**about, "answer": TOLD[state], "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
         line(console, "written", str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)))
-    line(console, what, told, warns=worst != "ok")
-    if CODES[worst]:
-        sys.exit(CODES[worst])
+    line(console, what, TOLD[state], warns=state != "ok")
+    if CODES[state]:
+        sys.exit(CODES[state])
 
 
 def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:

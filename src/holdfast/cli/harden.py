@@ -17,8 +17,7 @@ from holdfast.api.harden import LEAST, harden
 from holdfast.cli.commands.harden import Harden
 from holdfast.cli.commands.radius import Radius
 from holdfast.cli.parse import frames_option, norm_option
-from holdfast.cli.reading.data import Data, load_both, load_data, load_substitutes
-from holdfast.cli.reading.source import call
+from holdfast.cli.reading.both import load_both
 from holdfast.cli.run import begin
 from holdfast.cli.views.compare import compare
 from holdfast.cli.views.output import check_folder, line, write_arrays
@@ -27,6 +26,8 @@ from holdfast.hardening import Epoch, Hardened
 from holdfast.hardening.folder import WEIGHTS
 from holdfast.hardening.recipe import KNOWN, Begin
 from holdfast.network import Network
+from holdfast.reading.data import Data, load_data, load_substitutes
+from holdfast.reading.source import call
 from holdfast.solver import Stop
 
 HELD = "held-out.npz"

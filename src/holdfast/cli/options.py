@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from holdfast.reading.how import How
+
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # of `holdfast --help`
 STOPPING = "When to stop"  # a panel of a command's --help
 DataOption = Annotated[
@@ -168,6 +170,9 @@ class ModelOptions:
         str | None,
         _of_model(metavar="HOW", help="How text becomes tokens: a tokenizer.json, or package.module:function. Default: by --vocabulary."),
     ] = None
+    output: Annotated[
+        str | None, _of_model(metavar="NAME", help="Of a module that answers with a dict or ModelOutput: what is measured, as in logits.")
+    ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (
         False
@@ -191,14 +196,15 @@ def _of_data(*names: str, **how: Any) -> Any:
     return typer.Option(*names, rich_help_panel="The data", **how)
 
 
+TextColumn = Annotated[str | None, _of_data(metavar="NAME", help="The column of a table that holds the texts.")]
 LabelColumn = Annotated[str | None, _of_data(metavar="NAME", help="The column of a table that holds the labels.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class DataOptions(How):
     """How the data are read, and which of them, where they do not say it themselves: a part of every command that reads data."""
 
-    text_column: Annotated[str | None, _of_data(metavar="NAME", help="The column of a table that holds the texts.")] = None
+    text_column: TextColumn = None
     label_column: LabelColumn = None
     labels: Annotated[
         str | None, _of_data(metavar="FILE", help="Labels that lie in a file of their own: .npy, or .txt with one a line.")

@@ -8,6 +8,7 @@ from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.property import Rule
+    from holdfast.reading.data import Data
     from holdfast.region.units import Unit
 
 
@@ -68,15 +69,19 @@ def norm_option(text: str) -> float:
     return value
 
 
-def targets_option(text: str | None, count: int) -> Literal["runner-up"] | list[int] | None:
-    """One class for all of `count` inputs, or one for each."""
-    if text == "runner-up":
-        return "runner-up"
+def targets_option(text: str | None, data: "Data") -> Literal["runner-up"] | list[int] | None:
+    """--targets: a class for all inputs, or one for each, by number or by name."""
+    if text is None or text == "runner-up":
+        return None if text is None else "runner-up"
+    names = {name: str(k) for k, name in enumerate(data.classes or ())}
     try:
-        found = whole_numbers(text, "targets")
+        found = whole_numbers(",".join(names.get(part.strip(), part) for part in text.split(",")), "targets")
     except BadInput:
         raise BadInput(f"targets {text!r}: use runner-up, a class for all inputs, or one for each as in 3,3,7.") from None
-    return found * count if found is not None and len(found) == 1 else found
+    assert found is not None
+    if len(found) == 1:
+        return found * len(data.x)
+    return data.chosen(found) if data.places is not None and len(found) > len(data.x) else found
 
 
 def values_option(text: str | None) -> list[float] | None:

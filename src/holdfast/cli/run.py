@@ -23,7 +23,6 @@ from holdfast import clock, memory
 from holdfast.cli.command import BESIDE, Command, command_of
 from holdfast.cli.options import ModelOptions, Running
 from holdfast.cli.parse import bytes_option
-from holdfast.cli.reading.data import Data
 from holdfast.cli.views.live import Live
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
@@ -34,9 +33,10 @@ from holdfast.network import Network
 from holdfast.network.network import NAME_IT
 from holdfast.network.text import Words
 from holdfast.problem import Problem
-from holdfast.question import Asked, Means, Question, plain
+from holdfast.question import Asked, Means, Question, Said, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
+from holdfast.reading.data import Data
 from holdfast.result import DONE, Key, Record
 from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
@@ -262,8 +262,22 @@ def keep_inputs(store: Store, built: Built) -> None:
     assert data is not None
     is_text = net.vectors is not None
     tokens = [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows]
-    classes = data.labelled and data.y.dim() == 1 and not data.y.is_floating_point() and built.question.asked.within is None
-    store.put_inputs(data.rows, data.y.tolist() if classes else [None] * len(data.rows), [None] * len(data.rows), data.names, tokens)
+    nothing = [None] * len(data.rows)
+    store.put_inputs(data.rows, _labels(data, built.question.asked) or nothing, nothing, data.names, tokens)
+
+
+def _labels(data: Data, asked: Asked) -> list[Said] | None:
+    """The class of each input; None where outputs are no classes."""
+    if not data.labelled or asked.within is not None:
+        return None
+    if data.y.dim() == 2 and asked.threshold is not None:
+        return _those(data.y > 0)
+    return list(data.y.tolist()) if data.y.dim() == 1 and not data.y.is_floating_point() else None
+
+
+def _those(yes: torch.Tensor) -> list[Said]:
+    """(n, outputs) bool -> for each row the outputs that say yes."""
+    return [tuple(k for k, one in enumerate(row) if one) for row in yes.tolist()]
 
 
 def keep_predictions(store: Store, built: Built) -> None:
@@ -275,15 +289,16 @@ def keep_predictions(store: Store, built: Built) -> None:
             some = dict(list(first.items())[at : at + AT_ONCE])
             rows = torch.tensor(list(some.values()), device=problem.region.centre.device)
             classes = _classes(built.net(problem.region.centre[rows]), built.question.asked)
-            store.put_predictions(dict(zip(some, classes.tolist(), strict=True)) if classes is not None else {})
+            store.put_predictions(dict(zip(some, classes, strict=True)) if classes is not None else {})
         missing -= first.keys()
 
 
-def _classes(outputs: torch.Tensor, asked: Asked) -> torch.Tensor | None:
-    """(n, outputs) -> (n,): the class of each; None where outputs are no classes."""
-    if outputs.shape[-1] == 1:
-        return None if asked.threshold is None else (outputs[:, 0] > asked.threshold).long()
-    return outputs.argmax(-1) if asked.within is None and asked.threshold is None else None
+def _classes(outputs: torch.Tensor, asked: Asked) -> list[Said] | None:
+    """(n, outputs) -> the class of each; None where outputs are no classes."""
+    if asked.threshold is not None:
+        yes = outputs > asked.threshold
+        return _those(yes) if outputs.shape[-1] > 1 else list(yes[:, 0].long().tolist())
+    return list(outputs.argmax(-1).tolist()) if asked.within is None and outputs.shape[-1] > 1 else None
 
 
 def _solved(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:

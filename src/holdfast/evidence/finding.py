@@ -14,3 +14,6 @@ class Finding:
     state: State
     told: str
     details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.what}: {self.state}, {self.told}", *self.details])

@@ -29,7 +29,7 @@ def tensor_of(answer: Any, output: str | None = None) -> Tensor:
         if name is None:
             raise BadInput(
                 f"the model answers with several things ({', '.join(named)}). Say which of them is to be measured, "
-                f"as in output={(tensors or list(named))[0]!r}."
+                f"as in output={(tensors or list(named))[0]!r} (--output on the command line)."
             )
         answer = named[name]
     if not isinstance(answer, Tensor):

@@ -21,6 +21,7 @@ from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
 from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
+from holdfast.network.classes import numbers_of
 from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
@@ -702,14 +703,13 @@ class Network:
 
     def places_of(self, y: Any) -> Any:
         """Classes as the user's data name them -> their numbers. What are numbers of outputs already stays."""
+        if isinstance(y, Tensor):
+            return y
         given = y.tolist() if hasattr(y, "tolist") else list(y)
-        if self.labels is None or isinstance(y, Tensor) or self.labels == tuple(range(len(self.labels))):
+        names = self.labels or (self.classes if any(isinstance(label, str) for label in given) else None)
+        if names is None or names == tuple(range(len(names))):
             return y if not hasattr(y, "to_numpy") else given
-        place = {label: number for number, label in enumerate(self.labels)}
-        strange = next((label for label in given if label not in place), None)
-        if strange is not None:
-            raise BadInput(f"{self.name} knows no class {strange!r}; it has {', '.join(map(repr, self.labels[:12]))}.")
-        return [place[label] for label in given]
+        return numbers_of(given, names, lambda place: f"{self.name}, label {place}")
 
     def read_texts(self, texts: Sequence[str], places: Sequence[str] | None = None, **how: Any) -> Texts:
         """Texts as tokens, and what must be told of them. Options as in `holdfast.network.text.read_texts`."""

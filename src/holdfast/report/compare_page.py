@@ -6,14 +6,15 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
 from holdfast.report.compare_table import duels, explained, sides
 from holdfast.report.plots import curves
-from holdfast.report.question import command_line, shown
+from holdfast.report.question import classes_told, command_line, preparation, shown
 from holdfast.report.sense import RADIUS
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import between, class_name, norm_name
+from holdfast.report.summary import Row, between, class_name, norm_name
 from holdfast.report.template import template
 from holdfast.report.verdict import right
 from holdfast.store import Store
@@ -70,7 +71,11 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
         rows=rows,
         left_out=max(0, len(found.pairs) - MOST_ROWS),
         pairs=[f"{duel.first} / {duel.second}" for duel in found.duels],
-        runs=[(run.name, shown(run.question), run.provenance, command_line(run.question, run.name)) for run in found.runs],
+        runs=[
+            (run.name, shown(run.question), run.provenance, command_line(run.question, run.name), preparation(run.question))
+            for run in found.runs
+        ],
+        classes=classes_told(question),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -87,8 +92,17 @@ def _cells(found: Comparison, place: int, pictures: Mapping[int, Markup]) -> tup
     first = pair[0]
     label = class_name(found.runs[0].question, first.source.label) if first.source else ""
     shown = Shown(first.name, first.called, label, pictures.get(first.index, Markup()))
-    brackets = [between(row.bracket.lower.value, row.bracket.upper.value) + ("" if right(row) else ", misclassified") for row in pair]
+    brackets = [_bracket(row, run.question) for row, run in zip(pair, found.runs, strict=True)]
     return shown, brackets, [_winner(duel.outcomes[place], duel.first, duel.second) for duel in found.duels]
+
+
+def _bracket(row: Row, question: Question) -> str:
+    """With what the network says where that is not the label."""
+    ends = between(row.bracket.lower.value, row.bracket.upper.value)
+    if right(row):
+        return ends
+    said = "" if row.source is None else class_name(question, row.source.prediction)
+    return f"{ends}, misclassified{f': says {said}' if said else ''}"
 
 
 def _winner(outcome: str, first: str, second: str) -> str:

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from holdfast.question import Question
 from holdfast.report import picture
+from holdfast.report.columns import pictures_of
 from holdfast.report.heat import Heat
 from holdfast.report.likely import Map, map_of, packed
 from holdfast.report.picture import Pictures
@@ -63,7 +64,7 @@ def lines_of(rows: Sequence[Row], question: Question, heat: Heat, most: int = PI
     answers = [packed(row.answers) for row in rows]
     room = most - min(most // 4, sum(len(said) + ATTRIBUTE for said in answers if said))
     for row, said in zip(rows, answers, strict=True):
-        pictures = _pictures(row, question.model.vocabulary or (), heat) if room > 0 else BLANK
+        pictures = _pictures(row, question, heat) if room > 0 else BLANK
         saliency = map_of(row.source.saliency) if room > 0 and row.source else Map()
         room -= len(pictures.input) + len(pictures.witness) + len(pictures.change) + len(saliency.png) + len(saliency.words)
         shown, marked = (pictures, saliency) if room > 0 else (BLANK, Map())
@@ -111,11 +112,11 @@ def _end(bound: Bound, shown: str, unmoved: str) -> End:
     return End(shown, evidence.kind, f"{evidence.kind}, {evidence.method}")
 
 
-def _pictures(row: Row, vocabulary: Sequence[str], heat: Heat) -> Pictures:
+def _pictures(row: Row, question: Question, heat: Heat) -> Pictures:
     if row.source is None:
         return BLANK
     witness = row.witness
-    shown = picture.show(row.source.x, witness)
     if row.source.tokens is not None:
-        return sentences(row.source, row.frames, witness, vocabulary, row.moved)
+        return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.moved)
+    shown = pictures_of(row, question) or picture.show(row.source.x, witness)
     return Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown

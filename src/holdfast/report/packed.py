@@ -42,9 +42,10 @@ class Packed(Sequence[Row]):
             self._frames[place] = row.frames
         self._reals.extend((lower.value, upper.value, lower.slack, upper.slack, row.seconds))
         kept = (None, None) if source is None else (source.label, source.prediction)
-        rest = (row.bracket.note, row.status, row.goal, row.part, source is not None)
+        several = kept if any(isinstance(value, tuple) for value in kept) else None  # classes of one input
+        rest = (row.bracket.note, row.status, row.goal, row.part, source is not None, several)
         ends = (self._share(id(end.evidence), end.evidence) for end in (lower, upper))
-        numbers = (NOTHING if value is None else value for value in (*kept, row.output))
+        numbers = (value if isinstance(value, int) else NOTHING for value in (*kept, row.output))
         self._integers.extend((row.index, row.queries, *numbers, *ends, self._share(rest, rest)))
 
     def _share(self, key: Hashable, value: Any) -> int:
@@ -75,7 +76,8 @@ class Packed(Sequence[Row]):
         lower, upper, low_slack, high_slack, seconds = self._reals[REALS * place : REALS * (place + 1)]
         index, queries, *numbers, low, high, rest = self._integers[INTEGERS * place : INTEGERS * (place + 1)]
         label, prediction, output = (None if value == NOTHING else value for value in numbers)
-        note, status, goal, part, kept = self._shared[rest]
+        note, status, goal, part, kept, several = self._shared[rest]
+        label, prediction = (label, prediction) if several is None else several
         why: tuple[Evidence, Evidence] = self._shared[low], self._shared[high]
         ends = Bound(lower, why[0], low_slack), Bound(upper, why[1], high_slack)
         source = StoredInput(index, NO_NUMBERS, label, prediction, self._names.get(place, str(index)), None) if kept else None

@@ -85,6 +85,13 @@ def preparation(question: Question) -> str:
     return capital("; ".join([*(parts or ["the network is given the data as they are"]), units])) + "."
 
 
+def classes_told(question: Question) -> str:
+    """The names of the classes by their numbers, the first of many; nothing where they have none."""
+    names = question.data.classes or ()
+    more = f" and {len(names) - LONG_LIST} more" if len(names) > LONG_LIST else ""
+    return ", ".join(f"{number} {short(name, 30)}" for number, name in enumerate(names[:LONG_LIST])) + more
+
+
 def command_line(question: Question, folder: object) -> str:
     """The command that asks the same again, into another folder; empty for a run made by a program."""
     if not question.options:

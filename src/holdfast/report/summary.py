@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from numpy.typing import NDArray
 
-from holdfast.question import Question
+from holdfast.question import Question, Said
 from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
 from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, overall
 from holdfast.store import StoredInput
@@ -339,5 +339,5 @@ def word_name(token: int, vocabulary: Sequence[str]) -> str:
     return short(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
 
 
-def class_name(question: Question, label: int | None) -> str:
+def class_name(question: Question, label: Said | None) -> str:
     return short(question.data.class_name(label))

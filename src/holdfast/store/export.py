@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import MissingExtra, StoreError
-from holdfast.question import plain
+from holdfast.question import Said, plain
 from holdfast.result import Key, Record
 from holdfast.store.rows import body_of, in_parts
 
@@ -82,12 +82,17 @@ def _with_inputs(store: "Store", together: int) -> Iterator[list[tuple[Record, d
         inputs = store.stream_inputs(some[0].key.index, some[-1].key.index, light=True)
         about = {
             given.index: {
-                "name": given.name, "label": given.label, "label_name": data.class_name(given.label),
-                "prediction": given.prediction, "prediction_name": data.class_name(given.prediction),
+                "name": given.name, "label": _single(given.label), "label_name": data.class_name(given.label),
+                "prediction": _single(given.prediction), "prediction_name": data.class_name(given.prediction),
             }
             for given in inputs
         }  # fmt: skip
         yield [(record, about.get(record.key.index, NOTHING)) for record in some]
+
+
+def _single(said: Said | None) -> int | None:
+    """The number of a class; several have only names."""
+    return None if isinstance(said, tuple) else said
 
 
 def _json(store: "Store", path: Path) -> None:

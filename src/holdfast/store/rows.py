@@ -16,6 +16,7 @@ from torch import Tensor
 
 from holdfast.errors import StoreError
 from holdfast.files import array_in
+from holdfast.question import Said
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits
 
 SMALL = 16  # numbers of what is kept beside a record that are compared
@@ -40,8 +41,8 @@ class StoredInput:
 
     index: int
     x: np.ndarray[Any, Any]
-    label: int | None
-    prediction: int | None
+    label: Said | None
+    prediction: Said | None
     name: str
     tokens: tuple[int, ...] | None
     saliency: np.ndarray[Any, Any] | None = None  # float32, one number for each unit; None: not stored
@@ -204,9 +205,18 @@ def input_of(row: Row, saliency: Tensor | None = None, *, light: bool = False) -
     position, label, prediction, name, tokens, x = columns
     unsealed(f"input {position}", tuple(columns), found)
     return StoredInput(
-        position, NO_NUMBERS if light else unpack(x).numpy(), label, prediction, name or "",
+        position, NO_NUMBERS if light else unpack(x).numpy(), _said(label), _said(prediction), name or "",
         tuple(json.loads(tokens)) if tokens and not light else None, None if saliency is None else saliency.float().numpy(),
     )  # fmt: skip
+
+
+def kept(said: Said | None) -> int | str | None:
+    """A class as its column holds it: several as text."""
+    return json.dumps(said) if isinstance(said, tuple) else said
+
+
+def _said(column: int | str | None) -> Said | None:
+    return tuple(int(number) for number in json.loads(column)) if isinstance(column, str) else column
 
 
 def event_of(position: int, frame: int, part: str, seconds: float, queries: int, lower: float | None, upper: float | None) -> Event:

@@ -22,7 +22,7 @@ from torch import Tensor
 import holdfast
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.files import inflated
-from holdfast.question import Question
+from holdfast.question import Question, Said
 from holdfast.result import Answers, Bracket, Key, Record, Status
 from holdfast.store import database
 from holdfast.store.database import FILE, KEYS, VERSION, reading
@@ -38,6 +38,7 @@ from holdfast.store.rows import (
     framed,
     in_parts,
     input_of,
+    kept,
     key_of,
     known_ends,
     news,
@@ -171,15 +172,15 @@ class Store:
     def put_inputs(
         self,
         x: Sequence[Tensor],
-        labels: Sequence[int | None],
-        predictions: Sequence[int | None],
+        labels: Sequence[Said | None],
+        predictions: Sequence[Said | None],
         names: Sequence[str],
         tokens: Sequence[Sequence[int] | None],
     ) -> None:
         """The inputs in their order, so that the folder alone is enough to look at the run."""
         rows = (
-            sealed((i, labels[i], predictions[i], names[i], None if tokens[i] is None else json.dumps(list(tokens[i] or ())), pack(x[i])))
-            for i in range(len(x))
+            sealed((i, kept(labels[i]), kept(predictions[i]), names[i], None if words is None else json.dumps(list(words)), pack(x[i])))
+            for i, words in enumerate(tokens)
         )
         with self.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -207,13 +208,13 @@ class Store:
             position for (position,) in self.asked(f"SELECT position FROM input WHERE prediction IS NULL AND position NOT IN ({failed})")
         }
 
-    def put_predictions(self, said: Mapping[int, int]) -> None:
+    def put_predictions(self, said: Mapping[int, Said]) -> None:
         """What the network says of inputs of which that is not known yet."""
         columns = INPUT.removesuffix(", seal")
         for some in in_parts(said, KEYS):
             places = ", ".join(map(str, some))
             rows = self.asked(f"SELECT {columns} FROM input WHERE prediction IS NULL AND position IN ({places})")
-            told = [(place, label, said[place], *rest) for place, label, _, *rest in rows]
+            told = [(place, label, kept(said[place]), *rest) for place, label, _, *rest in rows]
             with self.transaction() as connection:
                 connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", map(sealed, told))
 

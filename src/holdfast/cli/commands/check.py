@@ -26,12 +26,11 @@ def check(
 ) -> None:
     """Is a run what it says? Seals, hashes, every witness, and proofs once more; the folder is only read. Exit code 0: all held. 1:
     something differs. 2: it could not be checked."""
-    from holdfast.cli.check import Wanted
-    from holdfast.cli.check import check as look
+    from holdfast.cli.check import Wanted, show
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
-    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
+    show(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
 
 
 def files_option(model: str | None, data: str | None, files: list[str] | None) -> dict[str, str]:

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import OTHER, ModelOptions, Seconds, Seed, declared, measures
+from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, declared, measures
+from holdfast.reading.how import How
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,8 @@ Sequences = Annotated[
         "--data",
         "-d",
         metavar="DATA",
-        help="Sequences: a .txt file of sentences, a .tsv file of label and text, a .npz file with x and y, or package.module:function.",
+        help="Sequences: a .txt file of sentences, a .csv or .parquet table, a .tsv file of label and text, a .npz file with x and y, or "
+        "package.module:function.",
     ),
 ]
 Made = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")]
@@ -52,6 +54,8 @@ class Fit:
 
     network: ModelOptions | None = None  # None: the embedded help desk
     data: Sequences = None
+    text_column: TextColumn = None
+    label_column: LabelColumn = None
     mutation: Annotated[
         str | None,
         typer.Option(
@@ -90,13 +94,15 @@ def score(
     k: Annotated[
         str, typer.Option("--k", metavar="STEPS", help="Which answer must stay: 0, right behind the element; so many later; or final.")
     ] = "0",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     limit: Limit = None,
     device: Device = None,
 ) -> None:
     """Score every word or frame: coloured by how likely the answer stays, with the evidence."""
     from holdfast.cli.monitor.scores import show_scores
 
-    show_scores(folder, text, k, limit, device, Console())
+    show_scores(folder, text, k, limit, device, Console(), How(text_column=text_column, label_column=label_column))
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,8 @@ class Evaluate(Command):
 
     folder: Folder = "helpdesk"
     data: Sequences = None
+    text_column: TextColumn = None
+    label_column: LabelColumn = None
     limit: Limit = None
     seed: Seed = 0
     seconds: Seconds = None
@@ -121,8 +129,9 @@ class Evaluate(Command):
         from holdfast.solver import Stop
 
         stop, console = Stop(self.seconds), Console()
+        how = How(text_column=self.text_column, label_column=self.label_column)
         opened = open_monitor(self.folder, console, self.device)
-        rows, monitor = rows_for(opened, self.data, self.limit, console), opened.monitor
+        rows, monitor = rows_for(opened, self.data, self.limit, console, how), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
         asked = Asked(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
         question = question_of(self, monitor.net, None, asked, mode=monitor.settings.mode)
@@ -223,6 +232,8 @@ def export(
     prism: Annotated[Path, typer.Option("--prism", metavar="FOLDER", help="Where the files in PRISM's explicit format go.")],
     folder: Folder = "helpdesk",
     data: Sequences = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     limit: Limit = None,
     theta: Annotated[float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")] = 0.6,
     seed: Seed = 0,
@@ -231,7 +242,7 @@ def export(
     """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
     from holdfast.cli.monitor.making import export_prism
 
-    export_prism(folder, data, prism, limit, theta, seed, device, Console())
+    export_prism(folder, data, prism, limit, theta, seed, device, Console(), How(text_column=text_column, label_column=label_column))
 
 
 def register(app: typer.Typer) -> None:

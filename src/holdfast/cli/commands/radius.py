@@ -102,11 +102,12 @@ class Radius(DataOptions, Command):
         from holdfast.api.methods import Mode, Tier, default_methods, measured
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
-        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, unit_option, values_option
-        from holdfast.cli.reading.data import load_both, load_mask, load_substitutes
+        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, targets_option, unit_option, values_option
+        from holdfast.cli.reading.both import load_both
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
         from holdfast.question import Asked
+        from holdfast.reading.data import load_mask, load_substitutes
         from holdfast.solver import Stop
 
         norm, unit, mode, tier = (
@@ -129,7 +130,7 @@ class Radius(DataOptions, Command):
         each = data.chosen(sets) if isinstance(sets, list) else sets
         problems = radius_problems(
             net, data.x, data.y if data.labelled or rule is None else None, norm=norm, property=rule, frames=frames, shares=scale,
-            drift=self.drift, targets=data.targets(self.targets), unit=unit, substitutes=each,
+            drift=self.drift, targets=targets_option(self.targets, data), unit=unit, substitutes=each,
             free=None if self.free is None else load_mask(self.free, data.x, data.places), values=values, lengths=data.lengths,
         )  # fmt: skip
         if self.methods is None:

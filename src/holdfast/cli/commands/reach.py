@@ -51,11 +51,11 @@ class Reach(Command):
     def build(self) -> "Built":
         from holdfast.cli.parse import whole_numbers
         from holdfast.cli.reading.box import box_option
-        from holdfast.cli.reading.data import load_data
         from holdfast.cli.reading.model import load_network
         from holdfast.cli.run import Built, question_of
         from holdfast.network.fingerprint import of_tensors
         from holdfast.question import Asked
+        from holdfast.reading.data import load_data
         from holdfast.solver import Stop
         from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
 

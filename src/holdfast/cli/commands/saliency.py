@@ -43,7 +43,7 @@ class Saliency(DataOptions, Command):
     def build(self) -> "Built":
         from holdfast import hamming
         from holdfast.cli.parse import unit_option, values_option
-        from holdfast.cli.reading.data import load_both
+        from holdfast.cli.reading.both import load_both
         from holdfast.cli.run import Built, question_of
         from holdfast.hamming.saliency import saliency_problem
         from holdfast.question import Asked

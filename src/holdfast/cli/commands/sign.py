@@ -50,6 +50,6 @@ def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tupl
         return private_key(key, lambda: getpass.getpass(f"Password of {key}: "))
     assert signer is not None
     assert public is not None
-    from holdfast.cli.reading.source import named
+    from holdfast.reading.source import named
 
     return public_key(public), named(signer, "signer")[0]

@@ -39,7 +39,7 @@ class Smooth(options.DataOptions, Command):
 
     def build(self) -> "Built":
         from holdfast.certify.smoothing import Smoothing, smoothing_problem
-        from holdfast.cli.reading.data import load_both
+        from holdfast.cli.reading.both import load_both
         from holdfast.cli.run import Built, question_of
         from holdfast.question import Asked
         from holdfast.solver import Stop

@@ -66,12 +66,13 @@ class Testgen(DataOptions, Command):
 
     def build(self) -> "Built":
         from holdfast.cli.parse import one_of, unit_option
-        from holdfast.cli.reading.data import load_both, load_data
+        from holdfast.cli.reading.both import load_both
         from holdfast.cli.run import Built, question_of
         from holdfast.coverage.criteria import check
         from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
         from holdfast.question import Asked
+        from holdfast.reading.data import load_data
         from holdfast.solver import Stop
 
         stop, unit = Stop(self.seconds, self.queries), unit_option(self.unit)

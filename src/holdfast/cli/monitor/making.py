@@ -13,7 +13,6 @@ from rich.console import Console
 from holdfast.cli.commands.monitor import Fit
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import norm_option, numbers, one_of
-from holdfast.cli.reading.data import load_data, load_substitutes, read_texts
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import check_folder, line
 from holdfast.datasets import helpdesk
@@ -25,6 +24,8 @@ from holdfast.monitor.reading import Reader, has_unknown, unknown_token
 from holdfast.monitor.saving import JSON
 from holdfast.network import Network
 from holdfast.network.text import Unknown
+from holdfast.reading.data import PLAIN, load_data, load_substitutes, read_texts
+from holdfast.reading.how import How
 
 EMBEDDED = "helpdesk"
 LONGEST = 4096  # elements of a sequence
@@ -101,7 +102,7 @@ def _training(q: Fit, reader: Reader) -> Rows:
         if q.mode == "abstract":
             raise BadInput("mode abstract learns from sequences: give them with --data.")
         return Rows([], [])
-    return load_rows(q.data, reader, q.limit)
+    return load_rows(q.data, reader, q.limit, How(text_column=q.text_column, label_column=q.label_column))
 
 
 def _attackable(mutation: Mutation, net: Network) -> str:
@@ -168,14 +169,14 @@ def output_of(text: str) -> Output:
 # ---- sequences
 
 
-def load_rows(source: str, reader: Reader, limit: int | None) -> Rows:
+def load_rows(source: str, reader: Reader, limit: int | None, how: How = PLAIN) -> Rows:
     """A .txt file of sentences, or what `load_data` reads."""
     if source.endswith(".txt"):
         lines = [(place, text) for place, text in enumerate(text_of(Path(source)).split("\n"), 1) if text.strip()]
         if not lines:
             raise BadInput(f"{source}: holds no sentence.")
         return of_texts([text for _, text in lines[:limit]], reader, source, [f"{source}, line {place}" for place, _ in lines[:limit]])
-    data = load_data(source, reader.net, reading=reader.texts)
+    data = load_data(source, reader.net, how=how, reading=reader.texts)
     return _limited(Rows(list(data.rows), data.names, data.classes), limit)
 
 
@@ -193,10 +194,10 @@ def _limited(rows: Rows, limit: int | None) -> Rows:
     return rows if limit is None else replace(rows, sequences=rows.sequences[:limit], names=rows.names[:limit])
 
 
-def rows_for(opened: Opened, data: str | None, limit: int | None, console: Console) -> Rows:
+def rows_for(opened: Opened, data: str | None, limit: int | None, console: Console, how: How = PLAIN) -> Rows:
     """The data of a command that looks at a fitted monitor; the help desk's own test sentences without any."""
     if data is not None:
-        return load_rows(data, opened.monitor.reader, limit)
+        return load_rows(data, opened.monitor.reader, limit, how)
     if not opened.embedded:
         raise BadInput("say which sequences: --data FILE.")
     line(console, "note", "no data given, so these are the embedded help desk's test sentences")
@@ -250,7 +251,7 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
 
 
 def export_prism(
-    folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console
+    folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console, how: How
 ) -> None:
     from holdfast.monitor.abstract.marble import Marble, Refinement
     from holdfast.monitor.abstract.prism import write
@@ -260,7 +261,7 @@ def export_prism(
         raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")
     check_folder(to, "marble.tra")
     opened = open_monitor(folder, console, device)
-    rows = _limited(_embedded("train"), limit) if data is None and opened.embedded else rows_for(opened, data, limit, console)
+    rows = _limited(_embedded("train"), limit) if data is None and opened.embedded else rows_for(opened, data, limit, console, how)
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:
         raise BadInput(f"the abstract model needs a finite mutation and a recurrent layer that can be opened in {monitor.net.name}.")

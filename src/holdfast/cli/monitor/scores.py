@@ -16,6 +16,8 @@ from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
 from holdfast.monitor.score import Scores, Steps
+from holdfast.reading.data import PLAIN
+from holdfast.reading.how import How
 from holdfast.result import DONE, Evidence
 from holdfast.store import Store
 
@@ -33,10 +35,10 @@ KINDS = {
 # ---- score
 
 
-def show_scores(folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console) -> None:
+def show_scores(folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console, how: How = PLAIN) -> None:
     steps = steps_of(k)
     opened = open_monitor(folder, console, device)
-    rows = _asked(opened, text, limit, console)
+    rows = _asked(opened, text, limit, console, how)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
     said = [opened.name_of(int(first.labels[-1])) for first in now]
@@ -69,13 +71,13 @@ def steps_of(text: str) -> Steps:
     return int(text)
 
 
-def _asked(opened: Opened, text: str | None, limit: int | None, console: Console) -> Rows:
+def _asked(opened: Opened, text: str | None, limit: int | None, console: Console, how: How) -> Rows:
     net = opened.monitor.net
     if text is None:
         line(console, "note", "of each answer the sentence with the lowest score is shown")
         return rows_for(opened, None, limit, console)
     if text.endswith(FILES) or Path(text).is_file():
-        return load_rows(text, opened.monitor.reader, limit)
+        return load_rows(text, opened.monitor.reader, limit, how)
     if net.tokenizer is None:
         raise BadInput(f"{net.name} has no words: give a .npz file with its sequences instead of {text[:40]!r}.")
     return of_texts([text], opened.monitor.reader)

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.cli.reading.source import array
 from holdfast.errors import BadInput
 from holdfast.files import in_words, text_of
 from holdfast.network import Network
+from holdfast.reading.source import array
 from holdfast.verification.specification import input_shape
 
 

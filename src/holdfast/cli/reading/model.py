@@ -10,12 +10,12 @@ from torch import nn
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import numbers, pair, sizes
-from holdfast.cli.reading.source import call, named
 from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.network import Network
 from holdfast.network.network import NOT_HASHED, named_by
 from holdfast.network.text import Given
+from holdfast.reading.source import call, named
 from holdfast.region import Columns
 
 PICKLES = (".joblib", ".pkl", ".pickle", ".sav")
@@ -40,6 +40,7 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         _refuse({"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants}, f"{q.model} is no .onnx file")
     if is_onnx or is_export:
         _refuse({"--fingerprint": q.fingerprint}, f"{q.model} is hashed as a whole")
+        _refuse({"--output": q.output}, f"{q.model} names no parts of its answer; export it with the one that is to be measured")
     shared: dict[str, Any] = {
         "domain": domain,
         "mean": mean[0] if mean is not None and len(mean) == 1 else mean,
@@ -72,8 +73,8 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         _refuse({"--fingerprint": q.fingerprint}, f"{q.model} returns a torch module, which is hashed as a whole")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
-            return Network.from_torch(made, shape=shape, name=name, **shared)
-    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first}
+            return Network.from_torch(made, shape=shape, name=name, output=q.output, **shared)
+    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--output": q.output}
     given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
     if isinstance(made, Network):
         named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}

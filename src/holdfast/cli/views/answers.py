@@ -14,13 +14,13 @@ from torch import Tensor
 
 from holdfast import clock
 from holdfast.cli.parse import unit_option, values_option
-from holdfast.cli.reading.data import Data
 from holdfast.errors import BadInput
 from holdfast.hamming.saliency import Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Band, Labels
 from holdfast.property.probability import are_probabilities
+from holdfast.reading.data import Data
 from holdfast.result import Answers, Key, Likely, Record
 from holdfast.solver import Stop, ask
 from holdfast.store import SALIENCY, Store

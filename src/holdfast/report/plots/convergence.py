@@ -85,11 +85,20 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
     return curve
 
 
+def _close(lower: Curve, upper: Curve) -> bool:
+    """Do the two lines end at one height, as far as the eye can tell?"""
+    if not (lower.values and upper.values):
+        return False
+    return abs(upper.values[-1] - lower.values[-1]) < 0.06 * max(map(abs, (*lower.values, *upper.values)))
+
+
 def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
     least, most = ends(lower.values[-1] if lower.values else math.nan, upper.values[-1] if upper.values else math.nan)
+    if _close(lower, upper):
+        least, most = "", least if least == most else f"{least} to {most}"  # one above the other nobody could read them
     for curve, colour, label, shown in ((upper, high, "mean upper end", most), (lower, low, "mean lower end", least)):
         if not curve.seconds:
             continue
@@ -98,7 +107,8 @@ def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
         values = [*curve.values[:-1:every], curve.values[-1], curve.values[-1]]
         axes.step(times, values, where="post", color=colour, label=label)
         axes.plot(times[:1], values[:1], "o", color=colour, markersize=4)
-        axes.annotate(shown, (end, values[-1]), xytext=(5, -3), textcoords="offset points", color=INK)
+        if shown:
+            axes.annotate(shown, (end, values[-1]), xytext=(5, -3), textcoords="offset points", color=INK)
     if start > 0 and end > 100 * start:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")

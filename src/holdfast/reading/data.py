@@ -7,34 +7,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cli.options import DataOptions, ModelOptions
-from holdfast.cli.parse import targets_option
-from holdfast.cli.reading.arrays import read_npy, read_npz
-from holdfast.cli.reading.found import Found, real_numbers
-from holdfast.cli.reading.labels import numbered, read_labels
-from holdfast.cli.reading.model import load_network
-from holdfast.cli.reading.objects import of_object
-from holdfast.cli.reading.pictures import ENDINGS, OTHERS, read_pictures
-from holdfast.cli.reading.source import array, call
-from holdfast.cli.reading.tables import of_table, read_csv, read_parquet
 from holdfast.errors import BadInput
 from holdfast.files import in_words, json_of, text_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text, of_value
 from holdfast.network.text import Texts, number_of
+from holdfast.reading.arrays import read_npy, read_npz
+from holdfast.reading.found import Found, real_numbers
+from holdfast.reading.how import How
+from holdfast.reading.labels import numbered, read_labels
+from holdfast.reading.objects import of_object
+from holdfast.reading.pictures import ENDINGS, OTHERS, read_pictures
+from holdfast.reading.source import array, call
+from holdfast.reading.tables import of_table, read_csv, read_parquet
 
 EXPECTED = (
     'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for each of its words, as in '
     '[[[], ["movie"]]].'
 )
 Reading = Callable[[Sequence[str], Sequence[str] | None], Texts]
-PLAIN = DataOptions()
+PLAIN = How()
 FORMS = (
     "a .csv or .parquet table, a folder with a folder of pictures for each class, a .npz file with x and y, a .npy file, a .tsv file of "
     "label and text, or package.module:function"
@@ -84,13 +82,6 @@ class Data:
         places = range(len(self.x)) if self.places is None else self.places
         return [values[k] for k in places if k < len(values)]
 
-    def targets(self, text: str | None) -> Literal["runner-up"] | list[int] | None:
-        """--targets: a class for all inputs, or one for each, by number or by name."""
-        names = {name: str(k) for k, name in enumerate(self.classes or ())}
-        spoken = text if text is None else ",".join(names.get(part.strip(), part) for part in text.split(","))
-        found = targets_option(spoken, len(self.x))
-        return self.chosen(found) if isinstance(found, list) and self.places is not None and len(found) > len(self.x) else found
-
     @property
     def rows(self) -> list[Tensor]:
         """The inputs without padding."""
@@ -102,14 +93,6 @@ class Data:
         if len(shapes) > 1:
             raise BadInput(f"{source}: inputs of shapes {shapes[0]} and {shapes[1]}; here all must be of one, so ask about some of them.")
         return torch.stack(self.rows)
-
-
-def load_both(
-    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN, labels: bool = True
-) -> tuple[Network, Data]:
-    """The network, and the inputs that are asked about; labels: whether they are needed."""
-    net = load_network(model)
-    return net, _asked_about(source, net, scale, limit, how, labels=labels)
 
 
 def load(
@@ -133,13 +116,11 @@ def load(
 
     The answer has x, y, names, classes, columns, lengths and notes, which say what was guessed. Without labels y is what the network says.
     """
-    how = DataOptions(
-        text_column=text_column, label_column=label_column, labels=None if labels is None else str(labels), only_correct=only_correct
-    )
-    return _asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
+    how = How(text_column=text_column, label_column=label_column, labels=None if labels is None else str(labels), only_correct=only_correct)
+    return asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
 
 
-def _asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: DataOptions, *, labels: bool = True) -> Data:
+def asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: How, *, labels: bool = True) -> Data:
     """With labels where they are needed, and without the inputs that are left out."""
     if how.only_correct and not labels:
         raise BadInput("--only-correct is about classes, and here none are asked about. Leave it out.")
@@ -157,7 +138,7 @@ def _called(given: object) -> str:
 
 
 def load_data(
-    given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: DataOptions = PLAIN,
+    given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: How = PLAIN,
     reading: Reading | None = None,
 ) -> Data:  # fmt: skip
     """What a file, a folder, a function or an object holds, as the network takes it. Without labels, y is -1.
@@ -207,7 +188,7 @@ def _names(classes: Any, net: Network) -> list[str] | None:
     return None if known is None else [str(name) for name in known]
 
 
-def _found(source: str, net: Network, limit: int | None, how: DataOptions) -> Found:
+def _found(source: str, net: Network, limit: int | None, how: How) -> Found:
     """By the module that reads this form."""
     path = Path(source)
     ending = path.suffix.lower()
@@ -286,7 +267,7 @@ def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") 
     return values
 
 
-def _text(path: Path, net: Network, how: DataOptions) -> Found:
+def _text(path: Path, net: Network, how: How) -> Found:
     """Lines of label, tab, text; or where the first line names the columns, a table."""
     lines = [(place, line) for place, line in enumerate(text_of(path).split("\n"), 1) if line.strip()]
     cut = [line.partition("\t") for _, line in lines]

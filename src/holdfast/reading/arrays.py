@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from holdfast.cli.reading.found import Found, of_mapping
-from holdfast.cli.reading.labels import read_labels
 from holdfast.files import read_array, read_arrays
 from holdfast.network.fingerprint import joined, of_file
+from holdfast.reading.found import Found, of_mapping
+from holdfast.reading.labels import read_labels
 
 PLAIN = "It must be written by numpy.savez with plain arrays (no Python objects)."
 

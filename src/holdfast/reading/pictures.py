@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.cli.reading.found import Found
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.files import existing, fits, in_words
 from holdfast.network import Network
+from holdfast.reading.found import Found
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.cli.options import DataOptions
-from holdfast.cli.reading.found import Found, row_number
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.files import LARGEST_JSON, existing, fits, in_words, text_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file
+from holdfast.reading.found import Found, row_number
+from holdfast.reading.how import How
 from holdfast.region.columns import Columns, pandas_frame
 
 SURE = ("label", "labels", "target", "y")  # no input is called so
@@ -126,7 +126,7 @@ def of_frame(frame: Any, source: str) -> Table:
     return Table(source, columns, row_number, names=None if counted else [str(name) for name in index])
 
 
-def of_table(table: Table, net: Network, how: DataOptions) -> Found:
+def of_table(table: Table, net: Network, how: How) -> Found:
     """Texts and labels for a network that reads words, numbers and labels for any other."""
     for option, wanted in (("--text-column", how.text_column), ("--label-column", how.label_column)):
         if wanted is not None and wanted not in table.columns:
@@ -140,7 +140,7 @@ def of_table(table: Table, net: Network, how: DataOptions) -> Found:
     return _rows(table, net, how)
 
 
-def _described(table: Table, net: Network, columns: Columns, how: DataOptions) -> Found:
+def _described(table: Table, net: Network, columns: Columns, how: How) -> Found:
     """Rows as the network's own columns say, by their names, in whatever order they stand."""
     known = {name for column in columns.each for name in (column.name, *column.features)}
     rest = [name for name in table.columns if name not in known and name.casefold() not in NAMES]
@@ -157,7 +157,7 @@ def _described(table: Table, net: Network, columns: Columns, how: DataOptions) -
     )  # fmt: skip
 
 
-def _texts(table: Table, how: DataOptions) -> Found:
+def _texts(table: Table, how: How) -> Found:
     of_text = [name for name, column in table.columns.items() if name != how.label_column and _is_text(column)]
     known = [name for name in of_text if name.casefold() in TEXTS]
     long = [name for name in of_text if sum(str(cell).count(" ") for cell in table.columns[name]) >= len(table.columns[name])]
@@ -180,7 +180,7 @@ def _texts(table: Table, how: DataOptions) -> Found:
     )  # fmt: skip
 
 
-def _rows(table: Table, net: Network, how: DataOptions) -> Found:
+def _rows(table: Table, net: Network, how: How) -> Found:
     if how.text_column is not None:
         raise BadInput(f"--text-column has no effect here: {net.name} does not read words. Leave it out, or say --vocabulary.")
     wanted = None if net.shape is None or None in net.shape else math.prod(size for size in net.shape if size is not None)

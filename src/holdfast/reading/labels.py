@@ -1,6 +1,5 @@
 """Labels as people have them, numbers or names, and the numbers of the network's outputs that they mean."""
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.cli.reading.found import Found, real_numbers
 from holdfast.errors import BadInput
 from holdfast.files import read_array, text_of
+from holdfast.network.classes import listed, numbers_of
+from holdfast.reading.found import Found, real_numbers
 
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-MANY = 12  # names that are told one by one
 
 
 def read_labels(path: Path) -> Any:
@@ -59,10 +58,10 @@ def numbered(
     if len(classes) != outputs() != 1:
         many = "1 name" if len(classes) == 1 else f"{len(classes)} names"
         raise BadInput(
-            f"{source}: the labels have {many} ({_listed(classes)}), and the network has {outputs()} outputs. Which belongs to which? Say "
+            f"{source}: the labels have {many} ({listed(classes)}), and the network has {outputs()} outputs. Which belongs to which? Say "
             f"--classes with all names in the order of the outputs."
         )
-    told = _listed(f"{k} {name}" for k, name in enumerate(classes))
+    told = listed(f"{k} {name}" for k, name in enumerate(classes))
     note = f"labels are names, taken for the outputs in sorted order: {told}. If the network's order is another, say --classes"
     return _by_names(y, classes, found, source), classes, (note,)
 
@@ -80,18 +79,4 @@ def _plain(y: Any, source: str) -> Tensor | list[str]:
 
 
 def _by_names(names: Sequence[str], classes: Sequence[str], found: Found, source: str) -> Tensor:
-    number = {name: k for k, name in enumerate(classes)}
-    strange = next((place for place, name in enumerate(names) if name not in number), None)
-    if strange is not None:
-        near = difflib.get_close_matches(names[strange], classes, 1, 0.75)
-        hint = f" Is {near[0]!r} meant?" if near else ""
-        raise BadInput(
-            f"{source}, {found.where(strange)}: the label {names[strange][:60]!r} is none of the classes {_listed(classes)}.{hint}"
-        )
-    return torch.tensor([number[name] for name in names])
-
-
-def _listed(names: Any) -> str:
-    told = list(names)
-    more = f" and {len(told) - MANY} more" if len(told) > MANY else ""
-    return ", ".join(str(name)[:40] for name in told[:MANY]) + more
+    return torch.tensor(numbers_of(names, classes, lambda place: f"{source}, {found.where(place)}"))

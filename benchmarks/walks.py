@@ -1,0 +1,254 @@
+"""Seven people walk to their first useful result with what they have: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
+
+Each has files of their own, which are made here and not counted: code with a model, and data. Counted are the steps, commands or calls that
+they type, and the CPU-seconds of all of them, processes and imports included. A walk ends where a step fails, and what was said is shown.
+`--source` walks with another version of holdfast, in the same environment.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+MOST = 4  # steps
+SOURCE = Path(__file__).parents[1] / "src"
+QUICK = "--limit 2 --seconds 10"
+CODE = '''
+import torch
+from torch import nn
+
+WORDS = ["<pad>", "<unk>", "the", "film", "was", "good", "bad", "fine", "great", "awful", "plot", "a"]
+
+class Reviews(nn.Module):
+    """An LSTM over padded batches, as tutorials write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.lstm, self.head = nn.Embedding(len(WORDS), 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, tokens):
+        lengths = torch.full((tokens.size(0),), tokens.size(1))
+        packed = nn.utils.rnn.pack_padded_sequence(self.table(tokens), lengths, batch_first=True, enforce_sorted=False)
+        _, (last, _) = self.lstm(packed)
+        return self.head(last[-1])
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.block, self.head = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.stem(x)
+        out = self.block(x)
+        out += x
+        return self.head(torch.relu(out).mean((2, 3)))
+
+class Bert(nn.Module):
+    """Words, positions, an encoder, and an answer with names."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(len(WORDS), 8), nn.Embedding(32, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+        self.encoder, self.head = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(8, 2)
+
+    def forward(self, input_ids):
+        places = torch.arange(input_ids.size(1), device=input_ids.device)
+        hidden = self.encoder(self.words(input_ids) + self.places(places))
+        return {"hidden": hidden, "logits": self.head(hidden[:, 0])}
+
+class Load(nn.Module):
+    """A day of load and temperature -> the next hour of both."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.head = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.gru(x)[0][:, -1]) + x[:, -1]
+
+def made(kind):
+    torch.manual_seed(0)
+    return kind().eval()
+
+def reviews(): return made(Reviews)
+def residual(): return made(Residual)
+def bert(): return made(Bert)
+def load(): return made(Load)
+'''
+TEXTS = "review,sentiment\nthe film was good,glad\na bad plot,sad\nthe plot was great,glad\n"
+PROPERTY = (
+    "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(3))
+    + "(declare-const Y_0 Real)\n(assert (>= Y_0 100))\n"
+)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """steps: commands of holdfast, or lines of Python where they begin with >>>. useful: words that the last answer or a page must show."""
+
+    who: str
+    makes: Callable[[], None]
+    steps: tuple[str, ...]
+    useful: tuple[str, ...]
+    page: str = ""
+
+
+@dataclass(frozen=True)
+class Walked:
+    """steps: how many were typed, the one that failed among them. ended: what was said where it failed; empty where it did not."""
+
+    steps: int
+    seconds: float
+    ended: str
+
+
+def texts() -> None:
+    Path("mine.py").write_text(CODE)
+    Path("reviews.csv").write_text(TEXTS)
+    Path("words.txt").write_text("<pad>\n<unk>\nthe\nfilm\nwas\ngood\nbad\nfine\ngreat\nawful\nplot\na\n")
+
+
+def pictures() -> None:
+    from PIL import Image
+
+    Path("mine.py").write_text(CODE)
+    rng = np.random.default_rng(0)
+    for name in ("cat", "ship"):
+        Path("photos", name).mkdir(parents=True)
+        for place in range(2):
+            Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(f"photos/{name}/{place}.png")
+
+
+def controller() -> None:
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    rng = np.random.default_rng(0)
+    sizes = (("first", (3, 8)), ("last", (8, 1)))
+    parts = [numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), name) for name, size in sizes]
+    chain = (("MatMul", ["x", "first"], ["h"]), ("Relu", ["h"], ["r"]), ("MatMul", ["r", "last"], ["y"]))
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])] for name, size in (("x", 3), ("y", 1))]
+    graph = helper.make_graph([helper.make_node(*node) for node in chain], "controller", *ends, parts)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), "controller.onnx")
+    Path("property.vnnlib").write_text(PROPERTY)
+
+
+def forecasts() -> None:
+    Path("mine.py").write_text(CODE)
+    np.save("days.npy", np.random.default_rng(0).normal(5, 1, (3, 6, 2)).astype(np.float32))
+
+
+def received() -> None:
+    """A folder that somebody sent, and the model and data that it speaks of."""
+    Path("mine.py").write_text(CODE)
+    np.savez("data.npz", x=np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32), y=[0, 1])
+    made = "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 --executor here --out received"
+    ran = command(SOURCE)(made)
+    assert not ran[0], ran[1]
+
+
+MODEL = "--model mine:{} --out run"
+WALKS = {
+    "text": Walk(
+        "an LSTM that reads reviews, and a .csv file of them", texts,
+        (f"radius {MODEL.format('reviews')} --vocabulary words.txt --data reviews.csv --frames each --norm 2 {QUICK}", "report run"),
+        ("glad", "film"), "run/report.html",
+    ),
+    "pictures": Walk(
+        "a residual network, and a folder of PNG files", pictures,
+        (f"radius {MODEL.format('residual')} --data photos --scale 255 --domain 0,1 --shape 3,8,8 {QUICK}", "report run"),
+        ("ship", "cat/0.png"), "run/report.html",
+    ),
+    "controller": Walk(
+        "a controller as ONNX, and a property in VNN-LIB", controller,
+        ("verify controller.onnx property.vnnlib --out run --seconds 10", "report run"), ("unsat", "property"), "run/report.html",
+    ),
+    "table": Walk(
+        "a forest of scikit-learn, and a DataFrame", lambda: None,
+        (
+            ">>> import holdfast as hf; import numpy as np, pandas as pd; from sklearn.ensemble import RandomForestClassifier as Forest; "
+            "rng = np.random.default_rng(0); x = pd.DataFrame({'age': rng.integers(18, 80, 200), 'debt': rng.random(200)}); "
+            "y = np.where(x.age / 80 > x.debt, 'yes', 'no'); forest = Forest(5, random_state=0).fit(x, y)",
+            ">>> net = hf.Network.from_sklearn(forest, columns=hf.Columns.of(x, scales='std'))",
+            ">>> print(hf.radius(net, x[:2], y[:2]))",
+        ),
+        ("proved",),
+    ),
+    "bert": Walk(
+        "a small BERT whose answer has names, and texts", texts,
+        (f"radius {MODEL.format('bert')} --vocabulary words.txt --data reviews.csv --norm 2 {QUICK}", "show run --input 0"),
+        ("proved", "film"),
+    ),
+    "forecast": Walk(
+        "a GRU that forecasts, and windows without labels", forecasts,
+        (f"radius {MODEL.format('load')} --data days.npy --within 10% --drift {QUICK}", "show run --input 0"), ("proved", "band"),
+    ),
+    "audit": Walk(
+        "a run folder that somebody sent, its model and its data", received,
+        ("check received --model mine:residual --data data.npz --all",), ("all held",),
+    ),
+}  # fmt: skip
+
+
+def command(source: Path) -> Callable[[str], tuple[int, str]]:
+    """holdfast as a program, or Python, in a process of its own: exit code, and all that was said."""
+
+    def run(step: str) -> tuple[int, str]:
+        python = step.startswith(">>> ")
+        words = ["-c", step.replace(">>> ", "")] if python else ["-m", "holdfast", *step.split()]
+        environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+        ran = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+        return ran.returncode, ran.stdout + ran.stderr
+
+    return run
+
+
+def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
+    """In the working folder. Lines of Python are one program, since they need one another."""
+    walk.makes()
+    began, said = spent(), ""
+    python = [step for step in walk.steps if step.startswith(">>> ")]
+    steps: Sequence[str] = ["\n".join(python)] if python else walk.steps
+    for place, step in enumerate(steps, 1):
+        code, said = run(step)
+        if code:
+            lines = [line.strip(" │") for line in said.splitlines() if any(map(str.isalpha, line))]
+            return Walked(place, spent() - began, lines[-1] if lines else f"exit code {code}")
+    shown = said + (Path(walk.page).read_text() if walk.page else "")
+    missing = [word for word in walk.useful if word not in shown]
+    return Walked(len(walk.steps) - bool(python), spent() - began, f"nothing said of {', '.join(missing)}" if missing else "")
+
+
+def spent() -> float:
+    """CPU-seconds of this process and of those that ended."""
+    return sum(use.ru_utime + use.ru_stime for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *WALKS], help=f"of {', '.join(WALKS)}; default: all")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="src of another version")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    source = chosen.source.resolve()
+    print("| who | steps | CPU-s to the first useful result | how it ends |\n| --- | --- | --- | --- |")
+    for name in chosen.names or WALKS:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            found = walked(WALKS[name], command(source))
+            os.chdir("/")
+        ended = found.ended.replace("|", "/")[:300] or "reached"
+        print(f"| {WALKS[name].who} | {found.steps} | {found.seconds:.1f} | {ended} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

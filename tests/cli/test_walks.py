@@ -1,0 +1,57 @@
+"""Seven people reach their first useful result with what they have, in four steps or fewer; benchmarks/walks.py counts CPU-seconds, too."""
+
+import contextlib
+import io
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.walks import MOST, WALKS, walked
+
+from holdfast.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("benchmarks.walks.command", lambda source: here)
+
+
+def here(step: str) -> tuple[int, str]:
+    """In this process, which has imported all that is needed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            if step.startswith(">>> "):
+                exec(step.replace(">>> ", ""), {})
+            else:
+                at_once = ["--executor", "here"] if step.startswith(("radius", "verify")) and "--executor" not in step else []
+                main([*step.split(), *at_once])
+            code = 0
+        except SystemExit as ending:
+            code = int(ending.code or 0)
+    return code, said.getvalue()
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_first_useful_result_in_few_steps(name: str) -> None:
+    if name == "pictures":
+        pytest.importorskip("PIL")
+    if name == "table":
+        pytest.importorskip("pandas")
+    found = walked(WALKS[name], here)
+    assert not found.ended
+    assert 1 <= found.steps <= MOST
+
+
+def test_a_walk_that_fails_says_where() -> None:
+    lost = replace(WALKS["controller"], steps=("verify elsewhere.onnx property.vnnlib --out run", "report run"))
+    found = walked(lost, here)
+    assert found.steps == 1
+    assert "elsewhere.onnx" in found.ended
+    unhelpful = walked(replace(WALKS["controller"], useful=("what nobody said",)), here)
+    assert unhelpful.ended == "nothing said of what nobody said"
