@@ -238,6 +238,14 @@ def test_progress_counts_to_the_end() -> None:
 # ---------------------------------------------------------------- what the input itself says
 
 
+def test_a_class_with_a_name_is_called_by_it() -> None:
+    net = hf.Network.from_torch(torch.nn.Linear(2, 3).eval(), classes=("cat", "dog", "ship"))
+    x = torch.zeros(1, 2)
+    said = int(net(x).argmax())
+    (b,) = hf.radius(net, x, (net(x).argmax(1) + 1) % 3)
+    assert b.note == f"the property fails at the input itself (the network says {('cat', 'dog', 'ship')[said]})"
+
+
 def test_a_misclassified_input_has_radius_zero_and_says_so() -> None:
     wrong = (KNOWN.y + 1) % 3
     label = torch.where(torch.arange(6) % 2 == 0, wrong, KNOWN.y)

@@ -334,7 +334,7 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
             witness = Evidence(
                 "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
             )
-            note = f"the property fails at the input itself ({problem.property.says(outputs[row])})"
+            note = f"the property fails at the input itself ({problem.property.says(outputs[row], problem.network.classes)})"
             work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(

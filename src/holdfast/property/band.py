@@ -32,7 +32,7 @@ class Band(LinearProperty):
         matrix = torch.cat([each, -each]).expand(len(self.lower), -1, -1)
         return matrix, torch.cat([-self.lower.double(), self.upper.double()], dim=1)
 
-    def says(self, outputs: Tensor) -> str:
+    def says(self, outputs: Tensor, classes: Sequence[str] | None = None) -> str:
         return f"the network forecasts {', '.join(f'{v:.6g}' for v in outputs[list(self.outputs)].tolist())}"
 
     def check(self, batch: int, outputs: int) -> None:

@@ -1,6 +1,7 @@
 """What must hold: a score of the outputs that is positive exactly where all is well."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +26,10 @@ class Property(ABC):
         """(batch, outputs) -> (batch,) bool: whether these outputs break the property, without any rounding where that can be told."""
         return ~(self.score(outputs) > 0)
 
-    def says(self, outputs: Tensor) -> str:
-        """(outputs,) -> what the network answers at one input, for people."""
-        return f"the network says {int(outputs.argmax())}"
+    def says(self, outputs: Tensor, classes: Sequence[str] | None = None) -> str:
+        """(outputs,) and their names -> what the network answers at one input, for people."""
+        place = int(outputs.argmax())
+        return f"the network says {place if classes is None else classes[place]}"
 
     def missed(self, outputs: Tensor, unit: float) -> Tensor:
         """(batch, outputs), the unit of their arithmetic -> (batch,) float64: how far a score computed from them may lie from the truth by

@@ -28,7 +28,7 @@ class Labels(LinearProperty):
         side = 2 * self.wanted.double() - 1
         return torch.diag_embed(side), -side * self.threshold.double()
 
-    def says(self, outputs: Tensor) -> str:
+    def says(self, outputs: Tensor, classes: Sequence[str] | None = None) -> str:
         return f"the network answers {', '.join(f'{v:.6g}' for v in outputs.tolist())}"
 
     def check(self, batch: int, outputs: int) -> None:
