@@ -15,7 +15,7 @@ from holdfast.result import Bracket
 
 def draw(before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS) -> str:
     """An SVG file. Each band is sorted by its own proved ends; what is infinite goes to the top. at: the radius that was trained for."""
-    with matplotlib.rc_context({**STYLE, "figure.facecolor": "white"}):  # type: ignore[arg-type, dict-item]
+    with matplotlib.rc_context({**STYLE, "figure.facecolor": "white"}):  # type: ignore[dict-item]
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.add_subplot()
         every = [end for b in (*before, *after) for end in (b.lower.value, b.upper.value) if np.isfinite(end)]
