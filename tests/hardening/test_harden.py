@@ -100,7 +100,7 @@ def test_other_regions_and_auto_say_what_was_picked(how: dict[str, Any]) -> None
 
     y = torch.arange(60) % 2
     x = torch.rand(60, 3, 2, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.6 * y[:, None, None]
-    found = hf.harden(Last().eval(), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how)
+    found = hf.harden(hf.Network.from_torch(Last().eval()), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how)
     assert found.recipe.name == ("small boxes" if how.get("norm") else "intervals")
     assert found.after.inputs == 10
 
