@@ -52,14 +52,14 @@ BASE = ("harden", "--model", "harden_own_code:leaning", "--domain", "0,1", "--da
 
 
 def test_a_run_before_a_run_after_and_weights_that_load(ask: Ask, workshop: Path) -> None:
-    said = ask(*BASE, "--radius", 0.1, "--recipe", "intervals", "--epochs", 120, "--count", 8, "--out", "run")
+    said = ask(*BASE, "--radius", 0.1, "--recipe", "intervals", "--epochs", 60, "--count", 8, "--out", "run")
     assert said.code == 0, said
     assert "verdict: hardened" in said.out
     assert "certified at 0.1" in said.out
     told = json.loads((workshop / "run" / "harden.json").read_text())
     assert told["better"] is True
     assert told["measured_on"] == "test"
-    assert len(told["history"]) == 120
+    assert len(told["history"]) == 60
     (made,) = (workshop / "run").glob("hardened_????????.py")
     weights = load_file(workshop / "run" / "hardened.safetensors")
     scope: dict[str, object] = {"__file__": str(made)}
