@@ -32,7 +32,7 @@ WORDS = {
     # what is asked, of what
     "net": Word("the network", "Network"),
     "model": Word("a model on disk or in a module, as commands read it", "str None", "MODEL"),
-    "x": Word("the inputs", "Tensor Sequence"),
+    "x": Word("the inputs; to train on, also batches of them", "Tensor Sequence Iterable"),
     "y": Word("the class of each input", "Tensor Sequence None"),
     "data": Word("inputs, with classes where they are needed, as people have them", "object", "DATA"),
     "train": Word("training data, for what is usual", "Tensor None", "DATA"),
@@ -92,6 +92,16 @@ WORDS = {
     "beam": Word("units tried alone in each step", "int"),
     "batch": Word("how much is worked on at once", "int None", "COUNT"),
     "seed": Word("decides every draw", "int", "NUMBER"),
+    # how a network is trained
+    "recipe": Word("how a network is trained to hold", "str Recipe", "NAME"),
+    "begin": Word("the weights that training begins with", "name", "HOW"),
+    "freeze": Word("layers whose weights stay", "Sequence", "LAYERS"),
+    "validation": Word("what is held back to choose a checkpoint: a share, or inputs and classes", "float tuple"),
+    "held": Word("the share of the data that is held back", shown="SHARE"),
+    "test": Word("inputs and classes that nothing was chosen by", "tuple None", "DATA"),
+    "measured": Word("about how many held-out inputs are asked about", "int"),
+    "count": Word("how many held-out inputs are asked about", shown="COUNT"),
+    "epochs": Word("how often all inputs are seen", "int None", "COUNT"),
     # when to stop
     "stop": Word("when to stop: seconds, queries, gap", "Stop None"),
     "seconds": Word("stop after so many seconds", shown="NUMBER"),
@@ -108,7 +118,7 @@ WORDS = {
     "memory": Word("how much may be planned for at once", shown="SIZE"),
     "pictures": Word("at most so many pictures", shown="COUNT"),
     "saliency": Word("keep a map of what matters too", shown="flag"),
-    "folder": Word("a folder on disk", "str Path"),
+    "folder": Word("a folder on disk", "str Path None"),
     "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read
     "module": Word("a torch module", "Module"),

@@ -85,7 +85,7 @@ def test_every_recipe_trains(net: hf.Network, name: str) -> None:
     assert found.ended == "finished"
 
 
-@pytest.mark.parametrize("how", [{"norm": 2.0}, {"norm": 1.0}, {"frames": [0, 1]}, {"frames": "all", "norm": 2.0}])
+@pytest.mark.parametrize("how", [{"norm": 1.0}, {"frames": [0, 1]}, {"frames": "all", "norm": 2.0}])
 def test_other_regions_and_auto_say_what_was_picked(how: dict[str, Any]) -> None:
     torch.manual_seed(0)
 
@@ -100,7 +100,7 @@ def test_other_regions_and_auto_say_what_was_picked(how: dict[str, Any]) -> None
 
     y = torch.arange(60) % 2
     x = torch.rand(60, 3, 2, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.6 * y[:, None, None]
-    found = hf.harden(Last().eval(), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how)
+    found = hf.harden(hf.Network.from_torch(Last().eval()), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how)
     assert found.recipe.name == ("small boxes" if how.get("norm") else "intervals")
     assert found.after.inputs == 10
 
@@ -188,8 +188,8 @@ def test_seconds_hold(net: hf.Network) -> None:
 
     asked(net, recipe="intervals", epochs=1)  # torch's tracer is loaded
     began = time.monotonic()
-    found = asked(net, recipe="intervals", stop=hf.Stop(seconds=3.0))
-    assert time.monotonic() - began < 3.0 + 3.0  # a busy machine is late
+    found = asked(net, recipe="intervals", stop=hf.Stop(seconds=1.5))
+    assert time.monotonic() - began < 1.5 + 3.0  # a busy machine is late
     assert found.history[-1].grown == 1.0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.api.methods import default_methods
 from holdfast.api.radius import FramesOption, Inputs, LabelsOption, SharesOption, as_rows, radius_problems
@@ -37,7 +37,7 @@ Held = float | tuple[Inputs, LabelsOption]
 
 
 def harden(
-    net: Network | nn.Module,
+    net: Network,
     x: Inputs | Iterable[Any],
     y: LabelsOption = None,
     *,
@@ -82,7 +82,6 @@ def harden(
     in `before` and `after` is proved by the engine at the radius asked for, and searched for by attacks.
     """
     left = _Time(stop)
-    net = net if isinstance(net, Network) else Network.from_torch(net)
     _trainable(net)
     if y is None:
         x, y = _of_loader(x)

@@ -1,7 +1,8 @@
 """`holdfast harden`: train, write the weights and how to load them, and ask the same of the network before and after.
 
 The folder holds hardened.safetensors, a module whose `network` makes the model with these weights, harden.json (recipe, history, verdict),
-two runs of `radius` on the same held-out inputs, before and after, and compare.html, which lays them side by side.
+two runs of `radius` on the same held-out inputs, before and after, compare.html, which lays them side by side, and bands.svg, a
+picture of both.
 """
 
 import sys
@@ -19,7 +20,7 @@ from holdfast.cli.commands.radius import Radius
 from holdfast.cli.parse import frames_option, norm_option
 from holdfast.cli.reading.both import load_both
 from holdfast.cli.run import begin
-from holdfast.cli.views.compare import compare
+from holdfast.cli.views.compare import compare, open_runs
 from holdfast.cli.views.output import check_folder, line, write_arrays
 from holdfast.errors import BadInput
 from holdfast.hardening import Epoch, Hardened
@@ -28,9 +29,10 @@ from holdfast.hardening.recipe import KNOWN, Begin
 from holdfast.network import Network
 from holdfast.reading.data import Data, load_data, load_substitutes
 from holdfast.reading.source import call
+from holdfast.report.writing import write
 from holdfast.solver import Stop
 
-HELD = "held-out.npz"
+HELD, BANDS, COMPARED = "held-out.npz", "bands.svg", "compare.html"
 NO = 1  # exit code: no more is proved than before
 TRAINING, BEFORE = 0.6, 0.5  # shares: of all seconds for training, of the rest for the first of the two runs
 FACTORY = '''"""The model of {model} with the weights beside this file. Written by `holdfast harden`."""
@@ -81,7 +83,8 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     model = _factory(q.network.model, result, folder)
     _runs(q, folder, held, model, None if seconds is None else seconds * (1 - TRAINING), console)
     at = None if sets is not None else f"{result.radius:g}"
-    compare([folder / "before", folder / "after"], at, None, 0.95, folder / "compare.html", console)
+    compare([folder / "before", folder / "after"], at, None, 0.95, folder / COMPARED, console)
+    line(console, "written", str(_picture(folder, None if sets is not None else result.radius)))
     line(console, "weights", f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read {model.partition(':')[0]}.py")
     line(console, "verdict", result.verdict, warns=not result.better)
     if not result.better:
@@ -154,6 +157,13 @@ def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None
             network, str(folder / HELD), norm=q.norm, frames=q.frames, substitutes=q.substitutes, seed=q.seed, seconds=own
         )  # fmt: skip
         begin(asked, folder / name, console)
+
+
+def _picture(folder: Path, at: float | None) -> Path:
+    from holdfast.report.plots import two_bands  # here: matplotlib takes a second
+
+    before, after = open_runs([folder / "before", folder / "after"])
+    return write(two_bands.draw([r.bracket for r in before.rows], [r.bracket for r in after.rows], at, before.sense), folder / BANDS)
 
 
 def _padded(row: Tensor, length: int) -> Tensor:

@@ -24,7 +24,8 @@ class Recipe:
     begin    "given": go on from the weights as they are. "afresh": from new ones, drawn so that intervals do not grow from layer to layer.
     weight   of the bounds in the loss, once the radius is reached; the rest is the loss at the inputs, or at attacked points ("mixed").
     share    of the region's width that the bounded box has: around the input, or around attacked points ("small boxes"). The engine's
-             proofs are tighter than intervals, so what intervals hold over less, proofs often hold over all. None: by the kind of loss.
+             proofs are tighter than intervals, so what intervals hold over less, proofs often hold over all; more than 1 trains for
+             more than was asked, at a price in accuracy. None: by the kind of loss.
     attack   steps of PGD for each batch.
     warm     the shares of training between which the radius grows from nothing to what was asked for, and the weight with it.
     horizon  recurrent networks: until the radius is reached, only the last frames move, more and more of them.
@@ -51,9 +52,9 @@ class Recipe:
             raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
         if self.begin not in get_args(Begin):
             raise BadInput(f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones.")
-        for name, value in (("weight", self.weight), ("share", self.inner)):
-            if not 0 < value <= 1:
-                raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most 1.")
+        for name, value, most in (("weight", self.weight, 1), ("share", self.inner, 1 if self.name == "small boxes" else 2)):
+            if not 0 < value <= most:
+                raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most {most}.")
         if not 0 <= self.warm[0] <= self.warm[1] < 1:
             raise BadInput(f"warm {self.warm}: give two shares of the training, 0 <= first <= second < 1.")
         if (self.epochs is not None and self.epochs < 1) or self.batch < 1 or self.attack < 1:

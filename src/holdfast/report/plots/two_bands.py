@@ -1,0 +1,38 @@
+"""The same inputs before and after: two bands, each from what is proved to what is witnessed, in one picture of its own."""
+
+import io
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from holdfast.report.plots.canvas import INK, PROVED, STYLE, WITNESSED
+from holdfast.report.sense import RADIUS, Sense
+from holdfast.result import Bracket
+
+
+def draw(before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS) -> str:
+    """An SVG file. Each band is sorted by its own proved ends; what is infinite goes to the top. at: the radius that was trained for."""
+    with matplotlib.rc_context({**STYLE, "figure.facecolor": "white"}):  # type: ignore[dict-item]
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        every = [end for b in (*before, *after) for end in (b.lower.value, b.upper.value) if np.isfinite(end)]
+        top = 1.05 * max([*every, at or 0.0, 1e-9])
+        for name, brackets, colour in (("before", before, WITNESSED), ("after", after, PROVED)):
+            ends = np.array(sorted((b.lower.value, b.upper.value) for b in brackets)).clip(0, top).reshape(-1, 2)
+            edges = np.linspace(0, 1, len(ends) + 1)
+            axes.stairs(ends[:, 1], edges, baseline=ends[:, 0], fill=True, color=colour, alpha=0.22, linewidth=0)
+            axes.stairs(ends[:, 0], edges, baseline=None, color=colour, label=f"{name}: proved, up to witnessed")
+        if at is not None:
+            axes.axhline(at, color=INK, linewidth=0.8, linestyle="--", label=f"trained for {at:g}")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, top)
+        axes.set_xlabel("share of the inputs, by proved end")
+        axes.set_ylabel(sense.quantity)
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+        figure.legend(loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.6)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
