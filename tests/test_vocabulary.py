@@ -46,6 +46,7 @@ WORDS = {
     "only_correct": Word("without inputs that the network gets wrong", "bool", "flag"),
     "spec": Word("a VNN-LIB question", "Spec str Path"),
     "problems": Word("questions, already put", "Iterable"),
+    "records": Word("answers that are known", "Iterable"),
     # where inputs may move
     "norm": Word("how distances are measured", "float", "P"),
     "radius": Word("how far inputs may move", "float Tensor None", "NUMBER"),

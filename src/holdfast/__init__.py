@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast import (
         verification as verification,
     )
+    from holdfast.api.prove import prove
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
     from holdfast.certify.smoothing import smoothed
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "holdfast.api.prove": ("prove",),
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
     "holdfast.certify.smoothing": ("smoothed",),

@@ -132,7 +132,7 @@ def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
 
     begun = store.question
     try:
-        command = _command(begun, wanted.files, wanted.trust)
+        command = command_again(begun, wanted.files, wanted.trust)
         built = command.build()
     except HoldfastError as error:
         yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
@@ -148,7 +148,7 @@ def _of_store(store: Store, wanted: Wanted) -> Iterator[Finding]:
     yield from _records(store, command, built, whole, wanted)
 
 
-def _command(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
+def command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
     """That of the run, with the files where they lie now. Who wrote the run does not say what code is run here: only who checks it does."""
     options: dict[str, Any] = json.loads(json.dumps(plain(begun.options)))
     network = options.get("network") if isinstance(options.get("network"), dict) else None
@@ -247,7 +247,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
             total += sum(map(len, part.problems))
             worker = Batches(part.problems, part.methods, part.stop, part.seed)
             for problem in part.problems:
-                for some, records in _stored(store, problem, whole):
+                for some, records in stored_rows(store, problem, whole):
                     seen.update(record.key for record in records)
                     strange += [f"input {r.key}" for r in records if worker.question(r.key) != r.question or r.goal != problem.goal]
                     rows = [row for row, record in enumerate(records) if shows(record)]
@@ -277,7 +277,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
         yield Finding("the rest", "unchecked", f"the answers of this command are {beside}: they are not checked")
 
 
-def _stored(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
+def stored_rows(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
     """The rows of a problem that have a record that can be believed, with their witnesses, a few at a time."""
     every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
     for some in every.split(AT_ONCE) if len(every) else ():

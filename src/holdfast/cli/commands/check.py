@@ -43,11 +43,17 @@ def check(
     from holdfast.cli.check import Wanted
     from holdfast.cli.check import check as look
 
+    given = files_option(model, data, files)
+    known = {} if seed is None else {"seed": seed}
+    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
+
+
+def files_option(model: str | None, data: str | None, files: list[str] | None) -> dict[str, str]:
+    """The files of a run where they lie now, by the names of its options."""
     given = {name: value for name, value in (("model", model), ("data", data)) if value is not None}
     for text in files or ():
         name, sign, file = text.partition("=")
         if not (name and sign and file):
             raise BadInput(f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json.")
         given[name.replace("-", "_")] = file
-    known = {} if seed is None else {"seed": seed}
-    look(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
+    return given
