@@ -125,6 +125,7 @@ __all__ = [
     "__version__",
     "bounds",
     "load",
+    "prove",
     "radius",
     "reach",
     "risk",

@@ -5,89 +5,46 @@ from its function. So a proof may bring slopes, and where it brings none those o
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from holdfast_check.arithmetic import CURVE_ERROR, TINY, UNIT, Array, sigmoid, tanh
 
-Box = tuple[tuple[Array, ...], tuple[Array, ...]]  # the lower ends of all arguments, and their upper ends
-Slopes = tuple[Array, ...]  # one for each argument
+Point = tuple[Array, ...]  # one for each argument
 DIVISIONS = 24  # of a box, each along one of its sides
 NEAR = 2.0**-14  # of what curvature could cost over the whole box: closer than this to the smallest value is close enough
 
 
-class Function(Protocol):
-    def value(self, *v: Array) -> Array: ...
-
-    def range(self, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> tuple[Array, Array]:
-        """The smallest and the largest value on the box, rounded outwards."""
-        ...
-
-    def slopes(self, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> tuple[Slopes, Slopes]:
-        """Of the lower and of the upper plane, where a proof brings none."""
-        ...
-
-    def least(self, sign: float, slopes: Slopes, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> Array:
-        """A lower bound of sign * value(v) - slopes . v over the box."""
-        ...
-
-
 @dataclass(frozen=True)
 class Curve:
-    """value and first derivative, computed; bounds of the sizes of value (None: as large as the argument), first and second derivative."""
+    """A function that rises, and its derivative, made of the argument and the value; bounds of the sizes of the value (none: as large as
+    the argument), of the first and of the second derivative."""
 
+    value: Callable[[Array], Array]
+    derivative: Callable[[Array], Array]  # of the value
     size: float | None
     first: float
     second: float
-
-    def value(self, v: Array) -> Array:
-        return v
-
-    def derivative(self, v: Array, value: Array) -> Array:
-        return np.ones_like(v)
 
     def largest(self, lower: Array, upper: Array) -> Array:
         return np.maximum(np.abs(lower), np.abs(upper)) if self.size is None else np.full_like(lower, self.size)
 
 
-class One(Curve):
-    def value(self, v: Array) -> Array:
-        return np.ones_like(v)
-
-    def derivative(self, v: Array, value: Array) -> Array:
-        return np.zeros_like(v)
-
-
-class Sigmoid(Curve):
-    def value(self, v: Array) -> Array:
-        return sigmoid(v)
-
-    def derivative(self, v: Array, value: Array) -> Array:
-        return value * (1.0 - value)
-
-
-class Tanh(Curve):
-    def value(self, v: Array) -> Array:
-        return tanh(v)
-
-    def derivative(self, v: Array, value: Array) -> Array:
-        return 1.0 - value * value
-
-
 # sigmoid'' = s (1 - s) (1 - 2 s) <= 1 / (6 sqrt 3) = 0.0962..., tanh'' = -2 t (1 - t^2), at most 4 / (3 sqrt 3) = 0.7698...
 CURVES = {
-    "one": One(1.0, 0.0, 0.0),
-    "identity": Curve(None, 1.0, 0.0),
-    "sigmoid": Sigmoid(1.0, 0.25, 0.0963),
-    "tanh": Tanh(1.0, 1.0, 0.7699),
+    "one": Curve(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
+    "identity": Curve(lambda v: v, np.ones_like, None, 1.0, 0.0),
+    "sigmoid": Curve(sigmoid, lambda s: s * (1.0 - s), 1.0, 0.25, 0.0963),
+    "tanh": Curve(tanh, lambda t: 1.0 - t * t, 1.0, 1.0, 0.7699),
 }
 
 
 @dataclass(frozen=True)
 class Product:
-    """f(v) g(z); a function of v alone has g = one."""
+    """f(v) g(z); a function of v alone has g = one. Like `Pieces` it has a value, a range (the smallest and the largest value on a box,
+    rounded outwards), slopes (of the planes below and above, where a proof brings none), and the least of sign * value - slopes . v."""
 
     f: str
     g: str = "one"
@@ -96,14 +53,14 @@ class Product:
     def arguments(self) -> int:
         return 1 if self.g == "one" else 2
 
-    def _two(self, v: tuple[Array, ...]) -> tuple[Array, Array]:
+    def _two(self, v: Point) -> tuple[Array, Array]:
         return (v[0], v[1]) if self.arguments == 2 else (v[0], np.zeros_like(v[0]))
 
     def value(self, *v: Array) -> Array:
         v_0, z = self._two(v)
         return CURVES[self.f].value(v_0) * CURVES[self.g].value(z)
 
-    def range(self, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> tuple[Array, Array]:
+    def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
         """Both curves rise, so each lies between its values at the ends, and a product of two intervals between those of their ends."""
         (l_v, l_z), (u_v, u_z) = self._two(lower), self._two(upper)
         f, g = ([CURVES[name].value(end) for end in ends] for name, ends in ((self.f, (l_v, u_v)), (self.g, (l_z, u_z))))
@@ -112,18 +69,18 @@ class Product:
         missed = 4.0 * CURVE_ERROR * (1.0 + CURVES[self.f].largest(l_v, u_v) + CURVES[self.g].largest(l_z, u_z) + sizes)
         return corners.min(0) - missed, corners.max(0) + missed
 
-    def slopes(self, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> tuple[Slopes, Slopes]:
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         if self.arguments == 1:
             return (_below(CURVES[self.f], lower[0], upper[0]),), (_below(CURVES[self.f], -upper[0], -lower[0]),)
         chords, middles = [], []
         for curve, low, high in zip((CURVES[self.f], CURVES[self.g]), lower, upper, strict=True):
             f_low, f_high = curve.value(low), curve.value(high)
-            chords.append(_chord(f_low, f_high, low, high, curve.derivative(low, f_low)))
+            chords.append(_chord(f_low, f_high, low, high, curve.derivative(f_low)))
             middles.append((f_low + f_high) / 2)
         both = chords[0] * middles[1], chords[1] * middles[0]
         return both, both
 
-    def least(self, sign: float, slopes: Slopes, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> Array:
+    def least(self, sign: float, slopes: Point, lower: Point, upper: Point) -> Array:
         """Let F(v, z) = sign f(v) g(z) - a v - b z. Around the middle of a box with half sides h and k, by Taylor's theorem,
 
             F >= F(middle) - |F_v| h - |F_z| k - (|f''| |g| h^2 + 2 |f'| |g'| h k + |f| |g''| k^2) / 2,
@@ -147,8 +104,8 @@ class Product:
         for division in range(DIVISIONS + 1):
             f_v, g_z = f.value(v), g.value(z)
             middle = sign * f_v * g_z - a[of] * v - b[of] * z
-            fall_v = np.abs(sign * f.derivative(v, f_v) * g_z - a[of]) * h
-            fall_z = np.abs(sign * f_v * g.derivative(z, g_z) - b[of]) * k
+            fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of]) * h
+            fall_z = np.abs(sign * f_v * g.derivative(g_z) - b[of]) * k
             bound = middle - fall_v - fall_z - _curvature((bends[0][of], bends[1][of], bends[2][of]), h, k) - missed[of]
             np.minimum.at(best, of, middle)
             done = (bound >= best[of] - close[of]) | (division == DIVISIONS)
@@ -166,7 +123,8 @@ class Product:
 
 
 def _curvature(bends: tuple[Array, Array, Array], h: Array, k: Array) -> Array:
-    return (bends[0] * h * h + 2 * bends[1] * h * k + bends[2] * k * k) * 0.5000001
+    cost: Array = (bends[0] * h * h + 2 * bends[1] * h * k + bends[2] * k * k) * 0.5000001
+    return cost
 
 
 @dataclass(frozen=True)
@@ -193,12 +151,12 @@ class Pieces:
         kinks = abs(self.value_there) + sum(abs(kink) for kink in self.kinks)
         return least - 32 * UNIT * ((np.maximum(np.abs(lower), np.abs(upper)) + kinks) * (1 + steep)) - TINY
 
-    def range(self, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> tuple[Array, Array]:
+    def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
         level = np.zeros_like(lower[0])
         least, most = self._extremes(1.0, level, lower[0], upper[0]), -self._extremes(-1.0, level, lower[0], upper[0])
         return least, most
 
-    def slopes(self, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> tuple[Slopes, Slopes]:
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         """Those of the largest convex function below and of the smallest concave one above, at the middle of the box: of all lines from an
         end or a kink before it to one behind it, the lowest and the highest there."""
         low, high = lower[0], upper[0]
@@ -214,7 +172,7 @@ class Pieces:
         below, above = (np.take_along_axis(slopes, which[None], 0)[0] for which in chosen)
         return (below,), (above,)
 
-    def least(self, sign: float, slopes: Slopes, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> Array:
+    def least(self, sign: float, slopes: Point, lower: Point, upper: Point) -> Array:
         return self._extremes(sign, slopes[0], lower[0], upper[0])
 
 
@@ -234,9 +192,9 @@ def _below(curve: Curve, lower: Array, upper: Array) -> Array:
     for _ in range(30):
         point = (start + end) / 2
         f_point = curve.value(point)
-        before = f_point + curve.derivative(point, f_point) * (upper - point) < f_upper
+        before = f_point + curve.derivative(f_point) * (upper - point) < f_upper
         start, end = np.where(before, point, start), np.where(before, end, point)
     point = np.where(lower >= 0, lower, (start + end) / 2)
     f_point, middle = curve.value(point), (lower + upper) / 2
-    tangent = curve.derivative(point, f_point)
-    return np.where(middle < point, curve.derivative(middle, curve.value(middle)), _chord(f_point, f_upper, point, upper, tangent))
+    tangent = curve.derivative(f_point)
+    return np.where(middle < point, curve.derivative(curve.value(middle)), _chord(f_point, f_upper, point, upper, tangent))

@@ -181,7 +181,8 @@ def lowest(claim: Claim, built: Program) -> float:
 
 def shown(claim: Claim, built: Program) -> float:
     """By how much all rows of some group stay at or below what is claimed, at the witness itself: an interval around a point."""
-    assert claim.point is not None
+    if claim.point is None:
+        raise Rejected("a witness without a point")
     bounds = Bounds(built, Region(claim.point[None], claim.point[None])).rows(-claim.matrix, -claim.offset) + claim.above
     return float(np.stack([bounds[:, list(group)].min(1) for group in claim.groups]).max())
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from holdfast_check.arithmetic import Array
+from holdfast_check.errors import Rejected, require
 from holdfast_check.functions import Product
-from holdfast_check.graph import Node, Value, operator
+from holdfast_check.graph import Node, Value
 from holdfast_check.steps import Builder, View
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -71,21 +72,21 @@ class Cell:
         return builder.scaled(self.name, [(written, 1.0), (self.product("sigmoid", z, "identity", h), 1.0)]), None
 
 
-@operator("RNN", "GRU", "LSTM")
-def unrolled(builder: Builder, node: Node, given: list[Any]) -> tuple[Value, ...]:
+def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Value, ...]:
     x, w, r, b, lengths, *states = [*given, None, None, None, None][:7]
     attributes, name = node.attributes, node.outputs[0] or node.op
     direction, many = attributes.get("direction", "forward"), len(w)
-    assert direction in ("forward", "reverse", "bidirectional") and many == (2 if direction == "bidirectional" else 1), "directions"
-    assert list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones"
-    assert not any(attributes.get(one) for one in ("clip", "input_forget", "layout")), "clip, input_forget or layout"
-    assert node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map"
-    assert len(given) < 8 or given[7] is None, "peepholes"
-    assert isinstance(x, View) and x.shape[1] == 1, "a sequence that does not depend on the input"
-    assert lengths is None or (not isinstance(lengths, View) and bool((lengths == len(x.index)).all())), "sequences of several lengths"
-    assert all(state is None or (not isinstance(state, View) and not state.any()) for state in states), "a first state other than zero"
+    require(direction in ("forward", "reverse", "bidirectional") and many == (2 if direction == "bidirectional" else 1), "directions")
+    require(list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones")
+    require(not any(attributes.get(one) for one in ("clip", "input_forget", "layout")), "clip, input_forget or layout")
+    require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map")
+    require(len(given) < 8 or given[7] is None, "peepholes")
+    if not isinstance(x, View) or x.shape[1] != 1:
+        raise Rejected("a sequence that does not depend on the input")
+    require(lengths is None or (not isinstance(lengths, View) and bool((lengths == len(x.index)).all())), "sequences of several lengths")
+    require(all(state is None or (not isinstance(state, View) and not state.any()) for state in states), "a first state other than zero")
     b = np.zeros((many, 2 * w.shape[1])) if b is None else b
-    assert w.shape[1] == GATES[node.op] * r.shape[2], "the sizes of the weights"
+    require(w.shape[1] == GATES[node.op] * r.shape[2], "the sizes of the weights")
     outputs: list[list[View]] = []
     lasts: list[tuple[View, View | None]] = []
     for place in range(many):
@@ -98,7 +99,8 @@ def unrolled(builder: Builder, node: Node, given: list[Any]) -> tuple[Value, ...
         for frame in x.index[::-1] if backwards else x.index:
             h, c = step(View(x.step, frame), h, c)
             seen.append(View(h.step, h.index[None]))
-        assert h is not None, "an empty sequence"
+        if h is None:
+            raise Rejected("an empty sequence")
         outputs.append(seen[::-1] if backwards else seen)
         lasts.append((h, c))
     frames = [builder.joined(name, [View(v.step, v.index[:, None]) for v in both], 1) for both in zip(*outputs, strict=True)]

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from holdfast_check.arithmetic import TINY, Array, down, gamma, up
+from holdfast_check.errors import Rejected
 
 ROUNDS = 50  # of looking for a price
 
@@ -40,7 +41,7 @@ class Region:
     def minimum(self, rows: Array) -> Array:
         """(batch, rows, n) -> (batch, rows): no point of the region has a smaller row . x."""
         ends = np.minimum(rows * self.lower[:, None], rows * self.upper[:, None])
-        least = ends.sum(-1) - gamma(rows.shape[-1] + 8) * np.abs(ends).sum(-1) - TINY
+        least: Array = ends.sum(-1) - gamma(rows.shape[-1] + 8) * np.abs(ends).sum(-1) - TINY
         return least if np.isinf(self.norm) else np.maximum(least, self._near(rows))
 
     def _near(self, rows: Array) -> Array:
@@ -49,7 +50,8 @@ class Region:
             sum of |row_i| t_i  <=  sum of max over t_i of (|row_i| t_i - price t_i^norm)  +  price span^norm,
 
         since the t_i^norm add up to no more than span^norm. The price is searched in plain arithmetic; what it yields is rounded up."""
-        assert self.centre is not None and self.spans is not None
+        if self.centre is None or self.spans is None:
+            raise Rejected("a norm without a centre")
         shape = (*rows.shape[:2], len(self.spans), -1)
         room = np.where(rows > 0, up(self.centre - self.lower)[:, None], up(self.upper - self.centre)[:, None])
         steep, room, square = np.abs(rows).reshape(shape), np.maximum(room, 0.0).reshape(shape), self.norm == 2

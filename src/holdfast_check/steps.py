@@ -21,7 +21,7 @@ class View:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.index.shape
+        return tuple(self.index.shape)
 
 
 @dataclass(frozen=True, eq=False)

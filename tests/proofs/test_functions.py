@@ -63,7 +63,8 @@ def test_no_plane_crosses_its_function(function: Product | Pieces, width: float)
         for share in itertools.product(steps, repeat=function.arguments):
             point = tuple(low + t * (high - low) for t, low, high in zip(share, lower, upper, strict=True))
             value = function.value(*point)
-            assert (value >= low - 1e-13).all() and (value <= high + 1e-13).all()
+            assert (value >= low - 1e-13).all()
+            assert (value <= high + 1e-13).all()
             planes = (sum(s * v for s, v in zip(side, point, strict=True)) for side in slopes)
             for distance, gap in zip(nearest, (value - next(planes) - below, next(planes) + above - value), strict=True):
                 assert (gap >= -1e-14).all()

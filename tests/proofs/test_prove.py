@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.proofs.mutants import mutants
 from safetensors.numpy import save
 from tests.certify.test_certify import too_high
 from tests.proofs.networks import NETWORKS, network, proved
@@ -45,17 +46,22 @@ def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_every_kind_of_network_has_certificates_that_are_accepted(kind: str, tmp_path: Path) -> None:
     norm = {"mlp": 2, "lstm": math.inf, "gru": 1}.get(kind, math.inf)
-    problems, _, made = proved(kind, tmp_path, norm=norm)
+    _problems, _, made = proved(kind, tmp_path, norm=norm)
     proofs = [one for one in made if one.kind == "proof"]
-    assert len(proofs) == 2 and all(one.file is not None and one.value >= 0.99 * one.known for one in proofs), made
+    assert len(proofs) == 2, made
+    assert all(one.file is not None and one.value >= 0.99 * one.known for one in proofs), made
     for one in made:
-        assert one.file is not None and one.model is not None, one
+        assert one.file is not None, one
+        assert one.model is not None, one
         verdict = check(one.model, one.file)
-        assert verdict.accepted and verdict.margin is not None and verdict.margin >= 0, verdict
+        assert verdict.accepted, verdict
+        assert verdict.margin is not None, verdict
+        assert verdict.margin >= 0, verdict
     # Above a witness nothing is provable, whatever else the file says.
     for shown in (one for one in made if one.kind == "witness" and one.file is not None):
         [twin] = [one for one in proofs if one.key == shown.key]
-        assert twin.file is not None and twin.model is not None
+        assert twin.file is not None
+        assert twin.model is not None
         header, arrays = opened(twin.file)
         for more in (1.0, 1.001, 1.5):
             header["region"]["radius"] = shown.known * more
@@ -77,7 +83,8 @@ def test_bounds_hold_at_every_point_of_the_region(kind: str, tmp_path: Path) -> 
     least, most = bounds.rows(np.eye(outputs), np.zeros(outputs))[0], -bounds.rows(-np.eye(outputs), np.zeros(outputs))[0]
     points = centre + 0.2 * np.sign(DRAW.normal(size=(500, centre.size))) * DRAW.uniform(0, 1, (500, 1)) ** 0.2
     values = model.program.value(points)
-    assert (values >= least).all() and (values <= most).all()
+    assert (values >= least).all()
+    assert (values <= most).all()
     assert ((most - least) < 20 * (values.max(0) - values.min(0))).all(), "a bound that says nothing"
 
 
@@ -85,7 +92,8 @@ def test_frames_and_features_that_stay(tmp_path: Path) -> None:
     _, _, made = proved("lstm", tmp_path, norm=2, frames=[1, 2])
     assert sum(one.kind == "proof" and one.file is not None for one in made) == 2
     header, arrays = opened(next(one.file for one in made if one.file is not None))
-    assert arrays["region/shares"].tolist() == [0, 1, 1, 0] and header["region"]["norm"] == "2"
+    assert arrays["region/shares"].tolist() == [0, 1, 1, 0]
+    assert header["region"]["norm"] == "2"
 
 
 def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
@@ -98,7 +106,8 @@ def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
     records = solve([problem], default_methods(net, "worst", "split"), Stop(seconds=8))
     assert records[0].bracket.lower.value > 0
     [one] = [one for one in prove([problem], records, tmp_path) if one.kind == "proof"]
-    assert one.file is not None and one.model is not None, one
+    assert one.file is not None, one
+    assert one.model is not None, one
     header, arrays = opened(one.file)
     tree = arrays["tree"].tolist()
     assert len(tree) > 2
@@ -116,59 +125,16 @@ def test_a_score_by_planes(tmp_path: Path) -> None:
     problem = Problem(net, Box(x.double(), x.double() - 0.1, x.double() + 0.1), Linear.of([1.0, -1.0, 0.0], 0.25, batch=2), "worst")
     records = solve([problem], default_methods(net, "worst", "fast"))
     made = prove([problem], records, tmp_path)
-    assert {one.kind for one in made} == {"proof", "witness"} and all(one.file is not None for one in made), made
+    assert {one.kind for one in made} == {"proof", "witness"}, made
+    assert all(one.file is not None for one in made), made
     one = made[0]
-    assert one.file is not None and one.model is not None and abs(one.value - one.known) <= 1e-3 * abs(one.known)
+    assert one.file is not None
+    assert one.model is not None
+    assert abs(one.value - one.known) <= 1e-3 * abs(one.known)
     header, arrays = opened(one.file)
     header["above"] = records[0].bracket.upper.value + 1e-6
     one.file.write_bytes(packed(header, arrays))
     assert not check(one.model, one.file).accepted
-
-
-def mutants(header: dict[str, Any], arrays: dict[str, Any], shown: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Files that claim something false, or something of something else."""
-    found: list[tuple[dict[str, Any], dict[str, Any]]] = []
-
-    def changed(arrays_too: dict[str, Any] | None = None, **more: Any) -> None:
-        found.append(({**json.loads(json.dumps(header)), **more}, {**arrays, **(arrays_too or {})}))
-
-    for factor in (1.0, 1.01, 2.0, 100.0):
-        changed(region={**header["region"], "radius": shown * factor})
-    for other in range(3):
-        if other != header["property"]["class"]:
-            changed(property={"class": other})
-    for strange in (-1, 3, 99, "x", None, 1e9):
-        changed(property={"class": strange})
-    for strange in (-1.0, "nan", "inf", None, 1e300, True, []):
-        changed(region={**header["region"], "radius": strange})
-    for strange in ("0", "3", "max", "box", None, 2):
-        changed(region={**header["region"], "norm": strange})
-    for digest in ("0" * 64, "", None, 7):
-        changed(model={"sha256": digest})
-    for version in (0, 2, "1", None):
-        changed(version=version)
-    for above in (50.0, "nan", None, "inf"):
-        changed(above=above)
-    for kind in ("witness", "", None, 3):
-        changed(kind=kind)
-    centre = arrays["region/centre"]
-    for _ in range(6):
-        changed(
-            {"region/centre": centre + DRAW.normal(0, 3, centre.shape).astype(centre.dtype)}, region={**header["region"], "radius": 3.5}
-        )
-    changed({"region/centre": np.full_like(centre, np.nan)})
-    changed({"region/centre": centre[:-1]})
-    changed({"region/lower": np.array([np.nan])})
-    changed({"region/lower": np.array([5.0])})
-    changed({"region/shares": np.array([-1.0])})
-    changed({"region/shares": np.array([np.inf])})
-    changed({"region/shares": np.ones(centre.size + 1)})
-    for name in header:
-        if name not in ("goal", "input", "question"):
-            found.append(({key: value for key, value in header.items() if key != name}, arrays))
-    for name in arrays:
-        found.append((header, {key: value for key, value in arrays.items() if key != name}))
-    return found
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "rnn"])
@@ -177,13 +143,15 @@ def test_mutants_are_rejected(kind: str, tmp_path: Path) -> None:
     tried, path = 0, tmp_path / "mutant.proof"
     for one in (one for one in made if one.kind == "proof" and one.file is not None):
         shown = next(other.known for other in made if other.kind == "witness" and other.key == one.key)
-        assert one.file is not None and one.model is not None
+        assert one.file is not None
+        assert one.model is not None
         model = Model.read(one.model)
         header, arrays = opened(one.file)
-        for changed, other in mutants(header, arrays, shown):
+        for changed, other in mutants(header, arrays, shown, DRAW):
             path.write_bytes(packed(changed, other))
             verdict = check(model, path)
-            assert not verdict.accepted and verdict.reason, (changed, verdict)
+            assert not verdict.accepted, (changed, verdict)
+            assert verdict.reason, (changed, verdict)
             tried += 1
     assert tried >= 100
 
@@ -193,7 +161,8 @@ def test_slopes_are_free_and_never_trusted(tmp_path: Path) -> None:
     _, _, made = proved("rnn", tmp_path)
     one = next(one for one in made if one.kind == "proof")
     shown = next(other.known for other in made if other.kind == "witness" and other.key == one.key)
-    assert one.file is not None and one.model is not None
+    assert one.file is not None
+    assert one.model is not None
     model, (header, arrays) = Model.read(one.model), opened(one.file)
     functions = [place for place, step in enumerate(model.program.steps) if hasattr(step, "function")]
     held = 0
@@ -215,12 +184,14 @@ def test_slopes_are_free_and_never_trusted(tmp_path: Path) -> None:
 def test_another_model_is_rejected(tmp_path: Path) -> None:
     _, _, made = proved("mlp", tmp_path / "one")
     one = made[0]
-    assert one.file is not None and one.model is not None
+    assert one.file is not None
+    assert one.model is not None
     data = bytearray(one.model.read_bytes())
     data[-3] ^= 1
     (tmp_path / "other.safetensors").write_bytes(bytes(data))
     verdict = check(tmp_path / "other.safetensors", one.file)
-    assert not verdict.accepted and "another model" in verdict.reason
+    assert not verdict.accepted
+    assert "another model" in verdict.reason
 
 
 def test_a_wrong_relaxation_of_the_engine_has_no_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +221,8 @@ def test_damaged_files_are_told_apart_from_proofs(tmp_path: Path) -> None:
     """Random bytes, cut files, changed headers: a reason, never a traceback or acceptance of something else."""
     _, _, made = proved("mlp", tmp_path)
     one = made[0]
-    assert one.file is not None and one.model is not None
+    assert one.file is not None
+    assert one.model is not None
     model, whole = Model.read(one.model), one.file.read_bytes()
     path = tmp_path / "damaged.proof"
     for trial in range(300):
@@ -265,7 +237,8 @@ def test_damaged_files_are_told_apart_from_proofs(tmp_path: Path) -> None:
         verdict = check(model, path)
         header = verdict.header
         if verdict.accepted:  # a byte of what is only a name, or of a smaller radius
-            assert header["model"]["sha256"] == model.sha256 and header["region"]["radius"] <= one.value * 1.0001
+            assert header["model"]["sha256"] == model.sha256
+            assert header["region"]["radius"] <= one.value * 1.0001
         else:
             assert verdict.reason
         other = tmp_path / ("damaged.onnx" if trial % 2 else "damaged.safetensors")
@@ -285,12 +258,14 @@ def test_what_has_no_certificate_is_said(tmp_path: Path) -> None:
 
     problems = list(radius_problems(net, x, net(x).argmax(-1)))
     [one] = prove(problems, solve(problems, default_methods(net, "radius", "fast")), tmp_path)[:1]
-    assert one.file is None and "gelu" in one.reason
+    assert one.file is None
+    assert "gelu" in one.reason
     net, x, y = network("mlp")
     problems = list(radius_problems(net, x, y))
     records = solve(problems, default_methods(net, "radius", "fast"))
     for one in prove(problems, records, tmp_path, stop=Stop(seconds=0.0)):
-        assert one.file is None and "time" in one.reason
+        assert one.file is None
+        assert "time" in one.reason
 
 
 def test_from_a_run_to_accepted_files_by_the_command_line(tmp_path: Path) -> None:
@@ -307,7 +282,8 @@ def test_from_a_run_to_accepted_files_by_the_command_line(tmp_path: Path) -> Non
          "assert not [name for name in sys.modules if name.split('.')[0] in ('torch', 'holdfast', 'onnx', 'scipy')]\nsys.exit(code)",
          str(out / "model.safetensors"), str(out / "1.proof"), str(out / "1.witness")], capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert found.returncode == 0 and "2 of 2 accepted" in found.stdout, found
+    assert found.returncode == 0, found
+    assert "2 of 2 accepted" in found.stdout, found
     (out / "1.proof").write_bytes(b"nonsense")
     assert holdfast_check.__main__.main([str(out / "model.safetensors"), str(out / "1.proof")]) == 1
     assert holdfast_check.__main__.main([str(out / "missing.onnx"), str(out / "1.proof")]) == 2
@@ -318,7 +294,8 @@ def test_a_claim_names_what_it_is_about(tmp_path: Path) -> None:
     problems, records, made = proved("mlp", tmp_path)
     assert made[0].file is not None
     header, arrays = opened(made[0].file)
-    assert header["question"] == records[0].question and header["input"] == str(Key(0))
+    assert header["question"] == records[0].question
+    assert header["input"] == str(Key(0))
     claim = Claim.read(header, arrays, Model.read(made[0].model or "").program)
     assert repr(made[0].value) in claim.told or made[0].value != header["region"]["radius"]
     assert problems[0].goal == "radius"

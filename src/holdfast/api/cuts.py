@@ -78,4 +78,5 @@ def _halved(claim: Claim, program: Program, parts: list[tuple[int, Array, Array]
     worst = best.argmin(1)
     chosen = rows[np.arange(len(parts)), worst]
     fall = np.abs(region.asked[0][np.arange(len(parts)), chosen]) * (upper - lower)
-    return np.where(best.min(1) > 0, -1, fall.argmax(1)).tolist()
+    found: list[int] = np.where(best.min(1) > 0, -1, fall.argmax(1)).tolist()
+    return found
