@@ -113,7 +113,7 @@ WORDS = {
     "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read
     "module": Word("a torch module", "Module"),
-    "file": Word("a model's file", "str Path"),
+    "file": Word("a model's file", "str Path None"),
     "function": Word("any function of arrays", "Callable"),
     "estimator": Word("a fitted estimator", "Any"),
     "columns": Word("what the columns of a table are", "Columns None", "FILE"),

@@ -105,10 +105,9 @@ def counted(
     checking = time.process_time() - began
     shares = [one.value / one.known for one in written if one.known and math.isfinite(one.known) and one.value]
     size = sum(one.size for one in written) / max(1, len(written))
-    table.add(
-        name, what, len(made), accepted, proving / max(1, len(proofs)), writing / max(1, len(proofs)), checking / max(1, len(proofs)), round(size),
-        sum(shares) / len(shares) if shares else None, min(shares) if shares else None,
-    )  # fmt: skip
+    each = [seconds / max(1, len(proofs)) for seconds in (proving, writing, checking)]
+    least = (sum(shares) / len(shares), min(shares)) if shares else (None, None)
+    table.add(name, what, len(made), accepted, *each, round(size), *least)
     for reason in sorted({one.reason for one in made if one.reason}):
         print(f"  no certificate: {reason}")
     return made

@@ -23,7 +23,30 @@ from holdfast_check.region import Region
 from holdfast_check.steps import Affine, Applied, Part, Program
 
 NUMBERS = 2**23  # in the rows of one walk
-Planes = tuple[list[Array], Array, list[Array], Array]  # below: slopes, intercept; above: slopes, intercept; each (batch, 1 or rows, n)
+Ends = tuple[tuple[Array, ...], tuple[Array, ...]]  # of what a function reads, one for each argument
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Below and above a function: slopes for each argument, and an intercept; and M. Each is (batch, 1 or rows, n)."""
+
+    below: tuple[Array, ...]
+    least: Array
+    above: tuple[Array, ...]
+    most: Array
+    sizes: Array
+
+    @staticmethod
+    def of(step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends) -> "Planes":
+        """With these slopes, whatever they are."""
+        for slope in (*below, *above):
+            if not bool((np.abs(slope) < LARGEST).all()):
+                raise Rejected(f"{step.name}: a slope is no number")
+        least, most = step.function.least(1.0, below, *ends), -step.function.least(-1.0, tuple(-slope for slope in above), *ends)
+        sizes = np.maximum(np.abs(least), np.abs(most))
+        for low, high, slope, other in zip(*ends, below, above, strict=True):
+            sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
+        return Planes(below, least, above, most, sizes * (1 + 16 * UNIT))
 
 
 @dataclass
@@ -35,11 +58,13 @@ class Bounds:
     slopes: Mapping[str, Array] = field(default_factory=dict)
     lower: list[Array] = field(default_factory=list)  # (batch, n) each
     upper: list[Array] = field(default_factory=list)
-    sizes: list[Array] = field(default_factory=list)  # M
+    sizes: list[Array] = field(default_factory=list)  # M of affine maps
     planes: dict[int, Planes] = field(default_factory=dict)
+    last: dict[int, Planes] = field(default_factory=dict)  # of the rows of the claim, where a proof brings some
 
     def __post_init__(self) -> None:
-        self.terms = max((part.terms for step in self.program.steps for part in step.parts), default=0)
+        steps = self.program.steps
+        self.terms = max(*(step.size for step in steps), *(part.terms for step in steps for part in step.parts), 1)  # of the longest sum
         self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
         self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
         for place, step in enumerate(self.program.steps[1:], 1):
@@ -100,36 +125,23 @@ class Bounds:
                 raise Rejected(f"step {part.source} ({source.name}): its bounds exclude each other")
 
     def _applied(self, step: Applied, place: int) -> None:
-        ends = [(part.taken(self.lower[part.source]), part.taken(self.upper[part.source])) for part in step.parts]
-        lower, upper = tuple(low for low, _ in ends), tuple(high for _, high in ends)
+        """Slopes of the proof, `slopes/K` (parts of the region, 2, arguments, n), or the function's own."""
+        taken = [(part.taken(self.lower[part.source]), part.taken(self.upper[part.source])) for part in step.parts]
+        lower, upper = tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
         below, above = step.function.slopes(lower, upper)
-        if f"slopes/{place}" in self.slopes:  # (parts of the region, 2, arguments, n)
-            given = self.slopes[f"slopes/{place}"].astype(np.float64)
-            below, above = (tuple(given[:, side, argument] for argument in range(len(ends))) for side in (0, 1))
+        if f"slopes/{place}" in self.slopes:
+            given = self.slopes[f"slopes/{place}"]
+            below, above = (tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1))
+        self.planes[place] = Planes.of(step, below, above, (lower, upper))
+        if f"rows/{place}" in self.slopes:  # (parts of the region, rows, n): another slope below for each of the last rows
+            own = self.slopes[f"rows/{place}"]
+            self.last[place] = Planes.of(step, (own,), above, (lower, upper))
         low, high = step.function.range(lower, upper)
-        self.planes[place] = self._planes(step, below, above, lower, upper)
-        self._keep(low, high, self._plane_sizes(self.planes[place], lower, upper), place)
+        self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
 
-    def _planes(
-        self, step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], lower: tuple[Array, ...], upper: tuple[Array, ...]
-    ) -> Planes:
-        for slope in (*below, *above):
-            if not bool((np.abs(slope) < LARGEST).all()):
-                raise Rejected(f"{step.name}: a slope is no number")
-        intercept_below = step.function.least(1.0, below, lower, upper)
-        intercept_above = -step.function.least(-1.0, tuple(-slope for slope in above), lower, upper)
-        return list(below), intercept_below, list(above), intercept_above
-
-    @staticmethod
-    def _plane_sizes(planes: Planes, lower: tuple[Array, ...], upper: tuple[Array, ...]) -> Array:
-        sizes = np.maximum(np.abs(planes[1]), np.abs(planes[3]))
-        for argument, (low, high) in enumerate(zip(lower, upper, strict=True)):
-            steep = np.maximum(np.abs(planes[0][argument]), np.abs(planes[2][argument]))
-            sizes = sizes + steep * np.maximum(np.abs(low), np.abs(high))
-        return sizes * (1 + 16 * UNIT)
-
-    def walk(self, place: int, rows: Array) -> Array:
-        """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region."""
+    def walk(self, place: int, rows: Array, last: bool = False) -> Array:
+        """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. last: these are the
+        rows of the claim, which may have planes of their own."""
         steps = self.program.steps
         waiting = {place: np.broadcast_to(rows, (len(self.region.lower), *rows.shape[1:]))}
         constant = np.zeros(waiting[place].shape[:2])
@@ -138,15 +150,16 @@ class Bounds:
             if at not in waiting:
                 continue
             step, own = steps[at], waiting.pop(at)
-            weight += (np.abs(own) @ self.sizes[at][:, :, None])[..., 0]
             if isinstance(step, Affine):
+                weight += (np.abs(own) @ self.sizes[at][:, :, None])[..., 0]
                 constant += own @ step.offset
                 passed = [own] * len(step.parts)
             else:
-                slopes_below, below, slopes_above, above = self.planes[at]
+                planes = self.last.get(at, self.planes[at]) if last else self.planes[at]
                 up, down = np.maximum(own, 0.0), np.minimum(own, 0.0)
-                constant += (up @ below[:, :, None] + down @ above[:, :, None])[..., 0]
-                passed = [up * low[:, None] + down * high[:, None] for low, high in zip(slopes_below, slopes_above, strict=True)]
+                weight += (np.abs(own) * planes.sizes).sum(-1)
+                constant += (up * planes.least + down * planes.most).sum(-1)
+                passed = [up * low + down * high for low, high in zip(planes.below, planes.above, strict=True)]
             for part, coefficients in zip(step.parts, passed, strict=True):
                 arrived = part.back(coefficients, steps[part.source].size)
                 waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
@@ -160,6 +173,6 @@ class Bounds:
         view = self.program.output
         size = self.program.steps[view.step].size
         coefficients = Part(view.step, view.index.ravel(), None, None).back(matrix[None].astype(np.float64), size)
-        bound = self.walk(view.step, coefficients)
+        bound = self.walk(view.step, coefficients, last=True)
         result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
         return result

@@ -17,7 +17,7 @@ from holdfast_check.errors import Rejected
 from holdfast_check.graph import Graph, program
 from holdfast_check.planes import Bounds
 from holdfast_check.region import Region, inside
-from holdfast_check.steps import Program
+from holdfast_check.steps import Applied, Program
 from holdfast_check.tree import leaves
 
 SCHEMA, VERSION = "holdfast-proof", 1
@@ -95,10 +95,18 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
         raise Rejected("only boxes are cut into halves")
+    slopes = {name: _slopes(name, array, built, len(matrix)) for name, array in arrays.items() if name.startswith(("slopes/", "rows/"))}
     told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
-    return Claim(
-        kind, region, matrix, offset, groups, above, cuts, {k: v for k, v in arrays.items() if k.startswith("slopes/")}, point, told
-    )
+    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told)
+
+
+def _slopes(name: str, array: Array, built: Program, rows: int) -> Array:
+    """slopes/K: (leaves or 1, 2, arguments, n); rows/K: (leaves or 1, rows, n), for functions of one argument."""
+    step = built.steps[int(name.split("/")[1])]
+    wanted = (rows, step.size) if name.startswith("rows/") else (2, len(step.parts), step.size)
+    if not isinstance(step, Applied) or array.shape[1:] != wanted or (name.startswith("rows/") and len(step.parts) != 1):
+        raise ValueError(f"{name} has shape {array.shape}, which fits no function of the model")
+    return array.astype(np.float64)
 
 
 def _number(value: Any) -> float:
@@ -166,6 +174,8 @@ def _ranks(matrix: Array, offset: Array, above: float) -> bool:
 def lowest(claim: Claim, built: Program) -> float:
     """By how much every group has a row above what is claimed, at the worst leaf; negative: by how much it is missed."""
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
+    if any(len(array) not in (1, len(lower)) for array in claim.slopes.values()):
+        raise Rejected("slopes for another number of leaves than the tree has")
     many = max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
     for start in range(0, len(lower), many):
@@ -216,5 +226,8 @@ def check(model: str | Path | Model, proof: str | Path) -> Verdict:
         if claim.kind == "witness" and not margin >= 0:
             raise Rejected(f"the witness does not show it: an output is better by {-margin:.6g}")
         return Verdict(True, told, "", margin, header)
-    except (Rejected, OverflowError, MemoryError) as error:
-        return Verdict(False, told, str(error), None, header if isinstance(header, dict) else {})
+    except Rejected as error:
+        reason = str(error)
+    except Exception as error:  # whatever it is, nothing was accepted
+        reason = f"it could not be followed to its end ({type(error).__name__}: {error})"
+    return Verdict(False, told, reason, None, header if isinstance(header, dict) else {})

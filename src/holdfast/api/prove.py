@@ -20,6 +20,7 @@ from safetensors.numpy import save
 import holdfast_check
 from holdfast.api.check import ROUNDING, claims, oriented, shows
 from holdfast.api.cuts import cut
+from holdfast.api.trained import trained_slopes
 from holdfast.bounding.description import described
 from holdfast.bounding.graph.agreement import FINE, sampled_points
 from holdfast.errors import HoldfastError, UnsupportedLayer
@@ -35,7 +36,6 @@ from holdfast_check.container import read as read_container
 
 SUFFIX, SHOWN_BY = ".proof", ".witness"
 NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
-SHARES = (1.0, 1 - 1e-6, 1 - 1e-4, 1 - 1e-3, 1 - 3e-3, NEARLY)
 SEARCHED = 7  # halvings between a share that holds and one that does not
 NORMS = {math.inf: "inf", 2.0: "2", 1.0: "1"}
 
@@ -212,12 +212,16 @@ def packed(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
     return bytes(save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {checker.SCHEMA: json.dumps(header)}))
 
 
-def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> float:
-    """By how much the checker finds it to hold: it reads the very bytes that would be written."""
+def _read(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> checker.Claim:
+    """What the checker makes of the very bytes that would be written."""
     metadata, read = read_container(packed(header, arrays))
-    claim = checker.Claim.read(json.loads(metadata[checker.SCHEMA]), read, opened.program)
+    return checker.Claim.read(json.loads(metadata[checker.SCHEMA]), read, opened.program)
+
+
+def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> float:
+    """By how much the checker finds it to hold."""
     with np.errstate(all="ignore"):
-        return checker.lowest(claim, opened.program)
+        return checker.lowest(_read(header, arrays, opened), opened.program)
 
 
 def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
@@ -227,7 +231,7 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
         known = min(blank.known, limit)
         if not math.isfinite(known):
             raise UnsupportedLayer("the radius is proved to be infinite, and certificates are about regions with an end.")
-        value, margin = _largest_radius(header, arrays, opened, known, until)
+        value = _largest_radius(part, header, arrays, opened, known, until)
         header["region"]["radius"] = value
         value = blank.known if value == known else value
     else:
@@ -261,40 +265,49 @@ def _told(known: float, value: float, goal: str) -> str:
 
 
 def _largest_radius(
-    header: dict[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, known: float, until: float
-) -> tuple[float, float]:
-    """The record's radius or a hair less; where the record was proved by other means than planes, the largest that planes prove."""
+    part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
+) -> float:
+    """The record's radius or a hair less, by the checker's own slopes or by trained ones, which stay in the arrays; where the record was
+    proved by other means, the largest radius that planes prove."""
+    claim = _read(header, arrays, opened)
 
-    def at(radius: float) -> float:
-        header["region"]["radius"] = radius
+    def at(share: float, slopes: Mapping[str, Any]) -> bool:
+        header["region"]["radius"] = known * share
         try:
-            return _margin(header, arrays, opened)
+            return _margin(header, {**arrays, **slopes}, opened) > 0
         except holdfast_check.Rejected as error:
             if "bounds" in str(error):
-                return -math.inf
+                return False
             raise
 
-    low, high = 0.0, 1.0
-    for share in SHARES:
-        margin = at(known * share)
-        if margin > 0:
-            return known * share, margin
-        high = share
-        if not math.isfinite(margin):
-            break
-    best = (0.0, -math.inf)
+    def trained(share: float) -> dict[str, Any]:
+        region = part.family.at(torch.full_like(part.family.radius.double(), known * share))
+        return trained_slopes(part, region, opened.program, claim.matrix, claim.offset)
+
+    for share in (1.0, 1 - 1e-6, 1 - 1e-4):
+        if at(share, {}):
+            return known * share
+    slopes = trained(1 - 1e-3)
+    for share in (1 - 1e-3, 1 - 3e-3, NEARLY):
+        for some in ({}, slopes) if slopes else ({},):
+            if at(share, some):
+                arrays.update(some)
+                return known * share
+    low, high, best = 0.0, NEARLY, dict[str, Any]()
     for _ in range(SEARCHED):
         if time.monotonic() > until:
             break
-        share = (low + high) / 2
-        margin = at(known * share)
-        if margin > 0:
-            low, best = share, (known * share, margin)
+        middle = (low + high) / 2
+        slopes = trained(middle) if slopes else {}
+        held = next((some for some in ([{}, slopes] if slopes else [{}]) if at(middle, some)), None)
+        if held is None:
+            high = middle
         else:
-            high = share
-    if best[0] == 0.0:
+            low, best = middle, dict(held)
+    if low == 0.0:
         raise holdfast_check.Rejected("planes alone prove no part of it")
-    return best
+    arrays.update(best)
+    return known * low
 
 
 def _witness(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:

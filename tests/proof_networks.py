@@ -77,9 +77,9 @@ def plain(*activations: nn.Module) -> nn.Module:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "mlp": (lambda: plain(nn.ReLU(), nn.LeakyReLU(0.1)), (2, 3)),
+    "mlp": (lambda: plain(nn.ReLU(), nn.ReLU()), (2, 3)),
     "smooth": (lambda: plain(nn.Tanh(), nn.Sigmoid()), (6,)),
-    "clipped": (lambda: plain(nn.Hardtanh(), nn.ReLU6()), (6,)),
+    "clipped": (lambda: plain(nn.Hardtanh(), nn.ReLU6(), nn.LeakyReLU(0.1)), (6,)),
     "cnn": (Residual, (1, 5, 5)),
     "rnn": (lambda: Recurrent(nn.RNN, bidirectional=True), (3, 3)),
     "lstm": (lambda: Recurrent(nn.LSTM), (4, 3)),
