@@ -163,7 +163,7 @@ def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
         out = folder / f"acas{network}{rule}"
         kept = [record for record in records if record.bracket.lower.value > 0]
         for one in counted(table, f"ACAS Xu {network}, property {rule}", "verify, box", [problem], kept, proving, out, file):
-            if one.file is not None:
+            if one.file is not None and one.kind == "proof":
                 tree = read(one.file.read_bytes())[1].get("tree", np.array([-1]))
                 print(f"  {int((tree == -1).sum())} leaves")
 

@@ -124,24 +124,31 @@ def _vector(values: Array, size: int) -> Array:
     return wide
 
 
+def _name(*arrays: Array) -> str:
+    """The first digits of the SHA-256 of some numbers, to tell them from others."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
+
+
 def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[Region, str, Any]:
     lower, upper = (_vector(arrays[f"region/{end}"], size) for end in ("lower", "upper"))
     if not bool((lower <= upper).all()):
         raise ValueError("a region with a lower end above its upper end")
     if about["norm"] == "box":
         ball = (lower, math.inf, math.inf, np.ones(1), lower, upper)
-        name = hashlib.sha256(lower.tobytes() + upper.tobytes()).hexdigest()[:16]
         if not bool(np.isfinite(lower).all() and np.isfinite(upper).all()):
             raise ValueError("a box without an end")
-        return Region(lower[None], upper[None]), f"in the box {name}", (lower, LARGEST, math.inf, *ball[3:])
+        return Region(lower[None], upper[None]), f"in the box {_name(lower, upper)}", (lower, LARGEST, math.inf, *ball[3:])
     radius, norm, centre = _number(about["radius"]), NORMS[about["norm"]], _vector(arrays["region/centre"], size)
     shares = arrays["region/shares"].astype(np.float64).ravel()
     good = radius >= 0 and size % len(shares) == 0 and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
     if not good or not bool((shares < LARGEST).all() and (np.abs(centre) < LARGEST).all()):
         raise ValueError("a region that is none")
-    some = f", {int((shares > 0).sum())} of {len(shares)} parts moving" if len(shares) > 1 else ""
-    name = hashlib.sha256(centre.tobytes()).hexdigest()[:16]
-    told = f"within {radius!r} of the centre {name} in the norm {about['norm']}{some}"
+    told = f"within {radius!r} of the centre {_name(centre)} in the norm {about['norm']}"
+    if not bool((shares == 1).all()):  # whoever reads the claim must see what makes the region smaller
+        told += f", {int((shares > 0).sum())} of {len(shares)} parts moving, by the shares {_name(shares)}"
+    if bool(np.isfinite(lower).any() or np.isfinite(upper).any()):
+        alike = bool((lower == lower[0]).all() and (upper == upper[0]).all())
+        told += f", between {lower[0]!s} and {upper[0]!s}" if alike else f", in the box {_name(lower, upper)}"
     return Region.ball(centre, radius, norm, shares, lower, upper), told, (centre, radius, norm, shares, lower, upper)
 
 
@@ -160,9 +167,8 @@ def _property(about: dict[str, Any], arrays: dict[str, Array], outputs: int) -> 
     groups = tuple(tuple(int(row) for row in group) for group in about["groups"])
     if not groups or not all(group and all(0 <= row < len(matrix) for row in group) for group in groups):
         raise ValueError("groups of rows that are none")
-    name = hashlib.sha256(matrix.tobytes() + offset.tobytes() + repr(groups).encode()).hexdigest()[:16]
     each = "every row" if all(len(group) == 1 for group in groups) else "a row of every group"
-    return matrix, offset, groups, f"{each} of {name}"
+    return matrix, offset, groups, f"{each} of {_name(matrix, offset, np.array([len(group) for group in groups]), np.concatenate(groups))}"
 
 
 def _ranks(matrix: Array, offset: Array, above: float) -> bool:

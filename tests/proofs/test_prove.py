@@ -306,6 +306,12 @@ def test_a_claim_names_what_it_is_about(tmp_path: Path) -> None:
     claim = Claim.read(header, arrays, Model.read(made[0].model or "").program)
     assert repr(made[0].value) in claim.told or made[0].value != header["region"]["radius"]
     assert problems[0].goal == "radius"
+    assert "between -2.0 and 2.0" in claim.told
+    smaller = {**arrays, "region/lower": arrays["region/centre"], "region/upper": arrays["region/centre"]}
+    assert "in the box" in Claim.read(header, smaller, Model.read(made[0].model or "").program).told
+    assert (
+        "by the shares" in Claim.read(header, {**arrays, "region/shares": np.array([1e-9])}, Model.read(made[0].model or "").program).told
+    )
 
 
 def test_slopes_of_single_rows(tmp_path: Path) -> None:
