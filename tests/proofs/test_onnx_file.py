@@ -6,9 +6,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from holdfast.api.methods import default_methods
+from holdfast.api.prove import prove
+from holdfast.api.radius import radius_problems
+from holdfast.network import Network
+from holdfast.solver import solve
 from holdfast_check import Model, Rejected
+from holdfast_check.__main__ import main
 
 DRAW = np.random.default_rng(2)
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'")
@@ -123,3 +130,17 @@ def test_what_is_not_known_is_refused(kind: str, change: dict[str, Any], why: st
     onnx.save(model, path)
     with pytest.raises(Rejected, match=why):
         Model.read(path)
+
+
+def test_a_witness_is_replayed_in_onnxruntime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the proofs of an .onnx file speak of that very file."""
+    path = written("convolution", tmp_path)
+    net = Network.from_onnx(path, domain=(-3, 3))
+    x = torch.from_numpy(DRAW.normal(0, 1, IMAGE).astype(np.float32))
+    problems = list(radius_problems(net, x, net(x).argmax(-1)))
+    made = prove(problems, solve(problems, default_methods(net, "radius", "fast")), tmp_path, file=path)
+    files = [str(one.file) for one in made if one.file is not None]
+    assert len(files) == 2, made
+    assert {one.model for one in made} == {path}
+    assert main([str(path), *files]) == 0
+    assert "onnxruntime shows it too" in capsys.readouterr().out
