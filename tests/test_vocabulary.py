@@ -46,6 +46,7 @@ WORDS = {
     "only_correct": Word("without inputs that the network gets wrong", "bool", "flag"),
     "spec": Word("a VNN-LIB question", "Spec str Path"),
     "problems": Word("questions, already put", "Iterable"),
+    "records": Word("answers that are known", "Iterable"),
     # where inputs may move
     "norm": Word("how distances are measured", "float", "P"),
     "radius": Word("how far inputs may move", "float Tensor None", "NUMBER"),
@@ -122,7 +123,7 @@ WORDS = {
     "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read
     "module": Word("a torch module", "Module"),
-    "file": Word("a model's file", "str Path"),
+    "file": Word("a model's file", "str Path None"),
     "function": Word("any function of arrays", "Callable"),
     "estimator": Word("a fitted estimator", "Any"),
     "columns": Word("what the columns of a table are", "Columns None", "FILE"),

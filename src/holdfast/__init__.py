@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         verification as verification,
     )
     from holdfast.api.harden import harden
+    from holdfast.api.prove import prove
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
     from holdfast.certify.smoothing import smoothed
@@ -80,6 +81,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "holdfast.api.harden": ("harden",),
+    "holdfast.api.prove": ("prove",),
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
     "holdfast.certify.smoothing": ("smoothed",),
@@ -132,6 +134,7 @@ __all__ = [
     "check",
     "harden",
     "load",
+    "prove",
     "radius",
     "reach",
     "risk",

@@ -21,10 +21,12 @@ import typer.main
 
 from holdfast.cli import app, main
 from holdfast.datasets import digits
+from holdfast_check.__main__ import main as check_proofs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 SERVES = ("monitor", "serve")
+OURS = ("holdfast", "holdfast-check")
 
 
 def lines(block: str) -> Iterator[list[str]]:
@@ -62,7 +64,9 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 def run(words: list[str]) -> int:
-    """By the command line itself, in this process."""
+    """By the command line itself, in this process; names with a star are the shell's to open."""
+    if words[0] == "holdfast-check":
+        return check_proofs([path for word in words[1:] for path in (sorted(map(str, Path().glob(word))) if "*" in word else [word])])
     try:
         main(words[1:])
     except SystemExit as ended:
@@ -77,7 +81,7 @@ def test_every_command_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch
     for name, text in files(page).items():
         (tmp_path / name).write_text(text)
     for words in blocks(page):
-        assert words[0] == "holdfast", f"{page.name}: only holdfast is run here, not {words[0]}"
+        assert words[0] in OURS, f"{page.name}: only holdfast is run here, not {words[0]}"
         if tuple(words[1:3]) == SERVES:
             start_ask_and_stop(words)
         else:
@@ -146,7 +150,8 @@ def test_the_workflow_for_a_ci_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @every_page
 def test_what_is_named_in_passing_exists(page: Path) -> None:
-    for words in [*passing(page), *blocks(page), *(words for words in steps(page) if words[0] == "holdfast")]:
+    shown = (words for words in blocks(page) if words[0] == "holdfast")
+    for words in [*passing(page), *shown, *(words for words in steps(page) if words[0] == "holdfast")]:
         check(words, page.name)
 
 

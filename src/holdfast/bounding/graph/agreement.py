@@ -35,7 +35,7 @@ def check(net: Network, graph: Graph, region: Region, traced: Network | None = N
     traced  the network whose program the graph was built of, where that is a form of `net` for single inputs.
     """
     try:
-        _check(net, graph, _points(region).to(net.dtype), traced or net)
+        _check(net, graph, sampled_points(region).to(net.dtype), traced or net)
     except HoldfastError:
         raise
     except Exception as error:
@@ -92,7 +92,7 @@ def _value(graph: Graph, x: Tensor) -> Tensor:
     return graph.ending(outputs) if graph.ending is not None else outputs
 
 
-def _points(region: Region) -> Tensor:
+def sampled_points(region: Region) -> Tensor:
     """(n, *shape): every centre, then random points."""
     wide = (
         region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region

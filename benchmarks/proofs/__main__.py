@@ -1,0 +1,235 @@
+"""Certificates: their size, the seconds to write and to check them, what is lost to the checker's rounding, and mutants.
+
+python -m benchmarks.proofs --data SHARED            all
+python -m benchmarks.proofs --only claims mutants    what needs nothing but this repository
+
+Seconds are CPU seconds of one core. Proving is the engine's search for the whole bracket; writing includes the checker's own check of what
+is written; checking is reading the file and the proof once more.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from benchmarks.certify.data import SHARED, shared
+from benchmarks.certify.table import Table
+from benchmarks.proofs.mutants import mutants
+from holdfast.api.methods import default_methods
+from holdfast.api.prove import Certificate, packed, prove
+from holdfast.api.radius import radius_problems
+from holdfast.datasets.digits import digits as digits_data
+from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
+from holdfast.problem import Problem
+from holdfast_check import Model, check
+from holdfast_check.container import read
+from holdfast_check.proof import SCHEMA
+
+COLUMNS = [
+    "network",
+    "tier, norm",
+    "claims",
+    "accepted",
+    "CPU s to prove",
+    "to write",
+    "to check",
+    "bytes",
+    "of the record's radius",
+    "least",
+]
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "holdfast_check"
+
+
+class Rnn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.RNN(8, 24, batch_first=True), nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.cell(x)[0][:, -1])
+        return answer
+
+
+def trained(module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    optimiser = torch.optim.Adam(module.parameters(), 5e-3)
+    for _ in range(150):
+        loss = nn.functional.cross_entropy(module(x), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return module.eval()
+
+
+def digits(count: int) -> Iterator[tuple[str, hf.Network, Tensor, Tensor]]:
+    torch.manual_seed(0)
+    found = digits_data("test")
+    by_rows, by_images = (found.x.flatten(1, 2), found.y), (found.x, found.y)
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+    for name, module, data in (
+        ("digits LSTM", digits_lstm(), by_rows), ("digits GRU", digits_gru(), by_rows), ("digits CNN", digits_cnn(), by_images),
+        ("digits RNN", trained(Rnn(), *by_rows), by_rows), ("digits MLP", trained(mlp, *by_images), by_images),
+    ):  # fmt: skip
+        x, y = data[0][: 4 * count], data[1][: 4 * count]
+        right = module(x).argmax(1) == y
+        yield name, hf.Network.from_torch(module.eval(), domain=(0, 1)), x[right][:count], y[right][:count]
+
+
+def measured(
+    table: Table, name: str, net: hf.Network, problems: list[Problem], tier: str, norm: str, folder: Path, *, file: Path | None = None,
+    seconds: float | None = None,
+) -> list[Certificate]:  # fmt: skip
+    goal = problems[0].goal
+    began = time.process_time()
+    records = hf.solve(problems, default_methods(net, goal, tier), hf.Stop(seconds=seconds))  # type: ignore[arg-type]
+    proving = time.process_time() - began
+    return counted(table, name, f"{tier}, {norm}", problems, records, proving, folder, file)
+
+
+def counted(
+    table: Table, name: str, what: str, problems: list[Problem], records: list[hf.Record], proving: float, folder: Path, file: Path | None
+) -> list[Certificate]:
+    began = time.process_time()
+    made = prove(problems, records, folder, file=file)
+    writing, proofs = time.process_time() - began, [one for one in made if one.kind == "proof"]
+    written = [one for one in proofs if one.file is not None]
+    began = time.process_time()
+    accepted = sum(check(one.model, one.file).accepted for one in made if one.file is not None and one.model is not None)
+    checking = time.process_time() - began
+    shares = [one.value / one.known for one in written if one.known and math.isfinite(one.known) and one.value]
+    size = sum(one.size for one in written) / max(1, len(written))
+    each = [seconds / max(1, len(proofs)) for seconds in (proving, writing, checking)]
+    least = (sum(shares) / len(shares), min(shares)) if shares else (None, None)
+    table.add(name, what, len(made), accepted, *each, round(size), *least)
+    for reason in sorted({one.reason for one in made if one.reason}):
+        print(f"  no certificate: {reason}")
+    return made
+
+
+def claims(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
+    for name, net, x, y in digits(chosen.count):
+        half = len(x) // 2
+        for norm, some in ((math.inf, slice(0, half)), (2.0, slice(half, None))):
+            problems = list(radius_problems(net, x[some], y[some], norm=norm))
+            measured(table, name, net, problems, "fast", f"{norm:g}", folder / name / f"{norm}")
+    for name, net, x, y in digits(2):
+        if name in ("digits MLP", "digits CNN", "digits LSTM"):
+            measured(table, name, net, list(radius_problems(net, x, y)), "tight", "inf", folder / name / "tight", seconds=40)
+
+
+def mnist_lstm(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
+    from benchmarks.certify.prover import Lstm
+    from benchmarks.certify.prover import images as mnist
+
+    module = Lstm(shared("prover", chosen.data) / "mnist_07f_032h_1l.safetensors", 7).eval()
+    x, y = mnist(module, 7, 4, chosen.data)
+    net = hf.Network.from_torch(module, domain=(0, 1))
+    measured(table, "MNIST LSTM 7 x 32, 784 inputs", net, list(radius_problems(net, x, y)), "fast", "inf", folder / "prover")
+
+
+def mnist_fc(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
+    from benchmarks.certify.data import mnist_frames
+
+    x, y = mnist_frames(28, "test", chosen.data)
+    for file in sorted((shared("vnncomp", chosen.data) / "mnist_fc" / "onnx").glob("*x2*")):
+        net = hf.Network.from_onnx(file)
+        points = ((x[:20] + 1) / 2).reshape(20, *(size or 784 for size in net.shape or (784,)))
+        right = net(points).argmax(1) == y[:20]
+        problems = list(radius_problems(net, points[right][:3], y[:20][right][:3]))
+        measured(table, "mnist_fc 256 x 2", net, problems, "fast", "inf", folder / "fc", file=file)
+
+
+def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
+    from holdfast.verification.search import Scatter
+    from holdfast.verification.specification import problem_of
+    from holdfast.verification.verify import ways
+    from holdfast.verification.vnnlib import read_vnnlib
+
+    place = shared("acasxu", chosen.data)
+    for network, rule in (("1_1", 3), ("1_6", 3), ("1_6", 4), ("3_3", 4), ("5_5", 3)):
+        file = place / "onnx" / f"ACASXU_run2a_{network}_batch_2000.onnx.gz"
+        net = hf.Network.from_onnx(file)
+        problem = problem_of(net, read_vnnlib(place / "vnnlib" / f"prop_{rule}.vnnlib.gz"))
+        began = time.process_time()
+        records = hf.solve([problem], ways(None, Scatter(), None), hf.Stop(seconds=60, sign=True))
+        proving = time.process_time() - began
+        out = folder / f"acas{network}{rule}"
+        kept = [record for record in records if record.bracket.lower.value > 0]
+        for one in counted(table, f"ACAS Xu {network}, property {rule}", "verify, box", [problem], kept, proving, out, file):
+            if one.file is not None and one.kind == "proof":
+                tree = read(one.file.read_bytes())[1].get("tree", np.array([-1]))
+                print(f"  {int((tree == -1).sum())} leaves")
+
+
+def broken(chosen: argparse.Namespace, folder: Path) -> None:
+    """Mutants of proofs of every kind of network; none may be accepted."""
+    tried = accepted = 0
+    draw = np.random.default_rng(0)
+    for name, net, x, y in digits(8):
+        problems = list(radius_problems(net, x, y))
+        made = prove(problems, hf.solve(problems, default_methods(net, "radius", "fast")), folder / name / "mutants")
+        shown = {one.key: one.known for one in made if one.kind == "witness" and one.file is not None}
+        for one in (one for one in made if one.kind == "proof" and one.file is not None and one.key in shown):
+            assert one.file is not None
+            assert one.model is not None
+            metadata, arrays = read(one.file.read_bytes())
+            model, path = Model.read(one.model), folder / "mutant.proof"
+            for header, other in mutants(json.loads(metadata[SCHEMA]), dict(arrays), shown[one.key], draw):
+                path.write_bytes(packed(header, other))
+                verdict = check(model, path)
+                tried += 1
+                accepted += verdict.accepted
+                if verdict.accepted:
+                    print("ACCEPTED", header)
+    print(f"\n{tried} mutants tried, {tried - accepted} rejected.", flush=True)
+
+
+def lines() -> None:
+    import ast
+
+    total = blank = words = 0
+    for path in SOURCE.glob("*.py"):
+        text = path.read_text()
+        total += len(text.splitlines())
+        blank += sum(not line.strip() for line in text.splitlines())
+        words += sum(line.strip().startswith("#") for line in text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+                words += (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+    print(
+        f"\nThe checker has {total - blank - words} lines of code; with {words} of docstrings and comments and {blank} empty ones, {total}."
+    )
+
+
+PARTS = {"claims": claims, "prover": mnist_lstm, "fc": mnist_fc, "acasxu": acasxu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.proofs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, default=SHARED, help="the folder of the shared data")
+    parser.add_argument("--count", type=int, default=20, help="inputs of each network of digits, half in each norm")
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "mutants", "lines"], default=[*PARTS, "mutants", "lines"])
+    parser.add_argument("--out", type=Path, help="folder for the table")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        if set(chosen.only) & set(PARTS):
+            table = Table(COLUMNS, chosen.out, "proofs")
+            for name in chosen.only:
+                if name in PARTS:
+                    PARTS[name](table, chosen, Path(place))
+        if "mutants" in chosen.only:
+            broken(chosen, Path(place))
+        if "lines" in chosen.only:
+            lines()
+
+
+if __name__ == "__main__":
+    main()

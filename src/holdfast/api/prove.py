@@ -1,0 +1,337 @@
+"""Certificates: what a record says is proved, or was met, as a file that `holdfast-check` accepts without holdfast.
+
+What is written was accepted before: the checker's own reading of the file's bytes decides, and where it does not follow at the number of
+the record, the largest smaller one that it does follow is claimed instead, and said. Nothing here is trusted by anybody.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save
+
+import holdfast_check
+from holdfast.api.check import ROUNDING, claims, oriented, shows
+from holdfast.api.cuts import cut
+from holdfast.api.trained import trained_slopes
+from holdfast.bounding.description import described
+from holdfast.bounding.graph.agreement import FINE, sampled_points
+from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.problem import Problem
+from holdfast.property import Avoid, LinearProperty, Robustness
+from holdfast.region import Box, Patch
+from holdfast.region.normed import NormFamily
+from holdfast.result import Key, Record
+from holdfast.solver import Stop
+from holdfast.verification.specification import Forbidden
+from holdfast_check import proof as checker
+from holdfast_check.container import read as read_container
+
+SUFFIX, SHOWN_BY = ".proof", ".witness"
+NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
+SEARCHED = 7  # halvings between a share that holds and one that does not
+NORMS = {math.inf: "inf", 2.0: "2", 1.0: "1"}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """file: none where there is none, and `reason` says why. value: what it claims, of the record's `known`; kind: proof or witness."""
+
+    key: Key
+    kind: str
+    known: float
+    value: float = math.nan
+    file: Path | None = None
+    model: Path | None = None
+    told: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return 0 if self.file is None else self.file.stat().st_size
+
+
+def prove(
+    problems: Iterable[Problem], records: Iterable[Record], folder: str | Path, *, file: str | Path | None = None, stop: Stop | None = None
+) -> list[Certificate]:
+    """Write a certificate for every claim of these records into a folder, with the model where it is no .onnx file that the checker reads.
+
+    problems  what was asked, as `radius_problems` or `Problem` put it.
+    records   the answers, as `solve` gives them.
+    file      the .onnx file that the network was read from.
+    stop      its seconds are for all of them; what is left then has no file, and says so.
+    """
+    known, place = {record.key: record for record in records}, Path(folder)
+    until = math.inf if stop is None or stop.seconds is None else time.monotonic() + stop.seconds
+    source = None if file is None else Path(file)
+    place.mkdir(parents=True, exist_ok=True)
+    return [made for problem in problems for made in certificates(problem, known, place, source, until)]
+
+
+def certificates(problem: Problem, records: Mapping[Key, Record], folder: Path, source: Path | None, until: float) -> Iterator[Certificate]:
+    """Of one problem, as they are found; `until` is a time of time.monotonic."""
+    rows = [row for row, key in enumerate(problem.keys) if key in records and (claims(records[key]) or shows(records[key]))]
+    if not rows:
+        return
+    asked = problem.lowest()
+    try:
+        path, opened = model_for(asked, folder, source)
+    except (HoldfastError, holdfast_check.Rejected) as error:
+        for row in rows:
+            record = records[problem.keys[row]]
+            yield Certificate(record.key, "proof", oriented(record).lower.value, reason=str(error))
+        return
+    for row in rows:
+        record = records[problem.keys[row]]
+        part = asked.take(torch.tensor([row], device=asked.region.centre.device))
+        for kind, wanted, make in (("proof", claims(record), _proof), ("witness", shows(record), _witness)):
+            if wanted:
+                begun = time.monotonic()
+                ends = oriented(record)
+                blank = Certificate(record.key, kind, ends.lower.value if kind == "proof" else ends.upper.value, model=path)
+                try:
+                    if begun >= until:
+                        raise holdfast_check.Rejected("no time was left for it: give more --seconds")
+                    made = make(part, record, opened, folder, blank, until)
+                except (HoldfastError, holdfast_check.Rejected, OverflowError, MemoryError) as error:
+                    made = replace(blank, reason=str(error))
+                yield replace(made, seconds=time.monotonic() - begun)
+
+
+def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path, holdfast_check.Model]:
+    """The file that the checker reads, and its program, which answers as the network does. The user's own .onnx file where it can be."""
+    why = ""
+    if source is not None and source.name.endswith((".onnx", ".onnx.gz")):
+        try:
+            opened = holdfast_check.Model.read(source)
+            _agrees(problem, opened)
+            return source, opened
+        except (UnsupportedLayer, holdfast_check.Rejected) as error:
+            why = f"{source.name} itself is not read: {error}. "
+    try:
+        data = described(problem.network, problem.region.centre)
+    except HoldfastError as error:
+        raise UnsupportedLayer(f"{why}{error}") from error
+    path = folder / "model.safetensors"
+    if path.exists() and path.read_bytes() != data:
+        path = folder / f"model-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
+    path.write_bytes(data)
+    opened = holdfast_check.Model.read(path)
+    _agrees(problem, opened)
+    return path, opened
+
+
+def _agrees(problem: Problem, opened: holdfast_check.Model) -> None:
+    """At every input and at random points of the region, to 1e-9 of the largest output in float64."""
+    points = sampled_points(problem.region).double()
+    twin = problem.network.double(problem.region.centre)
+    said = (twin or problem.network)(points.to((twin or problem.network).dtype)).double().cpu().numpy().reshape(len(points), -1)
+    found = opened.program.value(points.cpu().numpy())
+    wide = FINE if twin is not None else 1e-3
+    if found.shape == said.shape and opened.program.ranked:
+        found, wide = np.exp(found - found.max(1, keepdims=True)), 1e-3
+        found = found / found.sum(1, keepdims=True)
+        said = said if bool((said >= 0).all()) else np.exp(said)
+    if found.shape != said.shape or not bool((np.abs(found - said) <= wide * max(1.0, float(np.abs(said).max()))).all()):
+        raise UnsupportedLayer(
+            f"{problem.network.name}: what the checker reads does not answer as the network does, so nothing is written."
+        )
+
+
+# ---- what is claimed
+
+
+def question(part: Problem, record: Record, opened: holdfast_check.Model, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and arrays of a file about one row, but for the radius and the number claimed."""
+    header: dict[str, Any] = {
+        "schema": checker.SCHEMA, "version": checker.VERSION, "kind": kind, "goal": record.goal, "input": str(record.key),
+        "question": record.question, "model": {"sha256": opened.sha256, "file": opened.name},
+    }  # fmt: skip
+    region, arrays = _region(part)
+    about, rows = _property(part, opened)
+    return {**header, "region": region, "property": about, "above": 0.0}, {**arrays, **rows}
+
+
+def _compact(values: Any) -> "np.ndarray[Any, Any]":
+    """float64, or float32 where that holds the same numbers; one number where all are it."""
+    wide = np.asarray(values, dtype=np.float64).ravel()
+    wide = wide[:1] if len(wide) and bool((wide == wide[0]).all()) else wide
+    narrow = wide.astype(np.float32)
+    return narrow if bool((narrow.astype(np.float64) == wide).all()) else wide
+
+
+def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
+    region = part.region
+    centre = region.centre[0].detach().cpu().double().numpy()
+    if isinstance(region, NormFamily | Patch):
+        if isinstance(region, Patch):
+            norm, shares = math.inf, region.mask[0].cpu().double().numpy().ravel()
+        else:
+            shares = region.free()[0].cpu().numpy()
+            norm = math.inf if len(shares) == centre.size else region.p
+        if norm not in NORMS:
+            raise UnsupportedLayer(f"certificates know the norms 1, 2 and inf, not {norm:g}.")
+        ends = {end: _compact(np.broadcast_to(getattr(region.domain, end).cpu().numpy(), centre.shape)) for end in ("lower", "upper")}
+        arrays = {"region/centre": np.asarray(centre.ravel()), "region/shares": shares, **{f"region/{end}": v for end, v in ends.items()}}
+        arrays["region/centre"] = _compact(centre) if centre.size > 1 else centre.ravel()
+        return {"norm": NORMS[norm], "radius": float(region.radius[0])}, arrays
+    if isinstance(region, Box):
+        lower, upper = (end[0].detach().cpu().double().numpy().ravel() for end in region.enclosing_box())
+        return {"norm": "box"}, {"region/lower": _compact(lower), "region/upper": _compact(upper)}
+    raise UnsupportedLayer(f"certificates know balls, frames, patches and boxes, not {type(region).__name__}.")
+
+
+def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    asked, outputs = part.property, opened.program.output.index.size
+    if isinstance(asked, Robustness):
+        return {"class": int(asked.label[0])}, {}
+    if isinstance(asked, LinearProperty):
+        matrix, offset = (part.expand(1, *part.shape[1:])[0].cpu().numpy() for part in asked.rows(outputs))
+        return {"groups": [[row] for row in range(len(matrix))]}, {"property/rows": matrix, "property/offset": offset}
+    if isinstance(asked, Avoid):
+        if isinstance(asked, Forbidden) and bool(asked.off[0].any()):
+            raise UnsupportedLayer("the factors of this property are no numbers of float64, and certificates hold no others.")
+        polytopes, each = asked.matrix.shape[1:3]
+        arrays = {"property/rows": asked.matrix[0].flatten(0, 1).cpu().numpy(), "property/offset": asked.offset[0].flatten().cpu().numpy()}
+        return {"groups": [list(range(p * each, (p + 1) * each)) for p in range(polytopes)]}, arrays
+    raise UnsupportedLayer(f"certificates know properties that are linear in the outputs, not {type(asked).__name__}.")
+
+
+# ---- how it is proved
+
+
+def packed(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    return bytes(save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {checker.SCHEMA: json.dumps(header)}))
+
+
+def _read(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> checker.Claim:
+    """What the checker makes of the very bytes that would be written."""
+    metadata, read = read_container(packed(header, arrays))
+    return checker.Claim.read(json.loads(metadata[checker.SCHEMA]), read, opened.program)
+
+
+def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> float:
+    """By how much the checker finds it to hold."""
+    with np.errstate(all="ignore"):
+        return checker.lowest(_read(header, arrays, opened), opened.program)
+
+
+def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
+    header, arrays = question(part, record, opened, "proof")
+    if part.goal == "radius":
+        limit = float(part.family.limit()[0])
+        known = min(blank.known, limit)
+        if not math.isfinite(known):
+            raise UnsupportedLayer("the radius is proved to be infinite, and certificates are about regions with an end.")
+        value = _largest_radius(part, header, arrays, opened, known, until)
+        header["region"]["radius"] = value
+        value = blank.known if value == known else value
+    else:
+        known = value = blank.known
+        if part.goal == "worst" and isinstance(part.property, Avoid):
+            value = 0.0
+        if not math.isfinite(known):
+            raise UnsupportedLayer("what is proved is no number.")
+        size = max(abs(known), 1e-6)
+        for share in (1e-9, 1e-6, 1e-4, 1e-3, 1e-2):
+            header["above"] = value if value == 0 else known - share * size
+            margin = _margin(header, arrays, opened)
+            if margin > 0 or value == 0:
+                break
+        if not margin > 0:
+            header["above"] = value if value == 0 else known - 1e-2 * size
+            arrays["tree"] = cut(header, arrays, opened.program, until)
+            margin = _margin(header, arrays, opened)
+        if not margin > 0:
+            raise holdfast_check.Rejected(f"the checker's bound misses it by {-margin:.4g}")
+        value = header["above"]
+    told = _told(blank.known, value, part.goal)
+    return _written(header, arrays, opened, folder, replace(blank, value=value, told=told), SUFFIX)
+
+
+def _told(known: float, value: float, goal: str) -> str:
+    lost = (known - value) / max(abs(known), 1e-300)
+    if goal != "radius" or lost <= 0 or not math.isfinite(known):
+        return ""
+    return f"{100 * lost:.2g} % less than the record" if lost < 0.01 else f"only {100 * (1 - lost):.3g} % of the record by planes alone"
+
+
+def _largest_radius(
+    part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
+) -> float:
+    """The record's radius or a hair less, by the checker's own slopes or by trained ones, which stay in the arrays; where the record was
+    proved by other means, the largest radius that planes prove."""
+    claim = _read(header, arrays, opened)
+
+    def at(share: float, slopes: Mapping[str, Any]) -> bool:
+        header["region"]["radius"] = known * share
+        try:
+            return _margin(header, {**arrays, **slopes}, opened) > 0
+        except holdfast_check.Rejected as error:
+            if "bounds" in str(error):
+                return False
+            raise
+
+    def trained(share: float) -> dict[str, Any]:
+        region = part.family.at(torch.full_like(part.family.radius.double(), known * share))
+        return trained_slopes(part, region, opened.program, claim.matrix, claim.offset)
+
+    for share in (1.0, 1 - 1e-6, 1 - 1e-4):
+        if at(share, {}):
+            return known * share
+    slopes = trained(1 - 1e-3)
+    for share in (1 - 1e-3, 1 - 3e-3, NEARLY):
+        for some in ({}, slopes) if slopes else ({},):
+            if at(share, some):
+                arrays.update(some)
+                return known * share
+    low, high, best = 0.0, NEARLY, dict[str, Any]()
+    for _ in range(SEARCHED):
+        if time.monotonic() > until:
+            break
+        middle = (low + high) / 2
+        slopes = trained(middle) if slopes else {}
+        held = next((some for some in ([{}, slopes] if slopes else [{}]) if at(middle, some)), None)
+        if held is None:
+            high = middle
+        else:
+            low, best = middle, dict(held)
+    if low == 0.0:
+        raise holdfast_check.Rejected("planes alone prove no part of it")
+    arrays.update(best)
+    return known * low
+
+
+def _witness(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
+    """The input that was met, in the region that its distance makes; the checker decides whether it shows what it should."""
+    header, arrays = question(part, record, opened, "witness")
+    found = oriented(record).upper.evidence.witness
+    if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
+        raise UnsupportedLayer("the record keeps no witness that is an input of this network.")
+    arrays["witness"] = found.detach().cpu().numpy().ravel()
+    if part.goal == "radius":
+        header["region"]["radius"] = blank.known
+    else:
+        header["above"] = blank.known + oriented(record).upper.slack + ROUNDING * max(1.0, abs(blank.known))
+    return _written(header, arrays, opened, folder, replace(blank, value=header["region"].get("radius", blank.known)), SHOWN_BY)
+
+
+def _written(
+    header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, folder: Path, made: Certificate, suffix: str
+) -> Certificate:
+    name = f"{made.key}".replace(" ", "-").replace(",", "").replace("/", "-")
+    path = folder / f"{name}{suffix}"
+    path.write_bytes(packed(header, arrays))
+    verdict = holdfast_check.check(opened, path)
+    if not verdict.accepted:
+        path.unlink()
+        raise holdfast_check.Rejected(verdict.reason)
+    return replace(made, file=path, told=f"{verdict.claim}{'; ' + made.told if made.told else ''}")

@@ -1,0 +1,386 @@
+"""A traced network written down for `holdfast-check`: its weights as safetensors, its graph in the names of ONNX's operators."""
+
+import json
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, fx
+
+from holdfast.bounding.graph.prepare import for_one
+from holdfast.errors import UnsupportedLayer
+from holdfast.network import Network
+from holdfast.network.trace import as_plain_module, converted
+
+aten = torch.ops.aten
+GRAPH = "holdfast-graph"
+
+# Elements in other places, whatever their arguments are: asked of the elements' numbers, they answer with where each of them goes.
+MOVES = {
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default,
+    aten.numpy_T.default, aten.select.int, aten.slice.Tensor, aten.narrow.default, aten.squeeze.dim, aten.squeeze.dims,
+    aten.squeeze.default, aten.unsqueeze.default, aten.flatten.using_ints, aten.unflatten.int, aten.expand.default, aten.flip.default,
+    aten.index_select.default, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
+}  # fmt: skip
+KEEPS = {
+    aten.clone.default, aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
+    aten.dropout.default, aten.feature_dropout.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default,
+}  # fmt: skip
+PLAIN = {
+    aten.relu.default: "Relu",
+    aten.sigmoid.default: "Sigmoid",
+    aten.tanh.default: "Tanh",
+    aten.abs.default: "Abs",
+    aten.neg.default: "Neg",
+}
+ARITHMETIC = {
+    aten.add.Tensor: "Add", aten.add.Scalar: "Add", aten.sub.Tensor: "Sub", aten.sub.Scalar: "Sub", aten.mul.Tensor: "Mul",
+    aten.mul.Scalar: "Mul", aten.div.Tensor: "Div", aten.div.Scalar: "Div", aten.maximum.default: "Max", aten.minimum.default: "Min",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value that depends on the input: what it is called, and what it is at one input, for its shape."""
+
+    name: str
+    value: Tensor
+
+
+@dataclass
+class Description:
+    """nodes and constants so far."""
+
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+
+    def constant(self, value: Tensor | float) -> str:
+        """In float32 where that holds the same numbers."""
+        tensor = torch.as_tensor(value).detach().cpu()
+        if tensor.is_floating_point():
+            tensor = tensor.double()
+            tensor = tensor.float() if bool((tensor.float().double() == tensor).all()) else tensor
+        name = f"w{len(self.constants)}"
+        self.constants[name] = tensor.contiguous()
+        return name
+
+    def given(self, value: "Named | Tensor | float") -> str:
+        return value.name if isinstance(value, Named) else self.constant(value)
+
+    def put(self, op: str, given: "Sequence[Named | Tensor | float | None]", outputs: int = 1, **options: Any) -> list[str]:
+        names = [f"v{len(self.nodes)}_{place}" for place in range(outputs)]
+        inputs = ["" if value is None else self.given(value) for value in given]
+        self.nodes.append({"op": op, "in": inputs, "out": names, **({"with": options} if options else {})})
+        return names
+
+    def one(self, op: str, given: "Sequence[Named | Tensor | float | None]", value: Tensor, **options: Any) -> Named:
+        return Named(self.put(op, given, **options)[0], value)
+
+    def moved(self, source: Named, index: Tensor, value: Tensor) -> Named:
+        """index: for every element of the answer, the number of the source's element that it is."""
+        if torch.equal(index.flatten(), torch.arange(source.value.numel())):
+            return self.one("Reshape", [source], value, shape=list(index.shape))
+        flat = self.one("Reshape", [source], source.value.flatten(), shape=[-1])
+        return self.one("Gather", [flat, index], value, axis=0)
+
+
+def described(net: Network, example: Tensor) -> bytes:
+    """The network for inputs like these, as a file; UnsupportedLayer names what cannot be written down."""
+    one = for_one(net, example)
+    module = converted(as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu"))
+    point = example[:1].detach().cpu().double()
+    description, known = Description(), dict[fx.Node, Any]()
+    answer: Any = None
+    with torch.no_grad():
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = Named("input", point)
+            elif node.op == "get_attr":
+                known[node] = _attribute(module, str(node.target))
+            elif node.op == "output":
+                answer = fx.node.map_arg(node.args[0], lambda n: known[n])
+            else:
+                known[node] = _written(description, node, *(fx.node.map_arg(part, lambda n: known[n]) for part in (node.args, node.kwargs)))
+    while isinstance(answer, tuple | list):
+        answer = answer[0]
+    if not isinstance(answer, Named):
+        raise UnsupportedLayer(f"{net.name}: its answer does not depend on its input, so there is nothing to prove.")
+    graph = {"input": "input", "shape": list(point.shape), "output": answer.name, "nodes": description.nodes}
+    return bytes(save(description.constants, {GRAPH: json.dumps(graph, separators=(",", ":"))}))
+
+
+def _attribute(module: fx.GraphModule, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return fx.node.map_aggregate(value, lambda v: v.value if isinstance(v, Named) else v)
+
+
+def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """What a node answers: plain where nothing of it depends on the input."""
+    target: Any = node.target
+    known: list[Named] = []
+    fx.node.map_aggregate((args, kwargs), lambda v: known.append(v) if isinstance(v, Named) else v)
+    if target is operator.getitem and not isinstance(args[0], Named):
+        return args[0][args[1]]
+    value = target(*_plain(args), **_plain(kwargs))
+    first = value[0] if isinstance(value, tuple | list) and value else value
+    if not known or not isinstance(first, Tensor):
+        return value
+    if target in KEEPS:
+        return Named(args[0].name, value)
+    if target in MOVES and isinstance(args[0], Named) and len(known) == 1:
+        numbers = torch.arange(args[0].value.numel()).reshape(args[0].value.shape)
+        index = target(numbers, *args[1:], **kwargs)
+        if isinstance(value, Tensor):
+            return description.moved(args[0], index, value)
+        return tuple(description.moved(args[0], i, v) for i, v in zip(index, value, strict=True))
+    handler = HANDLERS.get(target)
+    if handler is not None:
+        made = handler(description, value, *args, **kwargs)
+        if made is not None:
+            return made
+    raise UnsupportedLayer(
+        f"{node.name}: {target} cannot be written down for holdfast-check, so what is proved of this network has no certificate."
+    )
+
+
+Handler = Callable[..., Any]
+HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*targets: Any) -> Callable[[Handler], Handler]:
+    def keep(function: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(targets, function))
+        return function
+
+    return keep
+
+
+for _target, _op in PLAIN.items():
+    HANDLERS[_target] = lambda d, value, x, op=_op: d.one(op, [x], value)
+for _target, _op in ARITHMETIC.items():
+    HANDLERS[_target] = lambda d, value, a, b, op=_op, alpha=1: d.one(op, [a, b], value) if alpha == 1 else None
+
+
+@handles(aten.rsub.Scalar, aten.rsub.Tensor)
+def _rsub(d: Description, value: Tensor, a: Any, b: Any, alpha: float = 1) -> Named | None:
+    return d.one("Sub", [b, a], value) if alpha == 1 else None
+
+
+@handles(aten.linear.default)
+def _linear(d: Description, value: Tensor, x: Any, weight: Any, bias: Any = None) -> Named | None:
+    if not isinstance(x, Named) or isinstance(weight, Named) or isinstance(bias, Named):
+        return None
+    return d.one("Gemm", [x, weight.T, *([] if bias is None else [bias])], value)
+
+
+@handles(aten.addmm.default)
+def _addmm(d: Description, value: Tensor, bias: Any, x: Any, weight: Any) -> Named | None:
+    return _linear(d, value, x, weight.T, bias) if not isinstance(weight, Named) else None
+
+
+@handles(aten.mm.default, aten.matmul.default)
+def _matmul(d: Description, value: Tensor, x: Any, weight: Any) -> Named | None:
+    return d.one("MatMul", [x, weight], value) if not isinstance(weight, Named) and weight.dim() == 2 else None
+
+
+@handles(aten.leaky_relu.default)
+def _leaky_relu(d: Description, value: Tensor, x: Named, slope: float = 0.01) -> Named:
+    return d.one("LeakyRelu", [x], value, alpha=slope)
+
+
+@handles(aten.hardtanh.default)
+def _hardtanh(d: Description, value: Tensor, x: Named, low: float = -1.0, high: float = 1.0) -> Named:
+    return d.one("Clip", [x], value, min=float(low), max=float(high))
+
+
+@handles(aten.relu6.default)
+def _relu6(d: Description, value: Tensor, x: Named) -> Named:
+    return d.one("Clip", [x], value, min=0.0, max=6.0)
+
+
+@handles(aten.clamp.default)
+def _clamp(d: Description, value: Tensor, x: Named, min: float | None = None, max: float | None = None) -> Named:
+    ends = {name: float(end) for name, end in (("min", min), ("max", max)) if end is not None}
+    return d.one("Clip", [x], value, **ends)
+
+
+@handles(aten.clamp_min.default)
+def _clamp_min(d: Description, value: Tensor, x: Named, low: float) -> Named:
+    return d.one("Clip", [x], value, min=float(low))
+
+
+@handles(aten.softmax.int, aten._softmax.default)
+def _softmax(d: Description, value: Tensor, x: Named, axis: int, *_: Any) -> Named:
+    return d.one("Softmax", [x], value, axis=axis)
+
+
+@handles(aten.log_softmax.int, aten._log_softmax.default)
+def _log_softmax(d: Description, value: Tensor, x: Named, axis: int, *_: Any) -> Named:
+    return d.one("LogSoftmax", [x], value, axis=axis)
+
+
+@handles(aten.cat.default)
+def _cat(d: Description, value: Tensor, parts: Sequence[Any], axis: int = 0) -> Named:
+    return d.one("Concat", list(parts), value, axis=axis)
+
+
+@handles(aten.stack.default)
+def _stack(d: Description, value: Tensor, parts: Sequence[Any], axis: int = 0) -> Named:
+    axis %= value.dim()
+    each = [d.one("Unsqueeze", [part], value, axes=[axis]) if isinstance(part, Named) else part.unsqueeze(axis) for part in parts]
+    return d.one("Concat", each, value, axis=axis)
+
+
+@handles(aten.mean.dim)
+def _mean(d: Description, value: Tensor, x: Named, axes: Sequence[int], keep: bool = False, **_: Any) -> Named:
+    return d.one("ReduceMean", [x], value, axes=list(axes), keepdims=int(keep))
+
+
+@handles(aten.sum.dim_IntList)
+def _sum(d: Description, value: Tensor, x: Named, axes: Sequence[int], keep: bool = False, **_: Any) -> Named:
+    return d.one("ReduceSum", [x], value, axes=list(axes), keepdims=int(keep))
+
+
+def _pairs(value: int | Sequence[int], many: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * many if len(values) == 1 else values
+
+
+@handles(aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding, aten.convolution.default)
+def _conv(
+    d: Description, value: Tensor, x: Named, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, *rest: Any,
+) -> Named | None:  # fmt: skip
+    many = weight.dim() - 2
+    if len(rest) > 1 and rest[0]:
+        return None  # transposed
+    groups = rest[-1] if rest else 1
+    if isinstance(padding, str):
+        if padding != "valid" and any(size % 2 == 0 for size in weight.shape[2:]):
+            return None
+        padding = [0 if padding == "valid" else (k - 1) // 2 * h for k, h in zip(weight.shape[2:], _pairs(dilation, many), strict=True)]
+    return d.one(
+        "Conv", [x, weight, *([] if bias is None else [bias])], value, strides=_pairs(stride, many), pads=_pairs(padding, many) * 2,
+        dilations=_pairs(dilation, many), group=groups,
+    )  # fmt: skip
+
+
+@handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
+def _batch_norm(d: Description, value: Any, x: Named, weight: Any, bias: Any, mean: Tensor, variance: Tensor, *rest: Any) -> Any:
+    epsilon = float(rest[2] if len(rest) > 2 else rest[1])
+    one, zero = torch.ones_like(mean), torch.zeros_like(mean)
+    given = [x, one if weight is None else weight, zero if bias is None else bias, mean, variance]
+    first = value if isinstance(value, Tensor) else value[0]
+    made = d.one("BatchNormalization", given, first, epsilon=epsilon)
+    return made if isinstance(value, Tensor) else (made, *value[1:])
+
+
+@handles(aten.avg_pool1d.default, aten.avg_pool2d.default)
+def _avg_pool(
+    d: Description,
+    value: Tensor,
+    x: Named,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    pads: bool = True,
+    divisor: Any = None,
+) -> Named | None:
+    many = value.dim() - 2
+    if ceil or divisor is not None or (not pads and any(_pairs(padding, many))):
+        return None
+    kernel = _pairs(kernel, many)
+    strides = _pairs(stride, many) if not isinstance(stride, Sequence) or stride else kernel
+    return d.one("AveragePool", [x], value, kernel_shape=kernel, strides=strides, pads=_pairs(padding, many) * 2, count_include_pad=1)
+
+
+@handles(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default)
+def _adaptive(d: Description, value: Tensor, x: Named, size: Any) -> Named | None:
+    sizes = x.value.shape[2:]
+    if any(before % after for before, after in zip(sizes, value.shape[2:], strict=True)):
+        return None
+    kernel = [before // after for before, after in zip(sizes, value.shape[2:], strict=True)]
+    return d.one("AveragePool", [x], value, kernel_shape=kernel, strides=kernel)
+
+
+@handles(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool2d_with_indices.default)
+def _max_pool(
+    d: Description, value: Any, x: Named, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Any:
+    first = value if isinstance(value, Tensor) else value[0]
+    many = first.dim() - 2
+    if ceil:
+        return None
+    kernel = _pairs(kernel, many)
+    strides = _pairs(stride, many) if not isinstance(stride, Sequence) or stride else kernel
+    options = {"kernel_shape": kernel, "strides": strides, "pads": _pairs(padding, many) * 2, "dilations": _pairs(dilation, many)}
+    made = d.one("MaxPool", [x], first, **options)
+    return made if isinstance(value, Tensor) else (made, *value[1:])
+
+
+# The gates of torch's cells, in the order of ONNX's: i f g o -> i o f g, r z n -> z r n.
+CELLS = {
+    aten.lstm.input: ("LSTM", [0, 3, 1, 2]), aten.gru.input: ("GRU", [1, 0, 2]), aten.rnn_tanh.input: ("RNN", [0]),
+}  # fmt: skip
+
+
+def _recurrent(
+    d: Description, value: Any, op: str, order: list[int], x: Any, states: Any, parameters: Sequence[Any], biases: bool, layers: int,
+    rate: float, training: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    """One node a layer; all but the last states of the layers is made of what they answer."""
+    if not isinstance(x, Named) or any(isinstance(s, Named) or bool(s.any()) for s in states) or (training and rate):
+        return None
+    many, each = 2 if bidirectional else 1, 4 if biases else 2
+    if len(parameters) != each * layers * many:
+        return None  # projections
+    hidden = parameters[1].shape[1]
+
+    def ordered(weight: Tensor) -> Tensor:
+        return weight.reshape(len(order), hidden, *weight.shape[1:])[order].reshape(weight.shape)
+
+    frames, lasts = x, []
+    if batch_first:
+        frames = d.one("Transpose", [x], x.value.transpose(0, 1), perm=[1, 0, 2])
+    for layer in range(layers):
+        own = [[ordered(w) for w in parameters[k * each : (k + 1) * each]] for k in range(layer * many, (layer + 1) * many)]
+        w, r = (torch.stack([weights[place] for weights in own]) for place in (0, 1))
+        b = torch.stack([torch.cat(weights[2:]) if biases else w.new_zeros(2 * len(order) * hidden) for weights in own])
+        options = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
+        options |= {"linear_before_reset": 1} if op == "GRU" else {}
+        names = d.put(op, [frames, w, r, b], outputs=3 if op == "LSTM" else 2, **options)
+        shape = (frames.value.shape[0], 1, many * hidden)
+        together = d.one("Transpose", [Named(names[0], w)], w, perm=[0, 2, 1, 3])
+        frames = d.one("Reshape", [together], x.value.new_zeros(shape), shape=list(shape))
+        lasts.append(names[1:])
+    outputs = d.one("Transpose", [frames], value[0], perm=[1, 0, 2]) if batch_first else Named(frames.name, value[0])
+    ends = []
+    for place, whole in enumerate(value[1:]):
+        named = [Named(names[place], whole) for names in lasts]
+        ends.append(named[0] if layers == 1 else d.one("Concat", named, whole, axis=0))
+    return (outputs, *(Named(end.name, whole) for end, whole in zip(ends, value[1:], strict=True)))
+
+
+@handles(aten.lstm.input)
+def _lstm(d: Description, value: Any, x: Any, states: Any, *rest: Any) -> Any:
+    return _recurrent(d, value, *CELLS[aten.lstm.input], x, states, *rest)
+
+
+@handles(aten.gru.input)
+def _gru(d: Description, value: Any, x: Any, state: Any, *rest: Any) -> Any:
+    return _recurrent(d, value, *CELLS[aten.gru.input], x, [state], *rest)
+
+
+@handles(aten.rnn_tanh.input)
+def _rnn(d: Description, value: Any, x: Any, state: Any, *rest: Any) -> Any:
+    return _recurrent(d, value, *CELLS[aten.rnn_tanh.input], x, [state], *rest)

@@ -1,0 +1,37 @@
+"""holdfast-check MODEL PROOF...: is what these files claim true of this model?"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from holdfast_check.errors import Rejected
+from holdfast_check.proof import Model, check
+from holdfast_check.replay import replayed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0: all accepted. 1: at least one was not. 2: the model cannot be read."""
+    parser = argparse.ArgumentParser(prog="holdfast-check", description="Checks proofs and witnesses that 'holdfast prove' wrote.")
+    parser.add_argument("model", help="the .onnx file, or the .safetensors file that lies beside the proofs")
+    parser.add_argument("proofs", nargs="+", metavar="proof", help=".proof and .witness files")
+    given = parser.parse_args(arguments)
+    try:
+        model = Model.read(given.model)
+    except Rejected as error:
+        print(error, file=sys.stderr)
+        return 2
+    accepted = 0
+    for path in given.proofs:
+        verdict = check(model, path)
+        accepted += verdict.accepted
+        about = verdict.header.get("input")
+        named = f" (said to be input {about})" if verdict.accepted and about is not None else ""
+        told = replayed(given.model, model, path) if verdict.accepted and verdict.header["kind"] == "witness" else ""
+        named += f"; {told}" if told else ""
+        print(f"{path}: {'accepted' if verdict.accepted else 'REJECTED'}: {verdict.claim if verdict.accepted else verdict.reason}{named}")
+    print(f"{accepted} of {len(given.proofs)} accepted, of the model with sha256 {model.sha256}")
+    return 0 if accepted == len(given.proofs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

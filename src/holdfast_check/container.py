@@ -1,0 +1,48 @@
+"""safetensors: eight bytes that say how long a JSON header is, the header, and plain arrays. Proofs and described models are such files."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from holdfast_check.arithmetic import Array
+from holdfast_check.errors import Rejected
+from holdfast_check.graph import Graph, Node
+
+KINDS = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "|b1",
+}  # fmt: skip
+GRAPH = "holdfast-graph"
+
+
+def read(data: bytes) -> tuple[dict[str, str], dict[str, Array]]:
+    """-> metadata, arrays. Rejected where the bytes are anything else."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or length > len(data) - 8:
+            raise ValueError("shorter than its header says")
+        header, body = json.loads(data[8 : 8 + length].decode()), data[8 + length :]
+        metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
+        arrays = {}
+        for name, about in header.items():
+            start, end = about["data_offsets"]
+            if not 0 <= start <= end <= len(body):
+                raise ValueError(f"{name} lies outside of the file")
+            arrays[name] = np.frombuffer(body[start:end], dtype=KINDS[about["dtype"]]).reshape(about["shape"])
+        return metadata, arrays
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise Rejected(f"no file that this checker can read ({type(error).__name__}: {error})") from error
+
+
+def described(data: bytes) -> Graph:
+    """A model as weights and a graph: {"input": name, "shape": [1, ...], "output": name, "nodes": [{"op", "in", "out", "with"}]}, where
+    operators are called as in ONNX and other names are those of the weights."""
+    metadata, arrays = read(data)
+    if GRAPH not in metadata:
+        raise Rejected("this safetensors file holds weights but no graph")
+    try:
+        graph: dict[str, Any] = json.loads(metadata[GRAPH])
+        nodes = tuple(Node(str(n["op"]), tuple(n["in"]), tuple(n["out"]), dict(n.get("with", {}))) for n in graph["nodes"])
+        return Graph(str(graph["input"]), tuple(int(size) for size in graph["shape"]), str(graph["output"]), nodes, arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Rejected(f"the graph of the model cannot be read ({type(error).__name__}: {error})") from error

@@ -1,0 +1,178 @@
+"""Bounds of a network over a region: intervals forwards, planes back, every rounding charged.
+
+Forwards, each element of each step gets an interval. Before a function is applied, the intervals of what it reads are narrowed by a walk
+back: rows of coefficients go from a step to the steps it reads, through an affine map by its transpose, through a function by the plane
+below where a coefficient is positive and by the one above where it is negative, down to the input, where the region has a smallest value.
+
+Rounding of a walk. Let M be, for a step, at least the size of all that is added up in it: |W| |x| + |offset| for a map, |slopes| |x| +
+|intercept| for a function, with |x| from the intervals. A coefficient that is computed as L' instead of L W is wrong by no more than
+gamma |L| |W|, which moves the bound by gamma |L| |W| |x| <= gamma |L| M. The same holds for weights and offsets, which are within 16
+units, for products with offsets, for the sums of constants, and for coefficients that meet at one step. So one number, the sum over all
+steps of |L| M, times gamma(longest sum + 4 steps + 64), pays for all of it; it is doubled, since it is computed too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
+from holdfast_check.errors import Rejected
+from holdfast_check.functions import Pieces
+from holdfast_check.region import Region
+from holdfast_check.steps import Affine, Applied, Part, Program
+
+NUMBERS = 2**23  # in the rows of one walk
+Ends = tuple[tuple[Array, ...], tuple[Array, ...]]  # of what a function reads, one for each argument
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Below and above a function: slopes for each argument, and an intercept; and M. Each is (batch, 1 or rows, n)."""
+
+    below: tuple[Array, ...]
+    least: Array
+    above: tuple[Array, ...]
+    most: Array
+    sizes: Array
+
+    @staticmethod
+    def of(step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends) -> "Planes":
+        """With these slopes, whatever they are."""
+        for slope in (*below, *above):
+            if not bool((np.abs(slope) < LARGEST).all()):
+                raise Rejected(f"{step.name}: a slope is no number")
+        least, most = step.function.least(1.0, below, *ends), -step.function.least(-1.0, tuple(-slope for slope in above), *ends)
+        sizes = np.maximum(np.abs(least), np.abs(most))
+        for low, high, slope, other in zip(*ends, below, above, strict=True):
+            sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
+        return Planes(below, least, above, most, sizes * (1 + 16 * UNIT))
+
+
+@dataclass
+class Bounds:
+    """What is known of every step over the region."""
+
+    program: Program
+    region: Region
+    slopes: Mapping[str, Array] = field(default_factory=dict)
+    lower: list[Array] = field(default_factory=list)  # (batch, n) each
+    upper: list[Array] = field(default_factory=list)
+    sizes: list[Array] = field(default_factory=list)  # M of affine maps
+    planes: dict[int, Planes] = field(default_factory=dict)
+    last: dict[int, Planes] = field(default_factory=dict)  # of the rows of the claim, where a proof brings some
+
+    def __post_init__(self) -> None:
+        steps = self.program.steps
+        self.terms = max(*(step.size for step in steps), *(part.terms for step in steps for part in step.parts), 1)  # of the longest sum
+        self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
+        self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
+        for place, step in enumerate(self.program.steps[1:], 1):
+            if isinstance(step, Affine):
+                self._affine(step, place)
+            else:
+                for part in step.parts:
+                    self._narrow(part, step)
+                self._applied(step, place)
+
+    def _keep(self, lower: Array, upper: Array, sizes: Array, place: int) -> None:
+        if not bool(((lower <= upper) & (np.abs(lower) < LARGEST) & (np.abs(upper) < LARGEST)).all()):
+            name = self.program.steps[place].name
+            raise Rejected(f"step {place} ({name}): its values have no bounds that are numbers")
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.sizes.append(sizes)
+
+    def _largest(self, place: int) -> Array:
+        return np.maximum(np.abs(self.lower[place]), np.abs(self.upper[place]))
+
+    def _affine(self, step: Affine, place: int) -> None:
+        """Middle and half width; gamma times M pays for the sums, and for rounding the middle."""
+        many = len(self.region.lower)
+        middle, half = np.tile(step.offset, (many, 1)), np.zeros((many, step.size))
+        sizes = np.tile(step.offset_size, (many, 1))
+        for part in step.parts:
+            low, high = self.lower[part.source], self.upper[part.source]
+            part.add_to(middle, (low + high) / 2)
+            part.add_to(half, (high - low) / 2, absolute=True)
+            part.add_to(sizes, self._largest(part.source), absolute=True)
+        missed = 4 * gamma(self.terms + len(step.parts) + 32) * sizes + TINY
+        self._keep(middle - half - missed, middle + half + missed, sizes, place)
+
+    def _narrow(self, part: Part, reader: Applied) -> None:
+        """The intervals of what a function reads, by walks back from it; where straight pieces meet outside of it, there is no need."""
+        source = self.program.steps[part.source]
+        if part.source == 0:
+            return
+        wanted = np.zeros(source.size, dtype=bool)
+        wanted[part.take[part.take >= 0]] = True
+        if isinstance(reader.function, Pieces):
+            low, high = self.lower[part.source], self.upper[part.source]
+            wanted &= np.any([((low < kink) & (kink < high)).any(0) for kink in reader.function.kinks], axis=0)
+        chosen = np.flatnonzero(wanted & ~self.narrowed[part.source])
+        self.narrowed[part.source] |= wanted
+        widest = max(step.size for step in self.program.steps[: part.source + 1])
+        at_once = max(1, NUMBERS // (2 * widest * len(self.region.lower)))
+        for start in range(0, len(chosen), at_once):
+            some = chosen[start : start + at_once]
+            rows = np.zeros((len(some), source.size))
+            rows[np.arange(len(some)), some] = 1.0
+            least = self.walk(part.source, np.concatenate([rows, -rows])[None])
+            low, high = self.lower[part.source], self.upper[part.source]
+            low[:, some] = np.fmax(low[:, some], least[:, : len(some)])
+            high[:, some] = np.fmin(high[:, some], -least[:, len(some) :])
+            if not bool((low[:, some] <= high[:, some]).all()):
+                raise Rejected(f"step {part.source} ({source.name}): its bounds exclude each other")
+
+    def _applied(self, step: Applied, place: int) -> None:
+        """Slopes of the proof, `slopes/K` (parts of the region, 2, arguments, n), or the function's own."""
+        taken = [(part.taken(self.lower[part.source]), part.taken(self.upper[part.source])) for part in step.parts]
+        lower, upper = tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
+        below, above = step.function.slopes(lower, upper)
+        if f"slopes/{place}" in self.slopes:
+            given = self.slopes[f"slopes/{place}"]
+            below, above = (tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1))
+        self.planes[place] = Planes.of(step, below, above, (lower, upper))
+        if f"rows/{place}" in self.slopes:  # (parts of the region, rows, n): another slope below for each of the last rows
+            own = self.slopes[f"rows/{place}"]
+            self.last[place] = Planes.of(step, (own,), above, (lower, upper))
+        low, high = step.function.range(lower, upper)
+        self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
+
+    def walk(self, place: int, rows: Array, last: bool = False) -> Array:
+        """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. last: these are the
+        rows of the claim, which may have planes of their own."""
+        steps = self.program.steps
+        waiting = {place: np.broadcast_to(rows, (len(self.region.lower), *rows.shape[1:]))}
+        constant = np.zeros(waiting[place].shape[:2])
+        weight = np.zeros_like(constant)
+        for at in range(place, 0, -1):
+            if at not in waiting:
+                continue
+            step, own = steps[at], waiting.pop(at)
+            if isinstance(step, Affine):
+                weight += (np.abs(own) @ self.sizes[at][:, :, None])[..., 0]
+                constant += own @ step.offset
+                passed = [own] * len(step.parts)
+            else:
+                planes = self.last.get(at, self.planes[at]) if last else self.planes[at]
+                up, down = np.maximum(own, 0.0), np.minimum(own, 0.0)
+                weight += (np.abs(own) * planes.sizes).sum(-1)
+                constant += (up * planes.least + down * planes.most).sum(-1)
+                passed = [up * low + down * high for low, high in zip(planes.below, planes.above, strict=True)]
+            for part, coefficients in zip(step.parts, passed, strict=True):
+                arrived = part.back(coefficients, steps[part.source].size)
+                waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
+        least = self.region.minimum(waiting[0]) if 0 in waiting else np.zeros_like(constant)
+        charge = 2 * gamma(self.terms + 4 * len(steps) + 64) * weight
+        bound: Array = least + constant - charge - 8 * UNIT * (np.abs(least) + np.abs(constant) + charge) - TINY
+        return bound
+
+    def rows(self, matrix: Array, offset: Array) -> Array:
+        """Lower bounds (batch, rows) of matrix . output + offset."""
+        view = self.program.output
+        size = self.program.steps[view.step].size
+        coefficients = Part(view.step, view.index.ravel(), None, None).back(matrix[None].astype(np.float64), size)
+        bound = self.walk(view.step, coefficients, last=True)
+        result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
+        return result

@@ -1,0 +1,239 @@
+"""Proof and witness files: what they claim, of which model, and whether it holds."""
+
+import gzip
+import hashlib
+import json
+import math
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast_check import container, onnx_file
+from holdfast_check.arithmetic import LARGEST, Array
+from holdfast_check.errors import Rejected
+from holdfast_check.graph import Graph, program
+from holdfast_check.planes import Bounds
+from holdfast_check.region import Region, inside
+from holdfast_check.steps import Applied, Program
+from holdfast_check.tree import leaves
+
+SCHEMA, VERSION = "holdfast-proof", 1
+AT_ONCE = 2**18  # numbers in one step of all parts of the region that are looked at together
+NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """claim: what was checked, in words that come from the numbers in the file. reason: why it is not accepted, else empty. margin: by how
+    much the claim holds, or is missed; none where no bound was reached. header: all that the file says of itself."""
+
+    accepted: bool
+    claim: str
+    reason: str = ""
+    margin: float | None = None
+    header: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The program that a file holds, and the hash of that file, of a .gz file that of what it unpacks to."""
+
+    sha256: str
+    name: str
+    program: Program
+
+    @staticmethod
+    def read(path: str | Path) -> "Model":
+        try:
+            data = Path(path).read_bytes()
+            data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
+        except (OSError, EOFError, zlib.error) as error:
+            raise Rejected(f"{path} cannot be read: {error}") from error
+        graph: Graph = onnx_file.read(data) if Path(path).name.endswith((".onnx", ".onnx.gz")) else container.described(data)
+        return Model(hashlib.sha256(data).hexdigest(), Path(path).name, program(graph))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """For every x of the region and every group of rows, some row of it has row . output(x) + offset > above. A witness says that at x, a
+    point of the region, some group has no such row."""
+
+    kind: str  # "proof" or "witness"
+    region: Region
+    matrix: Array
+    offset: Array
+    groups: tuple[tuple[int, ...], ...]
+    above: float
+    cuts: Array
+    slopes: dict[str, Array]
+    point: Array | None
+    told: str
+
+    @staticmethod
+    def read(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
+        try:
+            return _claim(header, arrays, built)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            raise Rejected(f"the proof cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> Claim:
+    size, outputs = int(np.prod(built.input_shape)), built.output.index.size
+    kind, above = header["kind"], _number(header["above"])
+    matrix, offset, groups, what = _property(header["property"], arrays, outputs)
+    if built.ranked and not _ranks(matrix, offset, above):
+        raise Rejected("the model ends with a softmax, of which only the order of its outputs is known, and the claim asks for more")
+    region, where, ball = _region(header["region"], arrays, size)
+    point = _vector(arrays["witness"], size) if kind == "witness" else None
+    if kind not in ("proof", "witness"):
+        raise ValueError(f"of kind {kind!r}")
+    if point is not None and not inside(point, *ball):
+        raise Rejected("the witness does not lie in the region")
+    cuts = arrays.get("tree", np.array([-1])).ravel()
+    if len(cuts) > 1 and not math.isinf(region.norm):
+        raise Rejected("only boxes are cut into halves")
+    slopes = {name: _slopes(name, array, built, len(matrix)) for name, array in arrays.items() if name.startswith(("slopes/", "rows/"))}
+    told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
+    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told)
+
+
+def _slopes(name: str, array: Array, built: Program, rows: int) -> Array:
+    """slopes/K: (leaves or 1, 2, arguments, n); rows/K: (leaves or 1, rows, n), for functions of one argument."""
+    step = built.steps[int(name.split("/")[1])]
+    wanted = (rows, step.size) if name.startswith("rows/") else (2, len(step.parts), step.size)
+    if not isinstance(step, Applied) or array.shape[1:] != wanted or (name.startswith("rows/") and len(step.parts) != 1):
+        raise ValueError(f"{name} has shape {array.shape}, which fits no function of the model")
+    return array.astype(np.float64)
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or not abs(number) < LARGEST:
+        raise ValueError(f"{value!r} is no number that counts here")
+    return number
+
+
+def _vector(values: Array, size: int) -> Array:
+    """float64, of this size; one number may stand for all."""
+    wide = np.broadcast_to(values.astype(np.float64).ravel(), (size,)).copy()
+    if np.isnan(wide).any():
+        raise ValueError("a number is none")
+    return wide
+
+
+def _name(*arrays: Array) -> str:
+    """The first digits of the SHA-256 of some numbers, to tell them from others."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
+
+
+def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[Region, str, Any]:
+    lower, upper = (_vector(arrays[f"region/{end}"], size) for end in ("lower", "upper"))
+    if not bool((lower <= upper).all()):
+        raise ValueError("a region with a lower end above its upper end")
+    if about["norm"] == "box":
+        ball = (lower, math.inf, math.inf, np.ones(1), lower, upper)
+        if not bool(np.isfinite(lower).all() and np.isfinite(upper).all()):
+            raise ValueError("a box without an end")
+        return Region(lower[None], upper[None]), f"in the box {_name(lower, upper)}", (lower, LARGEST, math.inf, *ball[3:])
+    radius, norm, centre = _number(about["radius"]), NORMS[about["norm"]], _vector(arrays["region/centre"], size)
+    shares = arrays["region/shares"].astype(np.float64).ravel()
+    good = radius >= 0 and size % len(shares) == 0 and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
+    if not good or not bool((shares < LARGEST).all() and (np.abs(centre) < LARGEST).all()):
+        raise ValueError("a region that is none")
+    told = f"within {radius!r} of the centre {_name(centre)} in the norm {about['norm']}"
+    if not bool((shares == 1).all()):  # whoever reads the claim must see what makes the region smaller
+        told += f", {int((shares > 0).sum())} of {len(shares)} parts moving, by the shares {_name(shares)}"
+    if bool(np.isfinite(lower).any() or np.isfinite(upper).any()):
+        alike = bool((lower == lower[0]).all() and (upper == upper[0]).all())
+        told += f", between {lower[0]!s} and {upper[0]!s}" if alike else f", in the box {_name(lower, upper)}"
+    return Region.ball(centre, radius, norm, shares, lower, upper), told, (centre, radius, norm, shares, lower, upper)
+
+
+def _property(about: dict[str, Any], arrays: dict[str, Array], outputs: int) -> tuple[Array, Array, tuple[tuple[int, ...], ...], str]:
+    if "class" in about:
+        label = int(about["class"])
+        if not 0 <= label < outputs or outputs < 2:
+            raise ValueError(f"class {label} of {outputs}")
+        matrix = np.delete(np.eye(outputs)[label] - np.eye(outputs), label, 0)
+        return matrix, np.zeros(len(matrix)), tuple((row,) for row in range(len(matrix))), f"the output of class {label} less any other"
+    matrix, offset = arrays["property/rows"].astype(np.float64), arrays["property/offset"].astype(np.float64)
+    if matrix.ndim != 2 or matrix.shape[1] != outputs or offset.shape != matrix.shape[:1] or len(matrix) == 0:
+        raise ValueError(f"rows of shape {matrix.shape} for {outputs} outputs")
+    if not bool((np.abs(matrix) < LARGEST).all() and (np.abs(offset) < LARGEST).all()):
+        raise ValueError("a row that is no number")
+    groups = tuple(tuple(int(row) for row in group) for group in about["groups"])
+    if not groups or not all(group and all(0 <= row < len(matrix) for row in group) for group in groups):
+        raise ValueError("groups of rows that are none")
+    each = "every row" if all(len(group) == 1 for group in groups) else "a row of every group"
+    return matrix, offset, groups, f"{each} of {_name(matrix, offset, np.array([len(group) for group in groups]), np.concatenate(groups))}"
+
+
+def _ranks(matrix: Array, offset: Array, above: float) -> bool:
+    """Does the claim only compare single outputs with each other?"""
+    pairs = (np.sort(matrix, 1)[:, [0, -1]] == [-1.0, 1.0]).all() and (np.abs(matrix).sum(1) == 2).all()
+    return bool(pairs) and above == 0 and not bool(offset.any())
+
+
+def lowest(claim: Claim, built: Program) -> float:
+    """By how much every group has a row above what is claimed, at the worst leaf; negative: by how much it is missed."""
+    lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
+    if any(len(array) not in (1, len(lower)) for array in claim.slopes.values()):
+        raise Rejected("slopes for another number of leaves than the tree has")
+    many = max(1, AT_ONCE // max(step.size for step in built.steps))
+    worst = math.inf
+    for start in range(0, len(lower), many):
+        some = slice(start, start + many)
+        slopes = {name: array[some] if len(array) > 1 else array for name, array in claim.slopes.items()}
+        bounds = Bounds(built, claim.region.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset) - claim.above
+        margin = np.stack([bounds[:, list(group)].max(1) for group in claim.groups]).min()
+        worst = min(worst, float(margin) if not math.isnan(margin) else -math.inf)
+        if not worst > 0:
+            break
+    return worst
+
+
+def shown(claim: Claim, built: Program) -> float:
+    """By how much all rows of some group stay at or below what is claimed, at the witness itself: an interval around a point."""
+    if claim.point is None:
+        raise Rejected("a witness without a point")
+    bounds = Bounds(built, Region(claim.point[None], claim.point[None])).rows(-claim.matrix, -claim.offset) + claim.above
+    return float(np.stack([bounds[:, list(group)].min(1) for group in claim.groups]).max())
+
+
+def check(model: str | Path | Model, proof: str | Path) -> Verdict:
+    """Is what the file claims true of this model? Whatever cannot be read or followed is not accepted, with the reason."""
+    header: dict[str, Any] = {}
+    told = str(proof)
+    try:
+        opened = model if isinstance(model, Model) else Model.read(model)
+        try:
+            data = Path(proof).read_bytes()
+        except OSError as error:
+            raise Rejected(f"{proof} cannot be read: {error}") from error
+        metadata, arrays = container.read(data)
+        try:
+            header = json.loads(metadata.get(SCHEMA, "null"))
+            said = header["schema"], header["version"], header["model"]["sha256"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Rejected("this file is no proof: it has no header of one") from error
+        if said[:2] != (SCHEMA, VERSION):
+            raise Rejected(f"this is {said[0]} version {said[1]}; this checker knows {SCHEMA} version {VERSION}")
+        if said[2] != opened.sha256:
+            raise Rejected(f"the proof speaks of another model: sha256 {said[2]}, this one is {opened.sha256}")
+        with np.errstate(all="ignore"):  # what overflows is no number, and no number is accepted
+            claim = Claim.read(header, arrays, opened.program)
+            told = claim.told
+            margin = lowest(claim, opened.program) if claim.kind == "proof" else shown(claim, opened.program)
+        if claim.kind == "proof" and not margin > 0:
+            raise Rejected(f"the bound misses what is claimed by {-margin:.6g}")
+        if claim.kind == "witness" and not margin >= 0:
+            raise Rejected(f"the witness does not show it: an output is better by {-margin:.6g}")
+        return Verdict(True, told, "", margin, header)
+    except Rejected as error:
+        reason = str(error)
+    except Exception as error:  # whatever it is, nothing was accepted
+        reason = f"it could not be followed to its end ({type(error).__name__}: {error})"
+    return Verdict(False, told, reason, None, header if isinstance(header, dict) else {})

@@ -1,0 +1,110 @@
+"""ONNX's RNN, GRU and LSTM, unrolled step by step.
+
+X is (length, 1, inputs); W is (directions, gates * hidden, inputs), R the same of the hidden state, B (directions, 2 * gates * hidden).
+Y is (length, directions, 1, hidden), Y_h and Y_c are (directions, 1, hidden).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from holdfast_check.arithmetic import Array
+from holdfast_check.errors import Rejected, require
+from holdfast_check.functions import Product
+from holdfast_check.graph import Node, Value
+from holdfast_check.steps import Builder, View
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+USUAL = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+
+class Cell:
+    """One direction of one layer. A gate is W x + R h + both biases; sizes of sums of biases are kept, since they may cancel."""
+
+    def __init__(self, builder: Builder, node: Node, weights: tuple[Array, Array, Array]) -> None:
+        self.builder, self.name = builder, node.outputs[0] or node.op
+        self.w, self.r, bias = (part.astype(np.float64) for part in weights)
+        self.hidden = self.r.shape[1]
+        self.b_w, self.b_r = bias[: len(self.w)], bias[len(self.w) :]
+
+    def gates(self, rows: slice, x: View, h: View | None) -> View:
+        """x: (1, inputs), h: (1, hidden) or none, which is zero -> (1, rows)."""
+        parts: list[tuple[View, Array | None, Array | None]] = [(x, self.w[rows].T, None)]
+        parts += [(h, self.r[rows].T, None)] if h is not None else []
+        bias, size = self.b_w[rows] + self.b_r[rows], np.abs(self.b_w[rows]) + np.abs(self.b_r[rows])
+        return self.builder.affine(self.name, (1, len(bias)), parts, bias, size)
+
+    def gate(self, gates: View, place: int) -> View:
+        return View(gates.step, gates.index[:, place * self.hidden : (place + 1) * self.hidden])
+
+    def product(self, f: str, v: View, g: str, z: View) -> View:
+        return self.builder.applied(self.name, Product(f, g), v, z)
+
+    def rnn(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
+        return self.builder.applied(self.name, Product("tanh"), self.gates(slice(None), x, h)), None
+
+    def lstm(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
+        """Gates in the order i, o, f, c: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
+        gates = self.gates(slice(None), x, h)
+        i, o, f, g = (self.gate(gates, place) for place in range(4))
+        memory = self.product("sigmoid", i, "tanh", g)
+        if c is not None:
+            memory = self.builder.scaled(self.name, [(self.product("sigmoid", f, "identity", c), 1.0), (memory, 1.0)])
+        return self.product("sigmoid", o, "tanh", memory), memory
+
+    def gru(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
+        """Gates in the order z, r, h, with linear_before_reset: n = W x + b_w + sigmoid(r) (R h + b_r), h' = sigmoid(-z) tanh(n) +
+        sigmoid(z) h."""
+        builder, last = self.builder, slice(2 * self.hidden, 3 * self.hidden)
+        gates = self.gates(slice(0, 2 * self.hidden), x, h)
+        z, r = self.gate(gates, 0), self.gate(gates, 1)
+        own: tuple[View, Array | None, Array | None] = (x, self.w[last].T, None)
+        if h is None:  # the recalled state is the bias alone
+            recalled = builder.scaled(self.name, [(builder.applied(self.name, Product("sigmoid"), r), self.b_r[last])])
+        else:
+            state = builder.affine(self.name, (1, self.hidden), [(h, self.r[last].T, None)], self.b_r[last])
+            recalled = self.product("sigmoid", r, "identity", state)
+        new = builder.affine(self.name, (1, self.hidden), [own, (recalled, None, None)], self.b_w[last])
+        away = builder.scaled(self.name, [(z, -1.0)])
+        written = self.product("sigmoid", away, "tanh", new)
+        if h is None:
+            return written, None
+        return builder.scaled(self.name, [(written, 1.0), (self.product("sigmoid", z, "identity", h), 1.0)]), None
+
+
+def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Value, ...]:
+    x, w, r, b, lengths, *states = [*given, None, None, None, None][:7]
+    attributes, name = node.attributes, node.outputs[0] or node.op
+    direction, many = attributes.get("direction", "forward"), len(w)
+    require(direction in ("forward", "reverse", "bidirectional") and many == (2 if direction == "bidirectional" else 1), "directions")
+    require(list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones")
+    require(not any(attributes.get(one) for one in ("clip", "input_forget", "layout")), "clip, input_forget or layout")
+    require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map")
+    require(len(given) < 8 or given[7] is None, "peepholes")
+    if not isinstance(x, View) or x.shape[1] != 1:
+        raise Rejected("a sequence that does not depend on the input")
+    require(lengths is None or (not isinstance(lengths, View) and bool((lengths == len(x.index)).all())), "sequences of several lengths")
+    require(all(state is None or (not isinstance(state, View) and not state.any()) for state in states), "a first state other than zero")
+    b = np.zeros((many, 2 * w.shape[1])) if b is None else b
+    require(w.shape[1] == GATES[node.op] * r.shape[2], "the sizes of the weights")
+    outputs: list[list[View]] = []
+    lasts: list[tuple[View, View | None]] = []
+    for place in range(many):
+        cell = Cell(builder, node, (w[place], r[place], b[place]))
+        step = {"RNN": cell.rnn, "GRU": cell.gru, "LSTM": cell.lstm}[node.op]
+        h: View | None = None
+        c: View | None = None
+        seen: list[View] = []
+        backwards = direction == "reverse" or place == 1
+        for frame in x.index[::-1] if backwards else x.index:
+            h, c = step(View(x.step, frame), h, c)
+            seen.append(View(h.step, h.index[None]))
+        if h is None:
+            raise Rejected("an empty sequence")
+        outputs.append(seen[::-1] if backwards else seen)
+        lasts.append((h, c))
+    frames = [builder.joined(name, [View(v.step, v.index[:, None]) for v in both], 1) for both in zip(*outputs, strict=True)]
+    whole = builder.joined(name, frames, 0)
+    last = builder.joined(name, [View(h.step, h.index[None]) for h, _ in lasts], 0)
+    memories = [View(c.step, c.index[None]) for _, c in lasts if c is not None]
+    return whole, last, *((builder.joined(name, memories, 0),) if memories else ())
