@@ -11,7 +11,8 @@ The embedded digits, on a processor:
 
     python -m benchmarks.harden digits --cells lstm gru --seconds 90 --out OUT
 
---data says where the shared data are; --count, about how many test inputs are proved and attacked; --measure, for how many seconds.
+--data says where the shared data are; --count, how many test inputs are proved and attacked; --measure, for how many seconds at most:
+proofs that are cut off are smaller than they could be.
 """
 
 from benchmarks.rooms import main

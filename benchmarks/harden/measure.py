@@ -39,7 +39,12 @@ class Split:
 
 def options(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--seconds", type=float, default=seconds, help="of training, for each network; looks at validation data included")
-    parser.add_argument("--measure", type=float, default=120, help="seconds for the proofs and attacks on test inputs, for each network")
+    parser.add_argument(
+        "--measure",
+        type=float,
+        default=300,
+        help="seconds for proofs and attacks on test inputs, for each network; what is cut off then is valid, and smaller",
+    )
     parser.add_argument("--count", type=int, default=200, help="test inputs that are proved and attacked; the accuracy is that of all")
     parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
     parser.add_argument("--weight", type=float, help="of the bounds in the hardened network's loss, where not the usual")
