@@ -53,8 +53,8 @@ class Cell:
         return self.product("sigmoid", o, "tanh", memory), memory
 
     def gru(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
-        """Gates in the order z, r, h, with linear_before_reset: n = W x + b_w + sigmoid(r) (R h + b_r), h' = sigmoid(-z) tanh(n) +
-        sigmoid(z) h."""
+        """Gates in the order z, r, h, with linear_before_reset: m = W x + b_w + sigmoid(r) (R h + b_r), n = tanh(m), and h' = (1 -
+        sigmoid(z)) n + sigmoid(z) h, which is sigmoid(-z) n without a state and n + sigmoid(z) (h - n) with one."""
         builder, last = self.builder, slice(2 * self.hidden, 3 * self.hidden)
         gates = self.gates(slice(0, 2 * self.hidden), x, h)
         z, r = self.gate(gates, 0), self.gate(gates, 1)
@@ -65,11 +65,11 @@ class Cell:
             state = builder.affine(self.name, (1, self.hidden), [(h, self.r[last].T, None)], self.b_r[last])
             recalled = self.product("sigmoid", r, "identity", state)
         new = builder.affine(self.name, (1, self.hidden), [own, (recalled, None, None)], self.b_w[last])
-        away = builder.scaled(self.name, [(z, -1.0)])
-        written = self.product("sigmoid", away, "tanh", new)
         if h is None:
-            return written, None
-        return builder.scaled(self.name, [(written, 1.0), (self.product("sigmoid", z, "identity", h), 1.0)]), None
+            return self.product("sigmoid", builder.scaled(self.name, [(z, -1.0)]), "tanh", new), None
+        n = builder.applied(self.name, Product("tanh"), new)
+        change = builder.scaled(self.name, [(h, 1.0), (n, -1.0)])
+        return builder.scaled(self.name, [(n, 1.0), (self.product("sigmoid", z, "identity", change), 1.0)]), None
 
 
 def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Value, ...]:
