@@ -1,7 +1,9 @@
 """Train one architecture in several ways for the same time, and ask the engine and the attacks about each on test inputs.
 
-Settings are chosen on validation data; test data are looked at once, when everything is trained. Each row says what `hf.radius` (tier fast)
-says of the same test inputs: right, proved and not broken at the radius, the mean proved and witnessed radius, and their ratio.
+Settings are chosen on validation data; test data are looked at once, when everything is trained. Each row says of the same test inputs
+how many are right (of all), how many of --count the engine proves at the radius (tier fast, asked at that radius alone), and what
+`hf.radius` says of the first --radii of these: not broken at the radius, the mean proved and witnessed radius, and their ratio. Where words
+move there is no radius, and --count are asked.
 """
 
 import argparse
@@ -19,12 +21,14 @@ from benchmarks.certify.table import Table
 from holdfast.api.radius import radius_problems
 from holdfast.hardening import Recipe
 from holdfast.hardening.begin import begin_afresh
+from holdfast.hardening.examples import examples_of
 from holdfast.hardening.made import hardened_network, user_module
+from holdfast.hardening.standing import certified
 from holdfast.hardening.training import live_of, train
 
 COLUMNS = (
-    "network", "radius", "training", "recipe", "s", "epochs", "accuracy", "proved", "not broken", "mean proved", "mean witnessed",
-    "witnessed / proved", "inputs",
+    "network", "radius", "training", "recipe", "s", "epochs", "accuracy", "certified, validation", "proved", "not broken",
+    "mean proved", "mean witnessed", "witnessed / proved", "radii of",
 )  # fmt: skip
 
 
@@ -45,7 +49,8 @@ def options(parser: argparse.ArgumentParser, seconds: float) -> None:
         default=300,
         help="seconds for proofs and attacks on test inputs, for each network; what is cut off then is valid, and smaller",
     )
-    parser.add_argument("--count", type=int, default=200, help="test inputs that are proved and attacked; the accuracy is that of all")
+    parser.add_argument("--count", type=int, default=200, help="test inputs that are proved at the radius; the accuracy is that of all")
+    parser.add_argument("--radii", type=int, default=50, help="of these, whose radii are proved and attacked")
     parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
     parser.add_argument("--weight", type=float, help="of the bounds in the hardened network's loss, where not the usual")
     parser.add_argument("--share", type=float, help="of the radius that is bounded in it")
@@ -82,25 +87,38 @@ def side_by_side(
         live.load(found.state)
         made = hardened_network(net, live)
         print(f"  {name} {training}: {found.ended}, last {found.history[-1]}", flush=True)
-        right, ends, many = standing(made, split.test, chosen, **asked)
+        right, ends, many = standing(made, split.test, chosen, chosen.count if radius is None else chosen.radii, **asked)
+        share = None if radius is None else proved(made, split.test, radius, chosen.count, **asked)
         at = math.inf if radius is None else radius
         lower, upper = ends.unbind(1)
+        looked = [epoch.certified for epoch in found.history if epoch.certified is not None]
         finite = lower.isfinite() & upper.isfinite()
         low, high = float(lower[finite].mean()), float(upper[finite].mean())
         table.add(
             name, "all words" if radius is None else radius, training, recipe.name, round(found.seconds, 1), len(found.history),
-            f"{right:.1%}", f"{float((lower >= at).double().mean()):.1%}", f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",
+            f"{right:.1%}", f"{max(looked):.1%}" if looked else "",
+            f"{float((lower >= at).double().mean()) if share is None else share:.1%}",
+            f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",
             low, high, high / low if low > 0 else math.nan, many,
         )  # fmt: skip
         if chosen.out is not None:
             torch.save(user_module(made).state_dict(), chosen.out / f"{name}-{training}-{radius or 'words'}.pt".replace(" ", "-"))
 
 
-def standing(net: hf.Network, test: tuple[Any, Tensor], chosen: argparse.Namespace, **asked: Any) -> tuple[float, Tensor, int]:
+def proved(net: hf.Network, test: tuple[Any, Tensor], radius: float, count: int, **asked: Any) -> float:
+    """The share of the first test inputs whose class is proved all over the ball."""
+    x, y = test
+    return (
+        certified(net, [examples_of(problem, radius, None) for problem in radius_problems(net, x[:count], y[:count], **asked)], count)
+        or 0.0
+    )
+
+
+def standing(net: hf.Network, test: tuple[Any, Tensor], chosen: argparse.Namespace, most: int, **asked: Any) -> tuple[float, Tensor, int]:
     """-> accuracy on all test inputs, the ends of the radii (count, 2) of the first, and how many they are."""
     x, y = test
     right = accuracy(net, x, y)
-    many = min(chosen.count, len(x))
+    many = min(most, len(x))
     found = hf.radius(net, x[:many], y[:many], stop=hf.Stop(seconds=chosen.measure), **asked)
     return right, torch.tensor([(b.lower.value, b.upper.value) for b in found], dtype=torch.float64), many
 

@@ -46,8 +46,8 @@ def main(chosen: argparse.Namespace) -> None:
         split = Split(train, held, ((x_test[order] + 1) / 2, y_test[order]))
         for radius in chosen.radius:
             recipes = {
-                "standard": Recipe("standard", batch=256),
-                "pgd": Recipe("pgd", batch=256, attack=5),
-                "hardened": Recipe("intervals", batch=256, weight=1.0, share=0.8),
+                "standard": Recipe("standard", batch=128),
+                "pgd": Recipe("pgd", batch=128, attack=5),
+                "hardened": Recipe("intervals", batch=128, weight=1.0, share=0.8),
             }
             side_by_side(rows, chosen, f"MNIST lstm {frames} x 32", lambda f=frames: Rows(f), split, radius, recipes)
