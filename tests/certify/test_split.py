@@ -97,7 +97,7 @@ def test_radii_by_signs_end_just_below_the_exact_one(p: float, seed: int) -> Non
     model, net, x, y = perceptron(seed)
     assert isinstance(cut_for(build(net, x), Ball(x, torch.ones(2, dtype=torch.float64), p, net.domain)), ActivationSplit)
     fast = hf.radius(net, x, y, norm=p, methods=[hf.certify.Certify()])
-    method = hf.certify.Split(steps=2, finest=0.01)
+    method = hf.certify.Split(steps=2, finest=0.02)
     brackets = hf.radius(net, x, y, norm=p, methods=[*ATTACKS, method])  # raises where a witness lies inside
     for row, (bracket, first) in enumerate(zip(brackets, fast, strict=True)):
         truth = exact_radius(model, x[row], int(y[row]), p)

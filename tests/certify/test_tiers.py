@@ -53,8 +53,7 @@ def lower(brackets: Sequence[Bracket]) -> Tensor:
     return torch.tensor([b.lower.value for b in brackets], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("cell", list(CELLS))
-@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize(("cell", "norm"), [*((cell, math.inf) for cell in CELLS), ("rnn", 1), ("lstm", 2)])
 def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> None:
     net, x, y = asked(Reader(CELLS[cell], 3), (2, 3), count=2)
     fast = lower(hf.radius(net, x, y, norm=norm, frames="all", methods=[hf.certify.Certify()]))
@@ -66,7 +65,7 @@ def test_tight_is_above_fast_and_below_every_attack(cell: str, norm: float) -> N
     assert (tight <= upper).all()
 
 
-@pytest.mark.parametrize("cell", list(CELLS))
+@pytest.mark.parametrize("cell", ["rnn", "lstm"])
 def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     net, x, y = asked(Reader(CELLS[cell], 3), (2, 3), count=2)
     tight = lower(hf.radius(net, x, y, frames="all", methods=[hf.certify.Tighten(steps=8)]))

@@ -1,5 +1,7 @@
-"""Models and data as a user has them."""
+"""Models and data as a user has them, and the command line in a copy of this process."""
 
+import os
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,6 +130,22 @@ def make_workshop(folder: Path) -> None:
     (folder / "text.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in zip(said, sentences, strict=True)) + "\n")
     (folder / "substitutes.json").write_text('{"good": ["fine", "great"], "awful": ["bad"]}')
     (folder / "cli_own_code.py").write_text(OWN_CODE)
+
+
+def forked(work: Callable[[], int]) -> int:
+    """A copy of this process, which has torch and its tracer at hand, does the work and ends with its answer: the number of the copy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads beside a fork: the copy uses nothing that they hold
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
 
 
 @dataclass(frozen=True)

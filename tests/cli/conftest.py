@@ -2,14 +2,15 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_workshop import SOURCE, Ask, Said, make_workshop
+from cli_workshop import SOURCE, Ask, Said, forked, make_workshop
 
 from holdfast.cli import main
 
@@ -74,3 +75,46 @@ def process(workshop: Path) -> Callable[..., "subprocess.Popen[str]"]:
         return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], **pipes)
 
     return start
+
+
+class Copy:
+    """holdfast ARGUMENTS in a copy of this process, which has torch at hand. Its output goes to one end, a terminal's or a file's."""
+
+    def __init__(self, arguments: Sequence[object], end: int, encoding: str) -> None:
+        self.end, self.encoding = end, encoding
+        self.returncode: int | None = None
+        self.pid = forked(lambda: self._work([str(a) for a in arguments]))
+
+    def _work(self, arguments: list[str]) -> int:
+        for number in (0, 1, 2):
+            os.dup2(self.end, number)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  not pytest's
+        sys.stdout, sys.stderr = (open(number, "w", encoding=self.encoding, closefd=False) for number in (1, 2))  # noqa: SIM115
+        try:
+            main(arguments)
+        except SystemExit as ending:
+            return int(ending.code or 0)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        return 0
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(found[1])
+        return self.returncode
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def copied(workshop: Path) -> Iterator[Callable[..., Copy]]:
+    """holdfast ARGUMENTS as a copy of this process; without another end its output goes to said.txt."""
+    with open("said.txt", "w") as told:
+        yield lambda *arguments, end=None, encoding="utf-8": Copy(arguments, told.fileno() if end is None else end, encoding)

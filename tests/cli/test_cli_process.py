@@ -21,8 +21,11 @@ from holdfast.cli import main
 from holdfast.store import Store
 
 Start = Callable[..., "subprocess.Popen[str]"]
+Copied = Callable[..., Any]  # a copy of this process: conftest.py
 # One input at a time, so that there is a middle in which to stop.
-LONG = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--norm", "2", "--batch", "1", "--methods", "pgd,certify", "--out", "run")
+LONG = (
+    "radius", "-m", "lstm.onnx", "-d", "data.npz", "--norm", "2", "--batch", "1", "--limit", "4", "--methods", "pgd,certify", "-o", "run",
+)  # fmt: skip
 
 
 def answers(run: Path) -> list[tuple[Any, ...]]:
@@ -38,11 +41,11 @@ def undisturbed(made_once: Path) -> list[tuple[Any, ...]]:
     return answers(made_once / "undisturbed")
 
 
-def wait_for_records(run: Path, count: int, process: "subprocess.Popen[str]") -> None:
+def wait_for_records(run: Path, count: int, process: Any) -> None:
     """Until so many inputs are finished."""
     patience = time.monotonic() + 60
     while time.monotonic() < patience:
-        assert process.poll() is None, f"it ended before it could be stopped: {process.communicate()}"
+        assert process.poll() is None, f"it ended before it could be stopped: {process.returncode}"
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True)) as found:
             (finished,) = found.execute("SELECT count(*) FROM record WHERE status != 'interrupted'").fetchone()
             if finished >= count:
@@ -87,16 +90,15 @@ def test_ctrl_c_keeps_everything_and_says_how_to_go_on(
     assert "interrupted" in {status for *_, status in answers(workshop / "run")}
     again = ask(*shlex.split("resume run"))
     assert again.code == 0, again.err
-    assert re.search(r"[1-5] of 6 finished before", again.out)
+    assert re.search(r"[1-3] of 4 finished before", again.out)
     assert answers(workshop / "run") == undisturbed
 
 
-def test_a_killed_run_is_finished_by_resume(process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]) -> None:
-    running = process(*LONG)
+def test_a_killed_run_is_finished_by_resume(copied: Copied, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]) -> None:
+    running = copied(*LONG)
     wait_for_records(workshop / "run", 2, running)
     running.kill()
-    running.communicate()
-    assert running.returncode == -signal.SIGKILL
+    assert running.wait() == -signal.SIGKILL
     assert ask("resume", "run").code == 0
     assert answers(workshop / "run") == undisturbed
     assert ask("report", "run").code == 0
@@ -112,23 +114,21 @@ def test_a_run_killed_before_its_inputs_were_written_gets_them_on_resume(ask: As
         assert connection.execute("SELECT count(*) FROM input").fetchone() == (1,)
 
 
-def test_on_a_terminal_of_80_columns(process: Start) -> None:
+def test_on_a_terminal_of_80_columns(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar moves while the run goes and is gone afterwards; no line is longer than the terminal."""
     ours, theirs = pty.openpty()
-    running = process(
-        *LONG, "--limit", "3", stdout=theirs, stderr=theirs, stdin=theirs, text=False,
-        environment={"TERM": "xterm"},
-    )  # fmt: skip
+    monkeypatch.setenv("TERM", "xterm")
+    running = copied(*LONG, "--limit", "2", end=theirs)
     os.close(theirs)
     seen = b""
     with contextlib.suppress(OSError):  # the other end is closed when the process ends
         while part := os.read(ours, 65536):
             seen += part
     os.close(ours)
-    assert running.wait(timeout=60) == 0, seen
+    assert running.wait() == 0, seen
     text = seen.decode()
-    assert "0/3" in text
-    assert "\x1b[2K" in text[text.rindex("/3") : text.index("┏")]  # the bar is wiped before the table
+    assert "0/2" in text
+    assert "\x1b[2K" in text[text.rindex("/2") : text.index("┏")]  # the bar is wiped before the table
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert max(len(line) for line in re.split("[\r\n]+", plain)) <= 80
     assert plain.rstrip().splitlines()[-1] == "next: holdfast report run"
@@ -153,11 +153,11 @@ def test_what_libraries_log_about_a_damaged_file_stays_out_of_sight(process: Sta
     assert err.count("\n") == 1
 
 
-def test_a_terminal_without_unicode(process: Start) -> None:
+def test_a_terminal_without_unicode(copied: Copied) -> None:
     begin = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--seconds", "0", "-o", "run")
-    said = process(*begin, environment={"PYTHONIOENCODING": "ascii"})
-    out, err = said.communicate(timeout=60)
-    assert said.returncode == 0, err
+    said = copied(*begin, encoding="ascii")
+    out = Path("said.txt").read_bytes() if said.wait() == 0 else b""
+    assert b"next: holdfast report run" in out
     assert out.isascii()
 
 

@@ -1,21 +1,17 @@
 """`holdfast risk` and `holdfast worst`: what they keep can be looked at and checked, and what a user gets wrong is told before any work."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cli_workshop import SOURCE, Ask
+from cli_workshop import Ask
 
-from holdfast.certify.certify import KEPT
 from holdfast.cli.command import command_of
 from holdfast.execution import Here
-from holdfast.result import Key, Record
+from holdfast.result import Key
 from holdfast.store import Store
 
 BASE = ("risk", "-m", "cli_own_code:pooled", "-d", "images.npz", "--domain", "0,1", "-o", "out")
@@ -118,62 +114,6 @@ def test_smoothing_on_the_line(ask: Ask, images: None) -> None:
         [guess] = whole.records()[0].bracket.estimates
     assert (guess.evidence.kind, guess.evidence.confidence) == ("sampled", 0.999)
     assert guess.value > 0
-
-
-# Run as a process of its own: once undisturbed, then in children that are killed, each warm from the start.
-KILLING = """
-import os, random, signal, sys, time
-import torch
-torch.set_num_threads(1)
-from holdfast.cli import main
-
-def run(*arguments):
-    try:
-        main(arguments)
-    except SystemExit as ending:
-        return int(ending.code or 0)
-
-def killed(after, *arguments):
-    child = os.fork()
-    if child == 0:
-        os._exit(run(*arguments))
-    if after is not None:
-        time.sleep(after)
-        os.kill(child, signal.SIGKILL)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-options, chance = sys.argv[1:], random.Random(0)
-assert run(*options, "-o", "whole") == 0  # loads what the children find loaded
-began = time.monotonic()
-killed(None, *options, "-o", "timed")
-long, kills = time.monotonic() - began, 0
-for _ in range(3):
-    begun = os.path.exists("out/run.sqlite")
-    kills += killed(chance.uniform(0.05, 0.45) * long, *(("resume", "out") if begun else (*options, "-o", "out")))
-assert run("resume", "out") == 0
-print("kills", kills)
-"""
-
-
-@pytest.mark.parametrize("command", ["worst"])
-def test_a_run_killed_at_any_moment_ends_as_an_undisturbed_one(command: str, images: None, workshop: Path) -> None:
-    options = [command, *BASE[1:-2], "--radius", "0.2", "--batch", "1", "--limit", "2"]
-    options += ["--queries", "100", "--pictures", "0"] if command == "risk" else []
-    around = {**os.environ, "PYTHONPATH": f"{SOURCE}:{workshop}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", KILLING, *options], env=around, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) >= 1, f"the kills came too late to mean anything: {done.stdout}"
-    with Store.open("whole") as whole, Store.open("out") as killed:
-        assert [answer(r) for r in killed.records()] == [answer(r) for r in whole.records()]
-        for mine, other in zip(killed.with_aside(), whole.with_aside(), strict=True):
-            assert mine.aside.keys() == other.aside.keys()
-            for name in mine.aside.keys() - {KEPT}:
-                torch.testing.assert_close(mine.aside[name], other.aside[name], rtol=0, atol=0, equal_nan=True)
-
-
-def answer(record: Record) -> tuple[Any, ...]:
-    bracket = record.bracket
-    return record.key, record.status, bracket.lower.value, bracket.upper.value, bracket.lower.evidence, bracket.upper.evidence
 
 
 @pytest.mark.parametrize(

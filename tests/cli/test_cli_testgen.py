@@ -101,10 +101,11 @@ def test_tests_are_data_for_the_other_commands(ask: Ask) -> None:
 def test_ranges_from_training_data_and_frames_as_units(ask: Ask) -> None:
     wide = read("data.npz")
     np.savez("train.npz", x=np.concatenate([np.zeros_like(wide["x"]), np.ones_like(wide["x"])]), y=np.zeros(12, int))
-    assert ask(*LSTM, "--criterion", "multisection", "--train", "train.npz", "--unit", "frame").code == 0
+    few = ("--criterion", "multisection", "--sections", 4, "--limit", 3)
+    assert ask(*LSTM, *few, "--train", "train.npz", "--unit", "frame").code == 0
     found = read("run/tests.npz")
     assert (found["changed"] == (found["x"] != found["originals"]).any(2).sum(1)).all()
-    narrow = ask(*LSTM[:-1], "other", "--criterion", "multisection")
+    narrow = ask(*LSTM[:-1], "other", *few)
     assert narrow.code == 0
     assert len(read("other/tests.npz")["covers"]) != len(found["covers"])
 

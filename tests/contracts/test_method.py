@@ -147,7 +147,7 @@ KNOWN = [
     ("patch", patch_known),
     ("words", words_known),
     *((f"relu{p}{'' if awake else 'asleep'}", relu_known(p, awake)) for p in (1, 2, math.inf) for awake in (True, False)),
-    *((f"piecewise{seed}", piecewise_known(seed)) for seed in range(4)),
+    *((f"piecewise{seed}", piecewise_known(seed)) for seed in range(2)),
 ]
 every_truth = pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN])
 
@@ -259,9 +259,10 @@ def other_goals() -> list[Problem]:
 
 def for_method(method: Method[Any]) -> Problem:
     """The first of the problems that the method takes."""
-    for problem in [*(build().problem for _, build in KNOWN), *other_goals()]:
-        if method.unfit(problem) is None:
-            return problem
+    for problems in (*((once(build).problem,) for _, build in KNOWN), other_goals()):
+        for problem in problems:
+            if method.unfit(problem) is None:
+                return problem
     raise AssertionError(f"{method.name} takes none of the problems: add one to KNOWN")
 
 
@@ -291,9 +292,9 @@ def test_every_method_says_something_of_some_problem(method: Method[Any]) -> Non
 
 @every_method
 def test_the_same_seed_makes_the_same_claims(method: Method[Any]) -> None:
-    once, again = (claims(method, for_method(method), seed=7) for _ in range(2))
-    assert len(once) == len(again)
-    for one, other in zip(once, again, strict=True):
+    first, again = (claims(method, for_method(method), seed=7) for _ in range(2))
+    assert len(first) == len(again)
+    for one, other in zip(first, again, strict=True):
         for field in dataclasses.fields(Claims):
             a, b = getattr(one, field.name), getattr(other, field.name)
             if isinstance(a, Tensor) or field.name == "aside":
@@ -341,7 +342,7 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
 @pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name and "forest" not in name])
 def test_gradient_attacks_come_close(build: Callable[[], Known]) -> None:
     """Together, as by default, they end within a few per cent of the truth wherever there is a slope to follow."""
-    known = build()
+    known = once(build)
     for bracket, answer in zip(brackets(known.problem, PGD(), CarliniWagner()), known.answers, strict=True):
         assert bracket.upper.value <= answer * 1.05 + 1e-6
 
