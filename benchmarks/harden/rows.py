@@ -48,6 +48,6 @@ def main(chosen: argparse.Namespace) -> None:
             recipes = {
                 "standard": Recipe("standard", batch=128),
                 "pgd": Recipe("pgd", batch=128, attack=5),
-                "hardened": Recipe("intervals", batch=128, weight=1.0, share=0.8),
+                "hardened": Recipe("intervals", batch=128, weight=1.0, share=0.8, rate=5e-3 if frames <= 7 else 2e-3),
             }
             side_by_side(rows, chosen, f"MNIST lstm {frames} x 32", lambda f=frames: Rows(f), split, radius, recipes)
