@@ -119,6 +119,7 @@ WORDS = {
     "memory": Word("how much may be planned for at once", shown="SIZE"),
     "pictures": Word("at most so many pictures", shown="COUNT"),
     "saliency": Word("keep a map of what matters too", shown="flag"),
+    "certificates": Word("what is proved or met goes into files for the checker too", shown="flag"),
     "folder": Word("a folder on disk", "str Path None"),
     "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read

@@ -1,7 +1,8 @@
 """`holdfast bundle` and `holdfast verify-bundle`: where the model of a run lies, and what of a bundle holds."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,17 +11,20 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from holdfast.cli.check import Wanted, tell
+from holdfast.api.check import claims
+from holdfast.cli.check import Wanted, command_again, stored_rows, tell
 from holdfast.cli.check import findings as findings_of_run
 from holdfast.cli.options import ModelOptions
+from holdfast.cli.prove import PROOFS
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import looking
-from holdfast.evidence.accepted import certified
+from holdfast.evidence.accepted import Claimed, Judged, certified
 from holdfast.evidence.archive import unpack
+from holdfast.evidence.asked_again import asked_again
 from holdfast.evidence.bundle import MODEL, Given, make
-from holdfast.evidence.certificates import checked
+from holdfast.evidence.certificates import Checked, checked
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, named
@@ -29,13 +33,13 @@ from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
 from holdfast.report import write_report
 from holdfast.report.page import Place
+from holdfast.result import Record
 from holdfast.store import Store
 
 if TYPE_CHECKING:
     from holdfast.evidence.keys import PublicKey
 
 ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
-PROOFS = "proofs"  # the folder of a run in which its certificates lie, where nobody says another
 
 
 def bundle(run: Path, out: Path, model: str | None, with_model: bool, proofs: Path | None, gate: Path | None, console: Console) -> None:
@@ -75,12 +79,13 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
 
 
 def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...]:
-    """Of `verify`: the network of its instances, where they all ask about one."""
-    networks = {(str(line[0]), str(line[2])) for line in question.asked.specification}
+    """Of `verify`: the network of its instances, where they all ask about one. A list of instances is not read again for where it lies."""
+    networks = {str(line[2]) for line in question.asked.specification}
     if len(networks) != 1:
         return ()
-    [(name, digest)] = networks
-    path = _found(given or name, question.begun_in)
+    [digest] = networks
+    name = given or str((question.options.get("network") or {}).get("model", ""))
+    path = _found(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
     if path is None:
         if given is not None:
             raise StoreError(f"{given}: no such file.")
@@ -161,8 +166,9 @@ def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wan
         yield from looking.said(folder)
         given = Path(wanted.files["model"]) if "model" in wanted.files else None
         yield _digests(folder, given)
-        found = list(checked(folder, looking.models_of(folder, given)))
-        yield certified(folder, found, again=asked is not None)
+        models = looking.models_of(folder, given)
+        found = list(checked(folder, models))
+        yield certified(folder, found, again=asked is not None, compared=_compared(folder, asked, found, models))
     except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
         yield Finding("contents", "differs", str(error))
         return
@@ -171,11 +177,34 @@ def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wan
     yield from rest
 
 
+def _compared(folder: Path, wanted: Wanted | None, found: Sequence[Checked], models: Mapping[str, Path]) -> dict[Claimed, Judged]:
+    """Certificates against what the model and the data ask; nothing where nobody gave them, or where the question cannot be asked again,
+    which is a finding of its own."""
+    accepted: dict[str, list[Checked]] = {}
+    for one in found:
+        if one.accepted and one.kind == "proof":
+            accepted.setdefault(one.question, []).append(one)
+    told: dict[Claimed, Judged] = {}
+    if wanted is None or not accepted:
+        return told
+    with Store.read(folder / RUN) as store, suppress(HoldfastError):
+        claimed = {r.key: r for r in store.sifted() if isinstance(r, Record) and r.question in accepted and claims(r)}
+        command = command_again(store.question, wanted.files, wanted.trust)
+        for part in command.portions(command.build()):
+            for problem in part.problems:
+                for rows, records in stored_rows(store, problem, claimed):
+                    some = problem.take(rows.to(problem.region.centre.device))
+                    told |= dict(asked_again(some, records, accepted, models, folder, str(store.provenance.get("torch"))))
+    return told
+
+
 def _digests(folder: Path, given: Path | None) -> Finding:
     """What the bundle says of the model, against the file that the auditor has, or else the one in the bundle."""
     with Store.read(folder / RUN) as store:
         question = store.question
     own = _in_bundle(folder)
+    if len(own) != 1 and any((folder / MODEL).rglob("*")):
+        return Finding("digests", "differs", f"in {MODEL} lie {len(own)} networks, and the run asked about one")
     path = given if given is not None and given.is_file() else own[0] if len(own) == 1 else None
     try:
         files = () if path is None else model_files(question, str(path))
