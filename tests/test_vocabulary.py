@@ -188,6 +188,7 @@ WORDS = {
     "key": Word("known answers, to compare with; of a signature, the private key", shown="FILE"),
     "public_key": Word("by which a signature is checked", shown="FILE"),
     "signer": Word("who signs in place of a key", shown="FUNCTION"),
+    "unpack": Word("where the files of a bundle go", shown="FOLDER"),
     "with_model": Word("the model goes with its run", shown="flag"),
     "page": Word("a page of one's own", shown="FILE"),
     "proofs": Word("certificates of a run", shown="FOLDER"),

@@ -104,8 +104,13 @@ def _with_beside(path: Path) -> tuple[ModelFile, ...]:
     return named([path, *(external_files(path) if path.name.endswith(ONNX) else ())])
 
 
-def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, console: Console) -> None:
-    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own."""
+def verify(
+    path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, to: Path | None, console: Console
+) -> None:
+    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own. to:
+    where its files go if nothing differs, for `holdfast-check` and whoever else reads them."""
+    if to is not None and to.exists():
+        raise BadInput(f"--unpack {to}: is there already; give a folder that is not.")
     if page is not None and page.suffix not in (".html", ".htm"):
         raise BadInput(f"--page {page}: a page is a .html file.")
     public = []
@@ -117,7 +122,22 @@ def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, p
         found: Iterator[Finding] = (_named(one, place, path) for one in _findings(path, Path(place), public, wanted))
         if page is not None:
             found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
+        if to is not None:
+            found = _with_files(found, path, to)
         tell(found, "verify-bundle", {"bundle": str(path)}, wanted, out, console)
+
+
+def _with_files(found: Iterator[Finding], path: Path, to: Path) -> Iterator[Finding]:
+    """The same, and at the end the files of the bundle as they are in it; none where something differs."""
+    states = set[str]()
+    for one in found:
+        states.add(one.state)
+        yield one
+    if "differs" in states:
+        yield Finding("unpacked", "unchecked", f"{to} is not written: something differs")
+        return
+    to.mkdir(parents=True)
+    yield Finding("unpacked", "ok", f"{len(unpack(path, to))} files into {to}")
 
 
 def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]) -> Iterator[Finding]:
