@@ -31,7 +31,7 @@ from torch import nn
 
 from holdfast.api.prove import packed
 from holdfast.cli import main
-from holdfast.cli.bundle import _findings
+from holdfast.cli.bundle import findings
 from holdfast.cli.check import Wanted
 from holdfast.cli.command import command_of
 from holdfast.cli.prove import at_the_end
@@ -366,7 +366,7 @@ def test_nothing_of_a_hostile_zip_gets_out_of_its_folder(tmp_path: Path) -> None
 
 def states(bundle: Path, keys: list[PublicKey]) -> set[str]:
     with TemporaryDirectory() as place:
-        return {one.state for one in _findings(bundle, Path(place), keys, Wanted({}))}
+        return {one.state for one in findings(bundle, Path(place), keys, Wanted({}))}
 
 
 def test_no_damaged_bundle_is_verified(made: Path, key: PublicKey, tmp_path: Path) -> None:

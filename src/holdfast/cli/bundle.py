@@ -119,7 +119,7 @@ def verify(
 
         public = [public_key(key) for key in keys]
     with TemporaryDirectory(prefix="holdfast-verify-") as place:
-        found: Iterator[Finding] = (_named(one, place, path) for one in _findings(path, Path(place), public, wanted))
+        found: Iterator[Finding] = (_named(one, place, path) for one in findings(path, Path(place), public, wanted))
         if page is not None:
             found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
         if to is not None:
@@ -160,7 +160,7 @@ def _named(one: Finding, place: str, path: Path) -> Finding:
     return replace(one, told=told, details=tuple(details))
 
 
-def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
+def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
     """From the outside inwards. What is not as it was listed is not opened."""
     try:
         names = unpack(path, folder)
