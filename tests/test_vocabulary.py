@@ -119,6 +119,7 @@ WORDS = {
     "memory": Word("how much may be planned for at once", shown="SIZE"),
     "pictures": Word("at most so many pictures", shown="COUNT"),
     "saliency": Word("keep a map of what matters too", shown="flag"),
+    "certificates": Word("what is proved or met goes into files for the checker too", shown="flag"),
     "folder": Word("a folder on disk", "str Path None"),
     "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read
@@ -187,6 +188,7 @@ WORDS = {
     "key": Word("known answers, to compare with; of a signature, the private key", shown="FILE"),
     "public_key": Word("by which a signature is checked", shown="FILE"),
     "signer": Word("who signs in place of a key", shown="FUNCTION"),
+    "unpack": Word("where the files of a bundle go", shown="FOLDER"),
     "with_model": Word("the model goes with its run", shown="flag"),
     "page": Word("a page of one's own", shown="FILE"),
     "proofs": Word("certificates of a run", shown="FOLDER"),

@@ -90,6 +90,18 @@ def damaged_safetensors(data: bytes, chance: Random) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + length :]
 
 
+def damaged_proof(data: bytes, chance: Random) -> bytes:
+    """Of a certificate: what it says of itself, or what says where its numbers lie."""
+    if chance.random() < 0.3:
+        return damaged_safetensors(data, chance)
+    length = struct.unpack_from("<Q", data)[0]
+    told = json.loads(data[8 : 8 + length])
+    [(name, inner)] = told["__metadata__"].items()
+    told["__metadata__"][name] = damaged_json(inner.encode(), chance).decode(errors="replace")
+    header = json.dumps(told).encode()
+    return struct.pack("<Q", len(header)) + header + data[8 + length :]
+
+
 def damaged_onnx(data: bytes, chance: Random) -> bytes:
     """One field of one message, at any depth."""
     model = onnx.ModelProto()

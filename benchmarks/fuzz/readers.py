@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 from rich.console import Console
 
 import holdfast as hf
+import holdfast_check
 from benchmarks.fuzz import seeds
 from benchmarks.fuzz.damage import damaged, damaged_json
-from benchmarks.fuzz.formats import damaged_npy, damaged_npz, damaged_onnx, damaged_safetensors, damaged_sqlite
+from benchmarks.fuzz.formats import damaged_npy, damaged_npz, damaged_onnx, damaged_proof, damaged_safetensors, damaged_sqlite
+from holdfast.cli.bundle import findings
+from holdfast.cli.check import Wanted
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.box import box_option
 from holdfast.cli.reading.model import load_network
+from holdfast.errors import UnreadableFile
+from holdfast.evidence.certificates import header_of
 from holdfast.monitor.monitor import Monitor
 from holdfast.reading.data import load_data, load_mask, load_substitutes
 from holdfast.report import write_report
@@ -31,6 +38,7 @@ STRUCTURED: dict[str, Callable[[bytes, Random], bytes]] = {
     ".npy": damaged_npy,
     ".json": damaged_json,
     ".safetensors": damaged_safetensors,
+    ".proof": damaged_proof,
     ".sqlite": damaged_sqlite,
 }
 TEXTS = (".vnnlib", ".csv", ".tsv", ".txt", ".json")
@@ -109,6 +117,9 @@ class Readers:
             Reader("monitor", monitors, self._monitor),
             Reader("run folder", ("run",), _run),
             Reader("run folder, page", ("run",), _page, cost=20),
+            Reader("proof", ("0.proof", "1.proof", "2.proof"), self._proof),
+            Reader("description", ("described.safetensors",), _description),
+            Reader("bundle", ("evidence.zip",), _bundle),
         ]
 
     def _npy(self, path: Path) -> object:
@@ -120,6 +131,16 @@ class Readers:
         for name in ("dense.onnx", "functions.onnx", "one.vnnlib"):
             shutil.copy(self.honest / name, path.parent)
         return read_key(path) if path.name == "key.csv" else read_instances(path)
+
+    def _proof(self, path: Path) -> object:
+        """As a bundle's are read. What the checker does not accept it says in words; whatever it trips over is an escape."""
+        told = header_of(path)
+        verdict = holdfast_check.check(self.honest / "dense.onnx", path)
+        if "could not be followed" in verdict.reason:
+            raise Unfollowed(verdict.reason)
+        if not verdict.accepted:
+            raise UnreadableFile(verdict.reason)
+        return told
 
     def _vocabulary(self, path: Path) -> object:
         return load_network(ModelOptions(model=str(self.honest / "tokens.onnx"), vocabulary=str(path)))
@@ -143,6 +164,27 @@ def same(one: Monitor, other: Monitor) -> None:
 
 class AnotherMonitor(Exception):
     pass
+
+
+class Unfollowed(Exception):
+    """The checker's last net held what it did not foresee."""
+
+
+def _description(path: Path) -> object:
+    try:
+        return holdfast_check.Model.read(path).program.value(np.zeros((1, 4)))
+    except holdfast_check.Rejected as error:
+        raise UnreadableFile(str(error)) from error
+
+
+def _bundle(path: Path) -> object:
+    """All that `holdfast verify-bundle` looks at without the model."""
+    with TemporaryDirectory() as place:
+        found = list(findings(path, Path(place), (), Wanted({})))
+    wrong = [one.told for one in found if one.state == "differs"]
+    if wrong:
+        raise UnreadableFile(wrong[0])
+    return found
 
 
 def _asked(net: hf.Network) -> object:

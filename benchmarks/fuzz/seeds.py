@@ -16,7 +16,10 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.api.radius import radius_problems
 from holdfast.attacks import PGD
+from holdfast.bounding.description import described
 from holdfast.certify import Certify
+from holdfast.evidence import bundle
+from holdfast.evidence.model import named
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.mutation.mutation import Groups, Noise, Typos
 from holdfast.monitor.outputs import Tolerance
@@ -190,11 +193,15 @@ def _runs(folder: Path) -> None:
     x = torch.rand(3, 4)
     y = net(x).argmax(1)
     asked = Question(model=Model("dense", "onnx", net.fingerprint), data=Data("points", "x", 3, ("ant", "bee", "cow")))
+    problems = list(radius_problems(net, x, y))
     with hf.Store.create(folder / "run", asked) as store:
         store.put_inputs(list(x), y.tolist(), y.tolist(), ["a", "b", "c"], [None, [1, 2], None])
-        records = hf.solve(radius_problems(net, x, y), [PGD(), Certify()], store=store)
+        records = hf.solve(problems, [PGD(), Certify()], store=store)
         store.put_artefacts(SALIENCY, {record.key: torch.rand(4) for record in records})
         likely = Likely(0, 1.5, 0.75)
         store.put_answers({record.key: Answers((likely,), (likely,)) for record in records})
     for extra in (folder / "run").glob("run.sqlite-*"):
         raise AssertionError(f"{extra} was left by a closed run")
+    hf.prove(problems, records, folder, file=folder / "dense.onnx")  # 0.proof, 1.proof, 2.proof
+    (folder / "described.safetensors").write_bytes(described(net, x))
+    bundle.make(folder / "run", folder / "evidence.zip", bundle.Given(named([folder / "dense.onnx"]), True, None, None))

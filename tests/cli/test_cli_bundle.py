@@ -3,10 +3,12 @@
 import hashlib
 import io
 import json
+import re
 import shutil
 import stat
 import struct
 import sys
+import time
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -22,13 +24,17 @@ import pytest
 import torch
 from benchmarks.fuzz.damage import damaged, damaged_json
 from cli_workshop import Ask
+from rich.console import Console
 from safetensors.numpy import save_file
 from test_cli_check import change_record
 from torch import nn
 
+from holdfast.api.prove import packed
 from holdfast.cli import main
-from holdfast.cli.bundle import _findings
+from holdfast.cli.bundle import findings
 from holdfast.cli.check import Wanted
+from holdfast.cli.command import command_of
+from holdfast.cli.prove import at_the_end
 from holdfast.errors import HoldfastError
 from holdfast.evidence import looking, manifest
 from holdfast.evidence.accepted import certified
@@ -41,6 +47,7 @@ from holdfast.evidence.model import signing_digest
 from holdfast.evidence.signature import pae
 from holdfast.evidence.statement import read_by_others
 from holdfast.store import Store
+from holdfast_check.container import read as read_container
 
 pytest.importorskip("cryptography", reason="the package cryptography is not installed: pip install 'holdfast[evidence]'")
 
@@ -359,7 +366,7 @@ def test_nothing_of_a_hostile_zip_gets_out_of_its_folder(tmp_path: Path) -> None
 
 def states(bundle: Path, keys: list[PublicKey]) -> set[str]:
     with TemporaryDirectory() as place:
-        return {one.state for one in _findings(bundle, Path(place), keys, Wanted({}))}
+        return {one.state for one in findings(bundle, Path(place), keys, Wanted({}))}
 
 
 def test_no_damaged_bundle_is_verified(made: Path, key: PublicKey, tmp_path: Path) -> None:
@@ -565,6 +572,8 @@ def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_abou
     assert ask("prove", "run", "-o", "run/proofs").code == 0
     assert ask("bundle", "run", "-o", "new.zip", "--with-model").code == 0
     assert "certificates: ok, 2 claims: 2 accepted by the checker; 2 of 2 witness files accepted" in ask("verify-bundle", "new.zip").out
+    two: Alter = lambda folder: shutil.copy("reader.onnx", folder / "model" / "more.onnx") and None  # noqa: E731
+    assert "digests: differs, in model lie 2 networks" in ask("verify-bundle", altered(Path("new.zip"), two, listed=True)).out
     shutil.copy("run/proofs/0.proof", "run/proofs/1.proof")  # the first one's in the place of the second
     assert ask("bundle", "run", "-o", "swapped.zip", "--with-model").code == 0
     assert "2 claims: 1 accepted by the checker, 1 without certificate" in ask("verify-bundle", "swapped.zip").out
@@ -639,3 +648,119 @@ def test_a_run_that_was_killed_is_bundled_with_its_log(here: Path, ask: Ask) -> 
     with Store.read("out/run") as store:
         assert store.moments() == 0
         assert len(store.records()) == 2
+
+
+def reproved(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None], name: str = "0") -> None:
+    """A proof with something else in it, as a file that reads well."""
+    path = folder / f"{name}.proof"
+    metadata, arrays = read_container(path.read_bytes())
+    header, arrays = json.loads(metadata["holdfast-proof"]), dict(arrays)
+    change(header, arrays)
+    path.write_bytes(packed(header, arrays))
+
+
+def another_network(folder: Path) -> None:
+    """A weight of the network beside the certificates is another, and the certificate follows: it is true, of that network."""
+    path = folder / "model.safetensors"
+    metadata, weights = read_container(path.read_bytes())
+    changed = dict(weights)
+    name = next(name for name, value in weights.items() if value.dtype.kind == "f" and value.ndim == 2)
+    changed[name] = weights[name] * np.float32(1 + 1e-6)
+    path = folder / "model-other.safetensors"
+    save_file(changed, path, metadata)
+
+    def follow(header: dict[str, Any], _: dict[str, Any]) -> None:
+        header["model"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        header["region"]["radius"] *= 0.999
+
+    reproved(folder, follow)
+
+
+def test_a_network_beside_its_certificates_is_that_of_the_run_or_another(workshop: Path, ask: Ask) -> None:
+    """Made by code, so that the checker reads a description: without the model nobody knows whose it is; with it, it is written again."""
+    given = ("--model", "cli_own_code:pooled", "--data", "images.npz")
+    np.savez("images.npz", x=np.random.default_rng(0).random((2, 1, 6, 6), np.float32))
+    asked = (*given, "--domain", "0,1", "--executor", "here", "--methods", "certify")
+    measured = ask("radius", *asked, "-o", "run", "--certificates")
+    assert measured.code == 0, measured
+    assert "2 of 2 claims into run/proofs" in measured.out
+    assert "holdfast-check run/proofs/model.safetensors run/proofs/*.proof\n" in measured.out
+    assert ask("bundle", "run", "-o", "new.zip").code == 0
+    alone = ask("verify-bundle", "new.zip").out
+    assert "2 claims: 0 accepted by the checker, 2 accepted by the checker, for a network beside the certificate" in alone
+    assert "--model and --data decide" in alone
+    assert "certificates: ok, 2 claims: 2 accepted by the checker\n" in ask("verify-bundle", "new.zip", *given, "--sample", "0").out
+    another_network(Path("run/proofs"))
+    assert ask("bundle", "run", "-o", "other.zip").code == 0
+    said = ask("verify-bundle", "other.zip", *given, "--sample", "0")
+    assert "1 accepted by the checker, 1 whose certificate speaks of something else" in said.out
+    assert "certificates/0.proof: it speaks of the network" in said.out
+    assert said.code == 1
+
+
+PROPERTY = "".join(
+    [f"(declare-const X_{k} Real)\n(assert (>= X_{k} 0.4))\n(assert (<= X_{k} 0.6))\n" for k in range(6)]
+    + [f"(declare-const Y_{k} Real)\n" for k in range(3)]
+    + ["(assert (or (and (>= Y_0 99.0)) (and (<= Y_1 -99.0) (>= Y_2 99.0))))\n"]
+)
+
+
+def narrower(name: str, value: float) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda header, arrays: arrays.update({name: np.asarray(arrays[name], np.float64) * value})
+
+
+REGIONS: dict[str, tuple[tuple[str, ...], dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]]] = {
+    "radius": (
+        ("--norm", "2", "--frames", "0,2"),
+        {"frames that move less": narrower("region/shares", 0.5)},
+    ),
+    "worst": (
+        ("--norm", "inf", "--radius", "0.01", "--shares", "1,0.5"),
+        {"a smaller radius": lambda header, _: header["region"].update(radius=0.005)},
+    ),
+    "verify": ((), {"a smaller box": narrower("region/upper", 0.9), "another property": narrower("property/rows", 0.5)}),
+}
+
+
+@pytest.mark.parametrize("command", REGIONS)
+def test_every_region_is_compared_with_the_question_that_the_model_and_the_data_make(here: Path, ask: Ask, command: str) -> None:
+    """Frames, shares, boxes and properties: the run tells too little of these, so they are made again. What is smaller is another."""
+    Path("p.vnnlib").write_text(PROPERTY)
+    shutil.rmtree("run")
+    about, changes = REGIONS[command]
+    given = ("--model", "smooth.onnx", "--data", "p.vnnlib" if command == "verify" else "points.npz")
+    asked = (
+        ("smooth.onnx", "p.vnnlib") if command == "verify" else (*given, "--limit", "1", "--domain", "0,1", "--methods", "certify", *about)
+    )
+    measured = ask(command, *asked, "-o", "run", "--executor", "here", "--certificates", "--seconds", "60")
+    assert measured.code == 0, measured
+    assert ask("bundle", "run", "-o", "new.zip", "--with-model").code == 0
+    if command == "verify":  # the others alike
+        alone = ask("verify-bundle", "new.zip").out
+        assert " accepted by the checker, for a region or a property that is not compared" in alone
+        assert "--model and --data decide" in alone
+    said = ask("verify-bundle", "new.zip", *given, "--sample", "0").out
+    assert re.search(r"certificates: ok, (\d) claims: \1 accepted by the checker", said), said
+    name = sorted(path.stem for path in Path("run/proofs").glob("*.proof"))[0]
+    honest = Path(f"run/proofs/{name}.proof").read_bytes()
+    for what, change in changes.items():
+        reproved(Path("run/proofs"), change, name)
+        assert ask("bundle", "run", "-o", "other.zip", "--with-model").code == 0
+        said = ask("verify-bundle", "other.zip", *given, "--sample", "0").out
+        assert "certificates: differs" in said, what
+        assert "1 whose certificate speaks of something else" in said, said
+        Path(f"run/proofs/{name}.proof").write_bytes(honest)
+
+
+def test_certificates_of_a_run_take_no_more_than_the_time_that_is_left(here: Path, ask: Ask) -> None:
+    """A search that took all of it leaves none: that is said, and nothing is written. Without a folder there is no place for them."""
+    with Store.read("run") as store:
+        command = command_of("radius", {**store.question.options, "seconds": 30.0})
+        built, told = command.build(), io.StringIO()
+        at_the_end(command, built, store, time.monotonic() - 30, Console(file=told, width=300))
+        assert "no time was left for any: give more --seconds, or write them now: holdfast prove run -o run/proofs" in told.getvalue()
+        assert not Path("run/proofs").exists()
+        at_the_end(command, built, store, time.monotonic(), Console(file=told, width=300))
+        assert "written: 4 of 4 claims into run/proofs" in told.getvalue()
+    assert len(list(Path("run/proofs").iterdir())) == 4  # the user's own .onnx file is the model
+    assert "--out" in ask("verify", "smooth.onnx", "p.vnnlib", "--certificates").err

@@ -112,7 +112,7 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
     if source is not None and source.name.endswith((".onnx", ".onnx.gz")):
         try:
             opened = holdfast_check.Model.read(source)
-            _agrees(problem, opened)
+            agrees(problem, opened)
             return source, opened
         except (UnsupportedLayer, holdfast_check.Rejected) as error:
             why = f"{source.name} itself is not read: {error}. "
@@ -125,11 +125,11 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
         path = folder / f"model-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
     path.write_bytes(data)
     opened = holdfast_check.Model.read(path)
-    _agrees(problem, opened)
+    agrees(problem, opened)
     return path, opened
 
 
-def _agrees(problem: Problem, opened: holdfast_check.Model) -> None:
+def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
     """At every input and at random points of the region, to 1e-9 of the largest output in float64."""
     points = sampled_points(problem.region).double()
     twin = problem.network.double(problem.region.centre)

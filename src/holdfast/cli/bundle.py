@@ -1,7 +1,8 @@
 """`holdfast bundle` and `holdfast verify-bundle`: where the model of a run lies, and what of a bundle holds."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,17 +11,20 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from holdfast.cli.check import Wanted, tell
+from holdfast.api.check import claims
+from holdfast.cli.check import Wanted, command_again, stored_rows, tell
 from holdfast.cli.check import findings as findings_of_run
 from holdfast.cli.options import ModelOptions
+from holdfast.cli.prove import PROOFS
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import looking
-from holdfast.evidence.accepted import certified
+from holdfast.evidence.accepted import Claimed, Judged, certified
 from holdfast.evidence.archive import unpack
+from holdfast.evidence.asked_again import asked_again
 from holdfast.evidence.bundle import MODEL, Given, make
-from holdfast.evidence.certificates import checked
+from holdfast.evidence.certificates import Checked, checked
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, named
@@ -29,13 +33,13 @@ from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
 from holdfast.report import write_report
 from holdfast.report.page import Place
+from holdfast.result import Record
 from holdfast.store import Store
 
 if TYPE_CHECKING:
     from holdfast.evidence.keys import PublicKey
 
 ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
-PROOFS = "proofs"  # the folder of a run in which its certificates lie, where nobody says another
 
 
 def bundle(run: Path, out: Path, model: str | None, with_model: bool, proofs: Path | None, gate: Path | None, console: Console) -> None:
@@ -75,12 +79,13 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
 
 
 def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...]:
-    """Of `verify`: the network of its instances, where they all ask about one."""
-    networks = {(str(line[0]), str(line[2])) for line in question.asked.specification}
+    """Of `verify`: the network of its instances, where they all ask about one. A list of instances is not read again for where it lies."""
+    networks = {str(line[2]) for line in question.asked.specification}
     if len(networks) != 1:
         return ()
-    [(name, digest)] = networks
-    path = _found(given or name, question.begun_in)
+    [digest] = networks
+    name = given or str((question.options.get("network") or {}).get("model", ""))
+    path = _found(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
     if path is None:
         if given is not None:
             raise StoreError(f"{given}: no such file.")
@@ -99,8 +104,13 @@ def _with_beside(path: Path) -> tuple[ModelFile, ...]:
     return named([path, *(external_files(path) if path.name.endswith(ONNX) else ())])
 
 
-def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, console: Console) -> None:
-    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own."""
+def verify(
+    path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, to: Path | None, console: Console
+) -> None:
+    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own. to:
+    where its files go if nothing differs, for `holdfast-check` and whoever else reads them."""
+    if to is not None and to.exists():
+        raise BadInput(f"--unpack {to}: is there already; give a folder that is not.")
     if page is not None and page.suffix not in (".html", ".htm"):
         raise BadInput(f"--page {page}: a page is a .html file.")
     public = []
@@ -109,10 +119,25 @@ def verify(path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, p
 
         public = [public_key(key) for key in keys]
     with TemporaryDirectory(prefix="holdfast-verify-") as place:
-        found: Iterator[Finding] = (_named(one, place, path) for one in _findings(path, Path(place), public, wanted))
+        found: Iterator[Finding] = (_named(one, place, path) for one in findings(path, Path(place), public, wanted))
         if page is not None:
             found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
+        if to is not None:
+            found = _with_files(found, path, to)
         tell(found, "verify-bundle", {"bundle": str(path)}, wanted, out, console)
+
+
+def _with_files(found: Iterator[Finding], path: Path, to: Path) -> Iterator[Finding]:
+    """The same, and at the end the files of the bundle as they are in it; none where something differs."""
+    states = set[str]()
+    for one in found:
+        states.add(one.state)
+        yield one
+    if "differs" in states:
+        yield Finding("unpacked", "unchecked", f"{to} is not written: something differs")
+        return
+    to.mkdir(parents=True)
+    yield Finding("unpacked", "ok", f"{len(unpack(path, to))} files into {to}")
 
 
 def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]) -> Iterator[Finding]:
@@ -135,7 +160,7 @@ def _named(one: Finding, place: str, path: Path) -> Finding:
     return replace(one, told=told, details=tuple(details))
 
 
-def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
+def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
     """From the outside inwards. What is not as it was listed is not opened."""
     try:
         names = unpack(path, folder)
@@ -161,8 +186,9 @@ def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wan
         yield from looking.said(folder)
         given = Path(wanted.files["model"]) if "model" in wanted.files else None
         yield _digests(folder, given)
-        found = list(checked(folder, looking.models_of(folder, given)))
-        yield certified(folder, found, again=asked is not None)
+        models = looking.models_of(folder, given)
+        found = list(checked(folder, models))
+        yield certified(folder, found, again=asked is not None, compared=_compared(folder, asked, found, models))
     except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
         yield Finding("contents", "differs", str(error))
         return
@@ -171,11 +197,34 @@ def _findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wan
     yield from rest
 
 
+def _compared(folder: Path, wanted: Wanted | None, found: Sequence[Checked], models: Mapping[str, Path]) -> dict[Claimed, Judged]:
+    """Certificates against what the model and the data ask; nothing where nobody gave them, or where the question cannot be asked again,
+    which is a finding of its own."""
+    accepted: dict[str, list[Checked]] = {}
+    for one in found:
+        if one.accepted and one.kind == "proof":
+            accepted.setdefault(one.question, []).append(one)
+    told: dict[Claimed, Judged] = {}
+    if wanted is None or not accepted:
+        return told
+    with Store.read(folder / RUN) as store, suppress(HoldfastError):
+        claimed = {r.key: r for r in store.sifted() if isinstance(r, Record) and r.question in accepted and claims(r)}
+        command = command_again(store.question, wanted.files, wanted.trust)
+        for part in command.portions(command.build()):
+            for problem in part.problems:
+                for rows, records in stored_rows(store, problem, claimed):
+                    some = problem.take(rows.to(problem.region.centre.device))
+                    told |= dict(asked_again(some, records, accepted, models, folder, str(store.provenance.get("torch"))))
+    return told
+
+
 def _digests(folder: Path, given: Path | None) -> Finding:
     """What the bundle says of the model, against the file that the auditor has, or else the one in the bundle."""
     with Store.read(folder / RUN) as store:
         question = store.question
     own = _in_bundle(folder)
+    if len(own) != 1 and any((folder / MODEL).rglob("*")):
+        return Finding("digests", "differs", f"in {MODEL} lie {len(own)} networks, and the run asked about one")
     path = given if given is not None and given.is_file() else own[0] if len(own) == 1 else None
     try:
         files = () if path is None else model_files(question, str(path))

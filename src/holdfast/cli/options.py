@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from holdfast.errors import BadInput
 from holdfast.reading.how import How
 
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # of `holdfast --help`
@@ -105,6 +106,13 @@ Batch = Annotated[
 Pictures = Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")]
 Seconds = Annotated[float | None, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all.")]
 Queries = Annotated[int | None, typer.Option(metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input.")]
+Certificates = Annotated[
+    bool,
+    typer.Option(
+        "--certificates", metavar="",
+        help="At the end, in the time that is left, what is proved or met as files for holdfast-check, in the folder proofs of the run.",
+    ),
+]  # fmt: skip
 Gap = Annotated[float, typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this.")]
 
 # Of commands that check what others made.
@@ -290,6 +298,8 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
         from holdfast.cli.parse import bytes_option
         from holdfast.cli.run import begin, once
 
+        if out is None and getattr(command, "certificates", False):
+            raise BadInput("--certificates: they lie in the folder of the run, so give it one with --out.")
         with memory.within(bytes_option(running.memory)):
             if out is None:
                 once(command, Console(), running)

@@ -1,6 +1,7 @@
-"""`holdfast prove`: the claims of a run as files that `holdfast-check` accepts. The run is only read."""
+"""`holdfast prove`, and `--certificates` of commands that measure: the claims of a run as files that `holdfast-check` accepts."""
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,17 +10,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from holdfast import clock
 from holdfast.api.check import claims, shows
 from holdfast.api.prove import Certificate, certificates
 from holdfast.cli.check import command_again, stored_rows
+from holdfast.cli.command import Command
 from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.result import Key, Record
 from holdfast.store import Store
 
 ABLE = "radius", "worst", "verify", "reach"
 NOTHING = 3  # exit code: some claims have no certificate
+PROOFS = "proofs"  # the folder of a run in which its certificates lie, where nobody says another
+FEW = 5  # of the claims without one that are told one by one when a run ends
 
 
 def prove(
@@ -34,17 +39,58 @@ def prove(
             raise BadInput(f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do.")
         command = command_again(begun, files, trust)
         built = command.build()
-        whole = {record.key: record for record in store.sifted() if isinstance(record, Record)}
-        wanted = {key for key, record in whole.items() if (not only or key.index in only) and (claims(record) or shows(record))}
+        wanted = {key: record for key, record in _claimed(store).items() if not only or key.index in only}
         if not wanted:
-            known = sorted({key.index for key in whole})
+            known = sorted({record.key.index for record in store.sifted() if isinstance(record, Record)})
             raise BadInput(f"{run}: nothing is proved or witnessed of these inputs; the run has records of {known[:10]}.")
         out.mkdir(parents=True, exist_ok=True)
         for part in command.portions(built):
-            for one in _of(part, store, {key: whole[key] for key in wanted}, out, until):
+            for one in _of(part, store, wanted, out, until):
                 made.append(one)
                 _show(one, console)
+    if not _close(made, out, console):
+        sys.exit(NOTHING)
+
+
+def at_the_end(command: Command, built: Built, store: Store, begun: float, console: Console) -> None:
+    """`--certificates`: of a run that has just been answered, into its own folder, in the time that is left. The claims stand without
+    them, so what has none is told, and changes no exit code. begun: when the search was, by time.monotonic."""
+    wanted, out, made = _claimed(store), store.folder / PROOFS, list[Certificate]()
+    until = begun + _seconds(built) if built.problems else math.inf  # else each part has its own
+    if not wanted:
+        line(console, "certificates", "nothing is proved or witnessed, so there is nothing to write")
+        return
+    if time.monotonic() >= until:
+        again = f"holdfast prove {shlex.quote(str(store.folder))} -o {shlex.quote(str(out))}"
+        line(console, "certificates", f"no time was left for any: give more --seconds, or write them now: {again}", warns=True)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        for part in command.portions(built):
+            end = until if part is built else _own_end(part, wanted)
+            with clock.within(end):
+                made += _of(part, store, wanted, out, end)
+    except HoldfastError as error:  # a file of a list that cannot be read, say: its instance has no answer either
+        line(console, "certificates", str(error), warns=True)
+    for one in [one for one in made if one.file is None][:FEW]:
+        _show(one, console)
     _close(made, out, console)
+
+
+def _claimed(store: Store) -> dict[Key, Record]:
+    """The records that can be believed and say something that a certificate can."""
+    return {record.key: record for record in store.sifted() if isinstance(record, Record) and (claims(record) or shows(record))}
+
+
+def _own_end(part: Built, records: Mapping[Key, Record]) -> float:
+    """Of a part of the run with seconds of its own, an instance of a list: what its answers left of them, from now."""
+    spent = sum(records[key].seconds for problem in part.problems for key in problem.keys if key in records)
+    return time.monotonic() + _seconds(part) - spent
+
+
+def _seconds(part: Built) -> float:
+    each = None if part.stop.each is None else part.stop.each * sum(map(len, part.problems))
+    return min((seconds for seconds in (part.stop.seconds, each) if seconds is not None), default=math.inf)
 
 
 def _of(part: Built, store: Store, wanted: Mapping[Key, Record], out: Path, until: float) -> Iterator[Certificate]:
@@ -72,11 +118,13 @@ def _show(one: Certificate, console: Console) -> None:
     console.print(Text.assemble((head, "bold"), ("written", "green"), f", {told}"), soft_wrap=True)
 
 
-def _close(made: Sequence[Certificate], out: Path, console: Console) -> None:
+def _close(made: Sequence[Certificate], out: Path, console: Console) -> bool:
+    """How many there are, and what checks them. Are these all?"""
     written = [one for one in made if one.file is not None]
-    models = sorted({str(one.model) for one in written})
+    models = {str(one.model): set[str]() for one in written}
+    for one in written:
+        models[str(one.model)].add(f"{out}/*.{one.kind}")
     line(console, "written", f"{len(written)} of {len(made)} claims into {out}", warns=len(written) < len(made))
-    for model in models:
-        line(console, "check them", f"holdfast-check {model} {out}/*.proof {out}/*.witness")
-    if len(written) < len(made):
-        sys.exit(NOTHING)
+    for model, files in sorted(models.items()):
+        line(console, "check them", f"holdfast-check {model} {' '.join(sorted(files))}")
+    return len(written) == len(made)

@@ -323,7 +323,8 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
     for note in command.notes(built):
         line(console, "note", note, warns=True)
-    until = math.inf if built.stop.seconds is None else time.monotonic() + built.stop.seconds
+    begun = time.monotonic()
+    until = math.inf if built.stop.seconds is None else begun + built.stop.seconds
     ended = _solved(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
     try:
@@ -334,6 +335,13 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     except KeyboardInterrupt:
         interrupted = True
     command.show(store, built, console)
+    if not interrupted and getattr(command, "certificates", False):
+        from holdfast.cli.prove import at_the_end
+
+        try:
+            at_the_end(command, built, store, begun, console)
+        except KeyboardInterrupt:
+            interrupted = True
     reasons, failed = set[str](), dict[int, str]()
     for record in store.stream(light=True):
         reasons.update(record.skipped)

@@ -15,10 +15,15 @@ from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding, State
 from holdfast.files import in_words
 from holdfast.question import Asked, Question
+from holdfast.result import Key
 from holdfast.store import Store, StoredInput
 
+AGAIN = "Write it again with 'holdfast prove'."
 LOST = 0.01  # of a proved end that a certificate may miss: what checking in other arithmetic costs
 UNLIMITED = 1e30
+UNTOUCHED = {"domain", "black_box", "unbatched"}  # options of a model by which nothing is put before the file's own network
+Judged = tuple[str, str]  # one of KINDS, and why where there is something to say
+Claimed = tuple[Key, str]  # the record and the certificate's name
 KINDS = {
     "accepted": "accepted by the checker",
     "rejected": "rejected by the checker",
@@ -31,8 +36,13 @@ KINDS = {
 }
 
 
-def certified(folder: Path, checked: Sequence[Checked], *, again: bool) -> Finding:
-    """What the checker said, claim by claim. folder: of the unpacked bundle. again: what has none is proved once more elsewhere."""
+def certified(folder: Path, checked: Sequence[Checked], *, again: bool, compared: Mapping[Claimed, Judged] | None = None) -> Finding:
+    """What the checker said, claim by claim.
+
+    folder    of the unpacked bundle.
+    again     the model and the data were given, and what has no certificate is proved once more elsewhere.
+    compared  by whom both were read, as `asked_again` does it; the others are compared with what the run says of itself.
+    """
     by_question: dict[str, list[Checked]] = {}
     for one in checked:
         if one.kind != "witness":
@@ -42,42 +52,58 @@ def certified(folder: Path, checked: Sequence[Checked], *, again: bool) -> Findi
     with Store.read(folder / RUN) as store:
         claims = [record for record in claims_of(store, {})["records"] if record["proved"]]
         for claim in claims:
-            counts[_judged(claim, by_question.get(claim["question"], ()), store, folder, details)] += 1
+            counts[_judged(claim, by_question.get(claim["question"], ()), store, folder, details, compared or {})] += 1
     told = [f"{counts[kind]} {words}" for kind, words in KINDS.items() if counts[kind] or kind == "accepted"]
     wrong = any(one.accepted is False for one in checked) or counts["other"]
     left = len(claims) - counts["accepted"] - (counts["none"] + counts["beside"] if again else 0)
     enough = left == 0 and all(one.accepted for one in checked)
     state: State = "differs" if wrong else "ok" if enough else "unchecked"
     below = "; what is not accepted is proved again below" if again and counts["accepted"] < len(claims) else ""
+    if not again and counts["beside"] + counts["apart"]:
+        below = "; --model and --data decide about what is not compared"
     shown = [one for one in checked if one.kind == "witness"]
     met = f"; {sum(bool(one.accepted) for one in shown)} of {len(shown)} witness files accepted" if shown else ""
     return Finding("certificates", state, f"{len(claims)} claims: {', '.join(told)}{below}{met}", tuple(details))
 
 
-def _judged(claim: Mapping[str, Any], certificates: Sequence[Checked], store: Store, folder: Path, details: list[str]) -> str:
+def _judged(
+    claim: Mapping[str, Any],
+    certificates: Sequence[Checked],
+    store: Store,
+    folder: Path,
+    details: list[str],
+    compared: Mapping[Claimed, Judged],
+) -> str:
     """Of one claim the best that its certificates say; one that was rejected is never outvoted."""
     if not certificates or not claim["question"]:
         return "none"
     if any(one.accepted is False for one in certificates):
         return "rejected"
     given = next(store.stream_inputs(claim["input"], claim["input"]), None)
-    found = ["unchecked"]
+    found, key = ["unchecked"], Key(claim["input"], claim["frame"], claim["part"])
     for one in certificates:
         if one.accepted:
-            kind, why = _compared(folder / one.name, claim, given, store.question)
-            kind = "beside" if one.beside and kind == "accepted" else kind
+            told = compared.get((key, one.name))
+            kind, why = told or _compared(folder / one.name, claim, given, store.question)
+            kind = "beside" if told is None and one.beside and kind == "accepted" else kind
             details += [f"{one.name}: {why}"] if why else []
             found.append(kind)
     return min(found, key=("accepted", "other", "less", "beside", "apart", "unchecked").index)
 
 
-def _compared(path: Path, claim: Mapping[str, Any], given: StoredInput | None, question: Question) -> tuple[str, str]:
+def _compared(path: Path, claim: Mapping[str, Any], given: StoredInput | None, question: Question) -> Judged:
     """How what a certificate claims stands to the run's claim, and why. The checker has read the very same numbers."""
     header, asked = header_of(path), question.asked
-    with in_words(path.name, "not a certificate", "Write it again with 'holdfast prove'."):
+    with in_words(path.name, "not a certificate", AGAIN):
         arrays = load_file(path)
         region, label = header["region"], header["property"].get("class")
-        if given is None or label is None or region["norm"] == "box" or not _plain(asked, claim["goal"]):
+        if (
+            given is None
+            or label is None
+            or region["norm"] == "box"
+            or not _plain(asked, claim["goal"])
+            or set(question.model.prepared) - UNTOUCHED
+        ):
             return "apart", ""
         names = ("centre", "lower", "upper")
         centre, lower, upper = (np.broadcast_to(arrays[f"region/{name}"].ravel().astype(np.float64), given.x.size) for name in names)
@@ -92,9 +118,14 @@ def _compared(path: Path, claim: Mapping[str, Any], given: StoredInput | None, q
         if claim["goal"] == "worst" and not radius >= float(asked.radius or math.inf):
             return "other", f"it speaks of the radius {radius:.9g}"
         value = above if claim["goal"] == "worst" else radius if above >= 0 else -math.inf
-        if not value >= wanted - LOST * (abs(wanted) if math.isfinite(wanted) else 0.0):
-            return "less", f"{wanted:.9g} is claimed, and {value:.9g} is what it proves"
-        return "accepted", ""
+        return reached(value, wanted)
+
+
+def reached(value: float, wanted: float) -> Judged:
+    """Is what a certificate proves what is claimed, but for what checking costs?"""
+    if not value >= wanted - LOST * (abs(wanted) if math.isfinite(wanted) else 0.0):
+        return "less", f"{wanted:.9g} is claimed, and {value:.9g} is what it proves"
+    return "accepted", ""
 
 
 def _plain(asked: Asked, goal: str) -> bool:

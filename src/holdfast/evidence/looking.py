@@ -1,5 +1,6 @@
 """Is a bundle whole, and is what it says what its run says? Nothing here asks the model: `holdfast verify-bundle` does that too."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, described, signing_digest
 from holdfast.evidence.statement import GATE
-from holdfast.files import json_of
+from holdfast.files import json_of, unpacked
 from holdfast.network.fingerprint import of_file
+from holdfast.network.onnx.reader import MAX_BYTES
 from holdfast.question import Question
 from holdfast.store import FILE as RUN_FILE
 from holdfast.store import Store
@@ -202,8 +204,13 @@ def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Fi
 
 
 def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
-    """The files of models that are at hand, by their SHA-256: that which the auditor has, the bundle's own, and graphs of certificates."""
+    """The files of models that are at hand, by their SHA-256: that which the auditor has, the bundle's own, and graphs of certificates.
+    Certificates name what a packed file unpacks to."""
     found = [given] if given is not None and given.is_file() else []
     found += [path for path in sorted((folder / MODEL).rglob("*")) if path.is_file()]
     found += models(folder / FOLDER)
-    return {of_file(path): path for path in reversed(found)}
+    return {_unpacked(path) if path.suffix == ".gz" else of_file(path): path for path in reversed(found)}
+
+
+def _unpacked(path: Path) -> str:
+    return hashlib.sha256(unpacked(path, MAX_BYTES, f"unpacks to more than {MAX_BYTES} bytes, which no model should.")).hexdigest()

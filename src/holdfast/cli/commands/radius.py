@@ -10,6 +10,7 @@ from holdfast.cli.options import (
     MEASURE,
     Arithmetic,
     Batch,
+    Certificates,
     DataOption,
     DataOptions,
     Drift,
@@ -97,6 +98,7 @@ class Radius(DataOptions, Command):
     seconds: Seconds = None
     queries: Queries = None
     gap: Gap = 0.0
+    certificates: Certificates = False
 
     def build(self) -> "Built":
         from holdfast.api.methods import Mode, Tier, default_methods, measured

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, ModelOptions, OutOrNothing, Seed, measures
+from holdfast.cli.options import MEASURE, Certificates, ModelOptions, OutOrNothing, Seed, measures
 from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class Verify(Command):
     ] = None
     key: Annotated[str | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None
     seed: Seed = 0
+    certificates: Certificates = False
 
     def build(self) -> "Built":
         from holdfast.cli.run import Built, question_of

@@ -32,6 +32,9 @@ def verify_bundle(
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page of your own of what the bundle holds, which names who signed; .html.")
     ] = None,
+    unpack: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Its files go there if nothing differs, for holdfast-check; a new folder.")
+    ] = None,
 ) -> None:
     """Is a bundle whole, signed by whom, and what it says? Certificates go through the checker; with --model and --data every witness is
     replayed and ends are proved again. Nothing is fetched, the bundle is only read. Exit code 0: all held. 1: something differs. 2: not all
@@ -42,4 +45,4 @@ def verify_bundle(
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
     asked = Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known)
-    verify(bundle, public_key or (), asked, out, page, Console())
+    verify(bundle, public_key or (), asked, out, page, unpack, Console())

@@ -27,6 +27,7 @@ class Worst(Around, Command):
     methods: options.Methods = None
     queries: options.Queries = None
     gap: options.Gap = 0.0
+    certificates: options.Certificates = False
 
     def build(self) -> "Built":
         from holdfast.api.methods import Tier, score_methods
