@@ -95,7 +95,7 @@ def lines(lower: Numbers, upper: Numbers) -> Iterator[tuple[int, list[tuple[mpf,
 
 
 @every
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_step_is_steeper_than_the_derivative(name: str, data: st.DataObject) -> None:
     truth = TRUTHS[name]
@@ -145,7 +145,7 @@ def test_a_derivative_on_a_box_that_is_no_number_claims_little(name: str) -> Non
 
 
 @single
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_point_strays_further_from_a_parabola(name: str, data: st.DataObject) -> None:
     truth = TRUTHS[name]
@@ -173,7 +173,7 @@ def test_no_point_strays_further_from_a_parabola(name: str, data: st.DataObject)
 
 
 @single
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data: st.DataObject) -> None:
     truth = TRUTHS[name]

@@ -459,7 +459,7 @@ def check(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers, below: f
 
 
 @every
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_slope_has_the_exact_intercept(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
@@ -470,7 +470,7 @@ def test_any_slope_has_the_exact_intercept(name: str, data: st.DataObject) -> No
 
 
 @every
-@settings(max_examples=70)
+@settings(max_examples=45)
 @given(data=st.data())
 def test_own_planes_and_ranges_enclose(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
@@ -486,7 +486,7 @@ def test_own_planes_and_ranges_enclose(name: str, data: st.DataObject) -> None:
     check(truth, lower, upper, (0.0,) * count, float(below), float(above))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     s=st.floats(0.5, 1, exclude_max=True), t=st.floats(-1, 1, exclude_min=True, exclude_max=True), wide=st.floats(1e-3, 6),
     tall=st.floats(1e-3, 6), nudge=st.sampled_from([0.0, 1e-16, -1e-15, 1e-9]),
@@ -610,7 +610,7 @@ FAR = (-math.inf, -1e12, -1e3, -40.0, -1.0, 0.0, 1.0, 40.0, 1e3, 1e12, math.inf)
 
 
 @every
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_an_infinite_box_never_gives_a_wrong_finite_plane(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]

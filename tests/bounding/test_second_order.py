@@ -97,7 +97,7 @@ coefficients = st.one_of(st.floats(-3, 3), st.sampled_from([0.0, 1e-9, -0.5, 1e3
 
 
 @pytest.mark.parametrize("name", list(CURVES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(a=ends, b=ends, at=ends, slope=coefficients, bend=coefficients)
 def test_no_curve_strays_further(name: str, a: float, b: float, at: float, slope: float, bend: float) -> None:
     low, high = min(a, b), max(a, b)

