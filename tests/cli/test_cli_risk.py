@@ -67,8 +67,8 @@ def margin(model: torch.nn.Module, x: Any, label: int) -> float:
 
 
 def test_your_own_score(ask: Ask, images: None, workshop: Path) -> None:
-    (workshop / "mine.py").write_text("def score(z):\n    return z[:, 0] - z[:, 1] + 5\n")
-    said = ask(*BASE, "--property", "mine:score", "--radius", "0.05", "--queries", "30", "--pictures", "0")
+    (workshop / "own_score.py").write_text("def score(z):\n    return z[:, 0] - z[:, 1] + 5\n")
+    said = ask(*BASE, "--property", "own_score:score", "--radius", "0.05", "--queries", "30", "--pictures", "0")
     assert said.code == 0, said.err
     assert exported(ask)[0, "worst"]["lower"]["kind"] == "proved"
     assert isinstance(exported(ask)[0, "worst"]["lower"]["value"], float)
