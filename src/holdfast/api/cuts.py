@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
 
 from holdfast_check import Rejected
 from holdfast_check.container import read
@@ -36,6 +35,8 @@ class Watched(Region):
 
 def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
     """The tree for a claim about a box, as the checker reads it; Rejected where the time or the tree ends before the proof."""
+    from safetensors.numpy import save  # not everywhere installed
+
     metadata, held = read(save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {SCHEMA: json.dumps(header)}))
     claim = Claim.read(json.loads(metadata[SCHEMA]), held, program)
     if not math.isinf(claim.region.norm):

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save
 
 import holdfast_check
 from holdfast.api.check import ROUNDING, claims, oriented, shows
@@ -209,6 +208,8 @@ def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, An
 
 
 def packed(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    from safetensors.numpy import save  # not everywhere installed
+
     return bytes(save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {checker.SCHEMA: json.dumps(header)}))
 
 

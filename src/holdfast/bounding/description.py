@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, fx
 
 from holdfast.bounding.graph.prepare import for_one
@@ -109,6 +108,8 @@ def described(net: Network, example: Tensor) -> bytes:
     if not isinstance(answer, Named):
         raise UnsupportedLayer(f"{net.name}: its answer does not depend on its input, so there is nothing to prove.")
     graph = {"input": "input", "shape": list(point.shape), "output": answer.name, "nodes": description.nodes}
+    from safetensors.torch import save  # not everywhere installed
+
     return bytes(save(description.constants, {GRAPH: json.dumps(graph, separators=(",", ":"))}))
 
 
