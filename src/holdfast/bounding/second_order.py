@@ -36,7 +36,8 @@ from holdfast.region.norms import dual
 from holdfast.rounding import TINY, gamma
 
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
-MOST_IN_BALLS = 2**25  # numbers in the curvature of a node that trust regions are asked about
+MOST_IN_BALLS = 2**25  # numbers in the curvature of a node, for one input, that trust regions are asked about
+IN_BALLS_AT_ONCE = {"cpu": 2**21, "cuda": 2**25}  # of these, how many together
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
 Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
@@ -168,7 +169,7 @@ class Model:
         if self.bent is None or not self.ball.box:
             reach = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
             low, high = self.c + p.middle - reach, self.c + p.middle + reach
-            numbers = 0 if self.bent is None else self.bent.d * (self.bent.d + self.bent.m) * self.c.numel()
+            numbers = 0 if self.bent is None else self.bent.d * (self.bent.d + self.bent.m) * self.c.shape[1]
             if self.bent is None or self.ball.q != 2 or not 0 < numbers <= MOST_IN_BALLS:
                 return low, high
             below, above = self._over_balls(self.bent)
@@ -191,18 +192,24 @@ class Model:
         return self.c - linear + square + low - missed, self.c + linear + square - high + missed
 
     def _over_balls(self, bent: Curvature) -> tuple[Tensor, Tensor]:
-        """Both ends in the Euclidean norm, by trust regions. A remainder is at its worse end where v cannot turn it, else largest."""
-        stored, d, groups = bent.stored(), bent.d, self.ball.groups[self.inputs]
+        """Both ends in the Euclidean norm, by trust regions, some elements at a time. A remainder is at its worse end where v cannot
+        turn it, else largest."""
+        step = max(1, IN_BALLS_AT_ONCE[self.c.device.type] // max(1, len(self.c) * bent.d * (bent.d + bent.m)))
+        ends = [self._some_over_balls(bent, some) for some in torch.arange(self.c.shape[1], device=self.c.device).split(step)]
+        missed = self.rest + 32 * gamma(self.terms) * self.parts.size + TINY
+        return torch.cat([low for low, _ in ends], 1) - missed, torch.cat([high for _, high in ends], 1) + missed
+
+    def _some_over_balls(self, bent: Curvature, some: Tensor) -> tuple[Tensor, Tensor]:
+        """some (k,) -> (batch, k) each, but for the rest and for rounding."""
+        c, J, R = self.c[:, some], self.J[:, some], self.R[:, some]
+        stored, d, groups = bent.mapped(lambda t: t[:, some]).stored(), bent.d, self.ball.groups[self.inputs]
         crossed = self.ball.dual_norm(stored.C, groups[:d], -2)[0].sum(-2)  # |C_j v| is no more
-        R = self.R[..., : bent.m]
-        sign = torch.where(R.abs() >= crossed, R.detach().sign(), 0)
-        missed = self.R.abs().sum(-1) + torch.where(sign == 0, crossed, 0).sum(-1) + self.rest + 32 * gamma(self.terms) * self.parts.size
-        wide = self.J.shape[-1] - d
+        sign = torch.where(R[..., : bent.m].abs() >= crossed, R[..., : bent.m].detach().sign(), 0)
+        named = R.abs().sum(-1) + torch.where(sign == 0, crossed, 0).sum(-1)
+        wide = J.shape[-1] - d
         turned, Q = F.pad(matvec(stored.C, sign), (0, wide)), F.pad(stored.Q, (0, wide, 0, wide))
-        low, high = trust_region.least(
-            torch.stack([self.c, -self.c]), torch.stack([self.J - turned, -self.J - turned]), torch.stack([Q, -Q]), groups
-        )
-        return low - missed - TINY, missed + TINY - high
+        low, high = trust_region.least(torch.stack([c, -c]), torch.stack([J - turned, -J - turned]), torch.stack([Q, -Q]), groups)
+        return low - named, named - high
 
 
 @dataclass(frozen=True)
