@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import holdfast as hf
 from holdfast.errors import BadInput, StoreError, UnsupportedLayer
 from holdfast.hardening import Epoch, Recipe, losses, training
+from holdfast.hardening.recipe import chosen
 
 QUICK = Recipe("intervals", epochs=15, batch=16, weight=1.0, warm=(0.0, 0.5), rate=0.05)
 
@@ -244,3 +245,10 @@ def test_a_layer_without_intervals_is_named_before_a_folder_is_made(tmp_path: Pa
     with pytest.raises(UnsupportedLayer, match=r"bessel_j0.*pgd"):
         asked(odd, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_auto_takes_smaller_steps_over_many_frames() -> None:
+    few, many = (chosen("auto", recurrent=True, boxed=True, frames=frames) for frames in (8, 14))
+    assert (few.name, many.name) == ("intervals", "intervals")
+    assert many.rate < few.rate
+    assert chosen("auto", recurrent=False, boxed=True, frames=14).name == "mixed"

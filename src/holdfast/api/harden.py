@@ -95,7 +95,7 @@ def harden(
     words = any(isinstance(problem.region, Words) for problem in problems)
     recurrent = is_recurrent(net.module)
     boxed = all(isinstance(p.region, Words) or p.region.boxed for p in problems)
-    how = chosen(recipe, recurrent=recurrent, boxed=boxed)
+    how = chosen(recipe, recurrent=recurrent, boxed=boxed, frames=max(p.region.shape[0] for p in problems))
     if not isinstance(recipe, Recipe):
         how = replace(how, begin=begin)
     if epochs is not None or (left.limited and not isinstance(recipe, Recipe)):

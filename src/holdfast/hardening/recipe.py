@@ -85,11 +85,14 @@ class Recipe:
         return along * along * (3 - 2 * along)
 
 
-def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool) -> Recipe:
+LONG = 10  # frames, beyond which intervals do not survive large steps: the network ends by saying one class of everything
+
+
+def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
     """The recipe by its name; "auto" by a rule of thumb: for recurrent networks what held best on the digits' validation images, for others
     the literature's way.
 
-    recurrent  the network has recurrent layers. boxed: the region is its own box (the maximum norm, words).
+    recurrent  the network has recurrent layers. boxed: the region is its own box (the maximum norm, words). frames: of the longest input.
     """
     if isinstance(recipe, Recipe):
         return recipe
@@ -97,4 +100,6 @@ def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool) -> Recipe:
         return Recipe(name=recipe)  # type: ignore[arg-type]
     if not boxed:
         return Recipe(name="small boxes")
-    return Recipe(weight=1.0, share=0.8, batch=32) if recurrent else Recipe(name="mixed", share=0.7, rate=2e-3)
+    if not recurrent:
+        return Recipe(name="mixed", share=0.7, rate=2e-3)
+    return Recipe(weight=1.0, share=0.8, batch=32) if frames <= LONG else Recipe(weight=1.0, share=0.8, batch=128, rate=2e-3)
