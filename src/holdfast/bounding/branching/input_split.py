@@ -13,7 +13,7 @@ The halves cover the box, so once none is left no failure exists. Every bound ho
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,21 +53,37 @@ class Halving(BranchAndBound[Q, P], Generic[Q, P]):
     def bound(self, question: Q, parts: P) -> Seen[P]:
         """gain (n, inputs): what halving each of them may win."""
 
+    few: ClassVar[int] = 0  # parts up to which halves are halved again: so many take as long to bound as one; never most of a batch
+
     def cut(self, question: Q, parts: P, gain: Tensor) -> tuple[P, Tensor]:
-        lower, upper = parts.lower.flatten(1), parts.upper.flatten(1)
-        middle = lower / 2 + upper / 2
-        divisible = (lower < middle) & (middle < upper)
-        axis = torch.where(divisible, gain, -1.0).argmax(1, keepdim=True)
-        chosen = torch.zeros_like(divisible).scatter(1, axis, True)
-        first = replace(parts, upper=torch.where(chosen, middle, upper).reshape(parts.upper.shape))
-        second = replace(parts, lower=torch.where(chosen, middle, lower).reshape(parts.lower.shape))
-        cut = divisible.any(1)
-        return batch.concatenate([batch.take(half, cut) for half in (first, second)]), ~cut
+        halves, gain, cut = _halved(parts, gain)
+        while 0 < len(halves) <= min(self.few, self.at_once(question) // 32):
+            again, gain_again, whole = _halved(halves, gain)
+            if not bool(whole.all()):  # what cannot be halved stays as it is
+                break
+            halves, gain = again, gain_again
+        return halves, ~cut
+
+
+def _halved(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
+    """-> the halves of all parts that can be halved, what halving them again may win, and (n,) bool: which these parts are."""
+    lower, upper = parts.lower.flatten(1), parts.upper.flatten(1)
+    middle = lower / 2 + upper / 2
+    divisible = (lower < middle) & (middle < upper)
+    axis = torch.where(divisible, gain, -1.0).argmax(1, keepdim=True)
+    chosen = torch.zeros_like(divisible).scatter(1, axis, True)
+    first = replace(parts, upper=torch.where(chosen, middle, upper).reshape(parts.upper.shape))
+    second = replace(parts, lower=torch.where(chosen, middle, lower).reshape(parts.lower.shape))
+    cut = divisible.any(1)
+    left = torch.where(chosen, gain / 2, gain)[cut]
+    return batch.concatenate([batch.take(half, cut) for half in (first, second)]), torch.cat([left, left]), cut
 
 
 @dataclass(frozen=True)
 class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     """Halves of boxes: for networks with few inputs."""
+
+    few: ClassVar[int] = 16
 
     batch: int = 512
     walks: bool = True  # back from every neuron; without them, forms alone bound the neurons, for about half the time
