@@ -18,7 +18,8 @@ _most: ContextVar[float] = ContextVar("most", default=math.inf)
 def free_bytes(device: torch.device) -> int:
     """What may be filled at once: most of what a graphics card has left, a third of what this machine has; no more than was allowed."""
     if device.type == "cuda":
-        room = torch.cuda.mem_get_info(device)[0] * 0.6
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, and free
+        room = (torch.cuda.mem_get_info(device)[0] + kept) * 0.6
     else:
         room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 3
     return int(min(room, allowed()))

@@ -14,7 +14,7 @@ Where several rows must not be at most zero together, no single one need stay po
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Planes
 from holdfast.bounding.traversal import Backward
 from holdfast.region import Region
+from holdfast.repeated import Repeated
 from holdfast.rounding import gamma
 
 UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
@@ -69,6 +70,12 @@ class Found:
         """With others in place of some."""
         return Found(**{f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name)) for f in fields(self)})
 
+    def improve(self, other: "Found") -> None:
+        """The better of the two, in place of this one."""
+        better = self.or_better(other)
+        for f in fields(self):
+            getattr(self, f.name).copy_(getattr(better, f.name))
+
     def or_better(self, other: "Found") -> "Found":
         """Of each question the one that proves more."""
         wins = other.least > self.least
@@ -86,6 +93,10 @@ class Rows:
     matrix: Tensor  # (n, rows, size of the node)
     offset: Tensor  # (n, rows)
     sign: Tensor  # (n, arguments): +1 and -1 where they are decided, 0 elsewhere
+
+    @cached_property
+    def decides(self) -> bool:
+        return bool(self.sign.any())
 
     @property
     def undecided(self) -> Tensor:
@@ -112,26 +123,33 @@ class Rows:
     def _drafted(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
         """Training in float32: the slopes, multipliers and weights that seem best, in float64, of what the bounds depend on."""
         draft = _Draft.of(self)
-        first, signs = draft.free(slope), draft.free(multiplier) if bool(self.sign.any()) else {}
+        first, signs = draft.free(slope), draft.free(multiplier) if self.decides else {}
         best, entering = draft.weights(first, signs, weight)
         unit = {node: entering[node].flatten(1).mean(1).clamp_min(1e-9).reshape(-1, *(1 for _ in node.shape)) for node in signs}
         nodes, undecided = list(first), draft.free(self.undecided)
         start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
-        ascent, kept = Ascent(start, betas=(0.9, 0.99)), start
+        ascent, kept = Ascent(start, betas=(0.9, 0.99)), [value.clone() for value in start]
+        values, rate = ascent.values, torch.zeros((), device=best.device)
+        slopes, multipliers = dict(zip(nodes, values, strict=False)), dict(zip(signs, values[len(nodes) : -1], strict=True))
+
+        def climb() -> None:
+            now, gradients = draft.climb(slopes, multipliers, unit, values[-1])
+            better = now > best
+            for value, old in zip(values, kept, strict=True):
+                torch.where(better.reshape(-1, *(1 for _ in value.shape[1:])), value.detach(), old, out=old)
+            best.copy_(torch.maximum(best, now))
+            ascent.step(gradients, rate if rate.is_cuda else float(rate))
+            for node, value in slopes.items():
+                value.copy_(torch.where(undecided[node], value.clamp(0, 1), first[node]))
+            for value in multipliers.values():
+                value.clamp_min_(0)
+
+        once = Repeated(climb, best.device)
         for step in range(steps):
             if clock.passed() or bool((best > UNSURE).all()):
                 break
-            values = ascent.values
-            slopes = dict(zip(nodes, values, strict=False))
-            now, gradients = draft.climb(slopes, dict(zip(signs, values[len(nodes) : -1], strict=True)), unit, values[-1])
-            better = now > best
-            kept = [torch.where(better.reshape(-1, *(1 for _ in v.shape[1:])), v.detach(), k) for v, k in zip(values, kept, strict=True)]
-            best = torch.maximum(best, now)
-            ascent.step(gradients, pace * (1 - step / steps))
-            for node, value in slopes.items():
-                value.copy_(torch.where(undecided[node], value.clamp(0, 1), first[node]))
-            for value in values[len(nodes) : -1]:
-                value.clamp_min_(0)
+            rate.fill_(pace * (1 - step / steps))
+            once()
         found = apart(self.graph, slope) | {node: value.double() for node, value in zip(nodes, kept, strict=False)}
         held = apart(self.graph, multiplier) | {n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)}
         return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
@@ -142,14 +160,21 @@ class Rows:
         best, _ = self._bound([value.requires_grad_() for value in free], torch.ones_like(own))
         unit = self._unit(best.entering)
         ascent = Ascent([own, free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
+        values, rate = ascent.values, torch.zeros((), device=own.device)
+
+        def climb() -> None:
+            now, gradients = self._bound(values, unit)
+            best.improve(now)
+            ascent.step(gradients, rate if rate.is_cuda else float(rate))
+            values[0].copy_(torch.where(undecided, values[0].clamp(0, 1), own))
+            values[1].clamp_min_(0)
+
+        once = Repeated(climb, own.device)
         for step in range(steps):
             if bool((best.least > 0).all()) or clock.passed():
                 break
-            now, gradients = self._bound(ascent.values, unit)
-            best = best.or_better(now)
-            ascent.step(gradients, pace * (1 - step / steps))
-            ascent.values[0].copy_(torch.where(undecided, ascent.values[0].clamp(0, 1), own))
-            ascent.values[1].clamp_min_(0)
+            rate.fill_(pace * (1 - step / steps))
+            once()
         return best
 
     def _size(self, found: Found) -> Tensor:
@@ -208,7 +233,7 @@ class Rows:
             known.planes[node] = replace(known.planes[node], upper_offset=known.planes[node].upper_offset + zero)
         count, rows = self.offset.shape
         parts = {self.node: self.matrix.reshape(count, rows, *self.node.shape)}
-        if bool(self.sign.any()):
+        if self.decides:
             decided = apart(self.graph, -multiplier * self.sign)
             before = (node for node in decided if node.place < self.node.place)
             parts.update({node: decided[node][:, None].expand(count, rows, *node.shape) for node in before})
@@ -229,6 +254,7 @@ class _Draft:
     planes: Mapping[Relaxed, Planes]
     begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
     constant: Tensor  # (n, rows)
+    box: tuple[Tensor, Tensor] | None  # middle and half width (n, inputs, 1), where the region is a box
 
     @staticmethod
     def of(asked: Rows) -> "_Draft":
@@ -237,7 +263,11 @@ class _Draft:
         walk = _Plain(asked.graph, planes, asked.offset.float())
         walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
         walk.to_functions(asked.node.place)
-        return _Draft(asked, before, planes, walk.pending, walk.constant)
+        region, box = asked.known.region, None
+        if region.boxed:
+            lower, upper = (end.flatten(1).unsqueeze(-1) for end in region.enclosing_box())
+            box = (lower / 2 + upper / 2).float(), (upper / 2 - lower / 2).float()
+        return _Draft(asked, before, planes, walk.pending, walk.constant, box)
 
     def free(self, values: Tensor) -> dict[Node, Tensor]:
         """(n, arguments) -> for each argument that is met (n, *shape), numbers in float32."""
@@ -282,13 +312,20 @@ class _Draft:
             part = -value * apart(asked.graph, asked.sign)[source]
             walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
         walk.walk(asked.node.place)
-        rows, region = walk.reached(asked.known.region), asked.known.region
-        alone = (region.minimise_linear(rows.double()).float() + walk.constant).amax(1)
+        rows = walk.reached(asked.known.region)
+        alone = (self._lowest(rows) + walk.constant).amax(1)
         if self.constant.shape[1] == 1:
             return alone
         share = weight.softmax(1)
         total = torch.einsum("nr,nr...->n...", share, rows)[:, None]
-        return torch.maximum(alone, region.minimise_linear(total.double())[:, 0].float() + (share * walk.constant).sum(1))
+        return torch.maximum(alone, self._lowest(total)[:, 0] + (share * walk.constant).sum(1))
+
+    def _lowest(self, rows: Tensor) -> Tensor:
+        """(n, rows, *shape) -> (n, rows): where the region lets each be least."""
+        if self.box is None:
+            return self.asked.known.region.minimise_linear(rows.double()).float()
+        flat, (middle, half) = rows.flatten(2), self.box
+        return (flat @ middle - flat.abs() @ half).squeeze(-1)
 
 
 def _gradients(least: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, ...]:

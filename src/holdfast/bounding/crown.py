@@ -20,10 +20,12 @@ from holdfast.bounding.boxes import Boxes, Ends, Linear
 from holdfast.bounding.crown_windows import SMALL, Route, WindowWalk, bunches, route
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
-from holdfast.bounding.relax import planes, value_range
+from holdfast.bounding.relax import Planes, Relaxation, planes, value_range
+from holdfast.bounding.relax.base import Point
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.memory import numbers
 from holdfast.region import Region
+from holdfast.repeated import remembered
 from holdfast.rounding import TINY, gamma
 
 ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
@@ -45,9 +47,9 @@ def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None,
     return boxes
 
 
-def intervals(graph: Graph, region: Region) -> Boxes:
+def intervals(graph: Graph, region: Region, executed: torch.dtype | None = None) -> Boxes:
     """Boxes for all nodes by interval arithmetic alone: at a single point as good as any."""
-    boxes = Boxes(region)
+    boxes = Boxes(region, executed=executed)
     forward(graph.nodes, Intervals(graph, boxes).visit)
     return boxes
 
@@ -95,9 +97,8 @@ class Intervals(Forward):
         _note_movement(boxes, node)
         lower = tuple(boxes.lower[s] for s in node.inputs)
         upper = tuple(boxes.upper[s] for s in node.inputs)
-        found = planes(node.relaxation, lower, upper)
+        found, (least, most) = _enclosed(node.relaxation, lower, upper)
         boxes.planes[node] = found
-        least, most = value_range(node.relaxation, lower, upper)
         if boxes.executed is not None:
             error = node.relaxation.executed_error(lower, upper, boxes.executed)
             boxes.error[node] = error = torch.full_like(least, torch.inf) if error is None else error
@@ -108,6 +109,20 @@ class Intervals(Forward):
             steep = torch.maximum(low.abs(), up.abs())
             magnitude = magnitude + torch.where(steep == 0, 0, steep * boxes.largest(source))
         boxes.magnitude[node] = magnitude
+
+
+def _enclosed(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Planes, Ends]:
+    """Its planes and its values over boxes; many small operations, which a graphics card is told of as one."""
+    count = len(lower)
+
+    def both(*ends: Tensor) -> tuple[Tensor, ...]:
+        found, values = planes(relaxation, ends[:count], ends[count:]), value_range(relaxation, ends[:count], ends[count:])
+        return *found.lower, found.lower_offset, *found.upper, found.upper_offset, *values
+
+    name = relaxation if vars(relaxation) else type(relaxation)  # those without settings are all alike
+    *found, least, most = remembered(name, both, *lower, *upper)
+    below, above = found[: count + 1], found[count + 1 :]
+    return Planes(tuple(below[:-1]), below[-1], tuple(above[:-1]), above[-1]), (least, most)
 
 
 def _mapped(node: Affine, values: Sequence[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast import batch, clock, memory
 from holdfast.bounding.boxes import Boxes, Ends
-from holdfast.bounding.crown import least_bytes, lower_bound, propagate, worth_knowing
+from holdfast.bounding.crown import intervals, least_bytes, lower_bound, propagate, worth_knowing
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.errors import UnsupportedLayer
@@ -113,7 +113,8 @@ class Certify(Method[Search]):
         if problem.goal == "worst":
             return Search(none, none, none, none, none, none, none, none, Known(none, {}))
         linear = first_guess(problem)
-        first = proved_score(problem.tiled(none[None]), self.arithmetic)  # not the property's own score: a last softmax is left out
+        # Not the property's own score: a last softmax is left out. At points intervals are as good as planes.
+        first, _ = _scored(problem.tiled(none[None]), self.arithmetic, {}, at_points=True)
         # A score that is linear hardly falls slower further out; a probability may.
         end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
         return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none, Known(none - torch.inf, {}))
@@ -255,7 +256,9 @@ def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     return _scored(problem, arithmetic, {})[0]
 
 
-def _scored(problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends]) -> tuple[Tensor, dict[Node, Ends]]:
+def _scored(
+    problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends], *, at_points: bool = False
+) -> tuple[Tensor, dict[Node, Ends]]:
     """The same with ends of nodes that are known to hold in the region; and those that were found, of rows whose score is no NaN."""
     graph = graph_of(problem, executed=arithmetic == "executed")
     assert isinstance(problem.property, BoundedProperty)
@@ -268,7 +271,8 @@ def _scored(problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends]
         part = problem.take(rows)
         matrix, offset = rows_of(part, graph)
         held = {node: (low[rows], high[rows]) for node, (low, high) in known.items()}
-        boxes = propagate(graph, part.region, None if arithmetic == "real" else problem.network.dtype, held)
+        executed = None if arithmetic == "real" else problem.network.dtype
+        boxes = intervals(graph, part.region, executed) if at_points else propagate(graph, part.region, executed, held)
         assert isinstance(part.property, BoundedProperty)
         least = part.property.least(lower_bound(graph, boxes, matrix, offset))
         return torch.where(least.isnan(), -torch.inf, least), boxes  # what overflows proves nothing

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,6 +58,11 @@ class NormFamily(Family):
         """-> (batch, groups) float64: how far each group may move, rounded up; zero for one that stays, at any radius."""
         free, radius = self.free(), self.radius.double()[:, None]
         return torch.where((free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0)
+
+    @cached_property
+    def _most_moving(self) -> int:
+        """How many groups may move in the row where most do."""
+        return int((self._span() > 0).sum(1).max())
 
     def length(self, delta: Tensor) -> Tensor:
         """(..., batch, *shape) -> (..., batch): the radius it takes to move so far; differentiable, plain rounding."""
@@ -143,8 +149,7 @@ class NormFamily(Family):
         """The largest of some lower bounds: over the ball alone, over the box around it clipped to the domain, and for the norms 1 and 2
         over what both have in common."""
         flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[..., None]
-        grouped, span = self.grouped(a), self._span()
-        moving = int((span > 0).sum(1).max())
+        grouped, span, moving = self.grouped(a), self._span(), self._most_moving
         if moving < span.shape[1]:  # the others cost nothing: look at no more groups than move
             which = (span > 0).to(torch.uint8).topk(moving, dim=1).indices
             span = span.gather(1, which)
