@@ -77,9 +77,9 @@ def test_the_same_seed_gives_the_same_network(net: hf.Network) -> None:
     assert [e.loss for e in one.history] == [e.loss for e in two.history]
 
 
-@pytest.mark.parametrize("name", ["standard", "pgd", "intervals", "small boxes", "mixed"])
+@pytest.mark.parametrize("name", ["standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp"])
 def test_every_recipe_trains(net: hf.Network, name: str) -> None:
-    recipe = Recipe(name, epochs=2, batch=16, attack=2, tight=0.1, warm=(0.0, 0.4))  # type: ignore[arg-type]
+    recipe = Recipe(name, epochs=2, batch=16, attack=2, tight=0.1, jacobian=0.1, warm=(0.0, 0.4))  # type: ignore[arg-type]
     found = asked(net, recipe=recipe)
     assert len(found.history) == 2
     assert found.recipe == recipe
