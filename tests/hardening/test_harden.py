@@ -225,6 +225,8 @@ BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
     "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),
     "no seconds": (lambda n: asked(n, stop=hf.Stop(seconds=0.0)), "training needs some"),
     "black box": (lambda n: asked(hf.Network.from_callable(lambda x: x[:, :2])), "harden trains torch modules"),
+    "a forecast": (lambda n: hf.harden(n, blobs()[0], torch.rand(80), radius=0.1), "no classes, as for a forecast.*hf.Within"),
+    "a single score": (lambda n: hf.harden(hf.Network.from_torch(nn.Linear(3, 1).eval()), *blobs(), radius=0.1), "one output.*two classes"),
     "share of validation": (lambda n: asked(n, validation=1.5), "between 0 and 1"),
 }
 

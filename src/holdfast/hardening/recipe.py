@@ -58,7 +58,7 @@ class Recipe:
             raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
         if self.begin not in get_args(Begin):
             raise BadInput(f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones.")
-        for name, value, most in (("weight", self.weight, 1), ("share", self.inner, 1 if self.name == "small boxes" else 2)):
+        for name, value, most in (("weight", self.weight, 1), ("share", self.inner, 1 if self.name == "small boxes" else 4)):
             if not 0 < value <= most:
                 raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most {most}.")
         if not 0 <= self.warm[0] <= self.warm[1] < 1:
