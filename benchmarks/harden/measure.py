@@ -114,7 +114,8 @@ def side_by_side(
         finite = lower.isfinite() & upper.isfinite()
         low, high = float(lower[finite].mean()), float(upper[finite].mean())
         table.add(
-            name, "all words" if radius is None else radius, training, recipe.name, chosen.seconds, round(found.seconds, 1), len(found.history),
+            name, "all words" if radius is None else radius, training, recipe.name, chosen.seconds, round(found.seconds, 1),
+            len(found.history),
             f"{right:.1%}", f"{max(looked):.1%}" if looked else "",
             f"{float((lower >= at).double().mean()) if share is None else share:.1%}",
             f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",

@@ -200,6 +200,16 @@ def test_no_is_said_where_nothing_is_gained(net: hf.Network) -> None:
     assert found.verdict.startswith("NOT hardened")
 
 
+def test_no_is_said_where_all_that_is_proved_is_one_class(net: hf.Network) -> None:
+    """At a radius at which no network can tell the classes apart, intervals end in one that always says the same: half of all is proved."""
+    recipe = Recipe("intervals", epochs=20, batch=16, weight=1.0, warm=(0.0, 0.3), rate=0.05, decay=0.1)
+    found = asked(net, recipe=recipe, radius=0.45)
+    assert found.after.certified > found.before.certified
+    assert found.after.constant
+    assert not found.better
+    assert found.verdict.startswith("NOT hardened, it says nothing but one class")
+
+
 class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()

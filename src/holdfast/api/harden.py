@@ -35,8 +35,8 @@ MEASURED = 100  # held-out inputs about which the engine is asked before and aft
 BEFORE, TRAINED = 0.12, 0.85  # shares of the time by which the network given is measured, and training has ended
 
 ONLY_CLASSES = (
-    "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the worst "
-    "is; a single score can be hardened as two classes: give a module that answers (0, score)."
+    "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the "
+    "worst is; a single score can be hardened as two classes: give a module that answers (0, score)."
 )
 
 Held = float | tuple[Inputs, LabelsOption]
@@ -297,7 +297,8 @@ def _standing(problems: Sequence[Problem], radius: float, limit: int, seconds: f
         lower, upper = record.bracket.lower.value, record.bracket.upper.value
         proved += math.isinf(lower) and lower > 0 if words else lower > 0
         broken += math.isfinite(upper) if words else upper <= 0
-    return Standing(right / total, proved / total, (total - broken) / total, total)
+    commonest = int(torch.cat([_labels(problem) for problem in asked]).bincount().max())
+    return Standing(right / total, proved / total, (total - broken) / total, total, commonest / total)
 
 
 def _told(
