@@ -72,8 +72,8 @@ def harden(
                  once.
     norm, frames, shares, substitutes, lengths   as for `radius`. Training bounds the box around the region, which is the region itself in
                  the maximum norm and for words; of another norm the box is larger, and small boxes inside of it are bounded.
-    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", or a holdfast.hardening.Recipe. "auto" picks one, and the
-                 result says which.
+    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a holdfast.hardening.Recipe. "auto" picks
+                 one, and the result says which.
     begin        "given": from the weights as they are. "afresh": from new ones.
     freeze       names of layers whose weights stay; "embedding": the word vectors.
     validation   the share of x that is held back to choose the checkpoint, or inputs and labels of their own.
