@@ -27,7 +27,7 @@ from holdfast.hardening.standing import certified
 from holdfast.hardening.training import live_of, train
 
 COLUMNS = (
-    "network", "radius", "training", "recipe", "s", "epochs", "accuracy", "certified, validation", "proved", "not broken",
+    "network", "radius", "training", "recipe", "budget s", "s", "epochs", "accuracy", "certified, validation", "proved", "not broken",
     "mean proved", "mean witnessed", "witnessed / proved", "radii of",
 )  # fmt: skip
 
@@ -52,11 +52,30 @@ def options(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--count", type=int, default=200, help="test inputs that are proved at the radius; the accuracy is that of all")
     parser.add_argument("--radii", type=int, default=50, help="of these, whose radii are proved and attacked")
     parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
-    parser.add_argument("--weight", type=float, help="of the bounds in the hardened network's loss, where not the usual")
+    parser.add_argument("--recipe", help="of the hardened network, where not the usual; so are those below")
+    parser.add_argument("--weight", type=float, help="of the bounds in its loss")
     parser.add_argument("--share", type=float, help="of the radius that is bounded in it")
+    parser.add_argument("--rate", type=float, help="of its steps")
+    parser.add_argument("--batch", type=int, help="inputs of a step")
+    parser.add_argument("--begin", choices=["given", "afresh"], help="its weights")
+    parser.add_argument("--warm", type=float, nargs=2, help="between which shares of training its radius grows")
+    parser.add_argument("--crown", type=float, nargs=2, help="crown-ibp: the share of walked bounds, at radius 0 and at the radius")
+    parser.add_argument("--horizon", action="store_true", default=None, help="recurrent networks: first only the last frames move")
+    parser.add_argument("--tight", type=float, help="the penalty on the growth of intervals")
+    parser.add_argument("--jacobian", type=float, help="the penalty on the margin's first-order fall")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="folder for the tables")
+
+
+CHANGED = ("weight", "share", "rate", "batch", "begin", "warm", "crown", "horizon", "tight", "jacobian")
+
+
+def changed(recipe: Recipe, chosen: argparse.Namespace) -> Recipe:
+    """The recipe of the hardened network with what the command line says of it."""
+    said = {name: getattr(chosen, name) for name in CHANGED if getattr(chosen, name) is not None}
+    said |= {name: tuple(said[name]) for name in ("warm", "crown") if name in said}
+    return replace(recipe, name=chosen.recipe or recipe.name, **said)
 
 
 def shuffled(x: Tensor, y: Tensor, validation: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -73,8 +92,8 @@ def side_by_side(
     """A row for each way of training. recipes: by the names of --trainings; radius None: words."""
     for training in chosen.trainings:
         recipe = replace(recipes[training], epochs=None)
-        if recipe.bounded:
-            recipe = replace(recipe, weight=chosen.weight or recipe.weight, share=chosen.share or recipe.share)
+        if training == "hardened":
+            recipe = changed(recipe, chosen)
         torch.manual_seed(chosen.seed)
         module = make().eval()
         build = network or (lambda made: hf.Network.from_torch(made, domain=(0, 1), device=chosen.device))
@@ -95,7 +114,8 @@ def side_by_side(
         finite = lower.isfinite() & upper.isfinite()
         low, high = float(lower[finite].mean()), float(upper[finite].mean())
         table.add(
-            name, "all words" if radius is None else radius, training, recipe.name, round(found.seconds, 1), len(found.history),
+            name, "all words" if radius is None else radius, training, recipe.name, chosen.seconds, round(found.seconds, 1),
+            len(found.history),
             f"{right:.1%}", f"{max(looked):.1%}" if looked else "",
             f"{float((lower >= at).double().mean()) if share is None else share:.1%}",
             f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",

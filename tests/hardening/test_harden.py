@@ -77,9 +77,9 @@ def test_the_same_seed_gives_the_same_network(net: hf.Network) -> None:
     assert [e.loss for e in one.history] == [e.loss for e in two.history]
 
 
-@pytest.mark.parametrize("name", ["standard", "pgd", "intervals", "small boxes", "mixed"])
+@pytest.mark.parametrize("name", ["standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp"])
 def test_every_recipe_trains(net: hf.Network, name: str) -> None:
-    recipe = Recipe(name, epochs=2, batch=16, attack=2, tight=0.1, warm=(0.0, 0.4))  # type: ignore[arg-type]
+    recipe = Recipe(name, epochs=2, batch=16, attack=2, tight=0.1, jacobian=0.1, warm=(0.0, 0.4))  # type: ignore[arg-type]
     found = asked(net, recipe=recipe)
     assert len(found.history) == 2
     assert found.recipe == recipe
@@ -200,6 +200,16 @@ def test_no_is_said_where_nothing_is_gained(net: hf.Network) -> None:
     assert found.verdict.startswith("NOT hardened")
 
 
+def test_no_is_said_where_all_that_is_proved_is_one_class(net: hf.Network) -> None:
+    """At a radius at which no network can tell the classes apart, intervals end in one that always says the same: half of all is proved."""
+    recipe = Recipe("intervals", epochs=20, batch=16, weight=1.0, warm=(0.0, 0.3), rate=0.05, decay=0.1)
+    found = asked(net, recipe=recipe, radius=0.45)
+    assert found.after.certified > found.before.certified
+    assert found.after.constant
+    assert not found.better
+    assert found.verdict.startswith("NOT hardened, it says nothing but one class")
+
+
 class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -225,6 +235,8 @@ BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
     "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),
     "no seconds": (lambda n: asked(n, stop=hf.Stop(seconds=0.0)), "training needs some"),
     "black box": (lambda n: asked(hf.Network.from_callable(lambda x: x[:, :2])), "harden trains torch modules"),
+    "a forecast": (lambda n: hf.harden(n, blobs()[0], torch.rand(80), radius=0.1), "no classes, as for a forecast.*hf.Within"),
+    "a single score": (lambda n: hf.harden(hf.Network.from_torch(nn.Linear(3, 1).eval()), *blobs(), radius=0.1), "one output.*two classes"),
     "share of validation": (lambda n: asked(n, validation=1.5), "between 0 and 1"),
 }
 

@@ -710,3 +710,34 @@ def test_a_choice_by_the_size_of_the_batch_is_refused_at_the_limit_of_a_kernel_t
 def test_batch_norm_on_a_graphics_card_is_no_choice_of_the_models() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).eval()
     assert Network.from_torch(model, device="cuda").program(torch.rand(1, 1, 4, 4)).graph.nodes
+
+
+def test_sentences_are_asked_in_full_float32_as_vectors_are() -> None:
+    """cuDNN shortens the products of a batch (TF32) unless it is told not to, and a sentence alone would be answered otherwise."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.lstm, self.head = nn.Embedding(6, 3), nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            logits: Tensor = self.head(self.lstm(self.table(tokens))[0][:, -1])
+            return logits
+
+    shortened: list[bool] = []
+    model = Reader().eval()
+    net = Network.from_torch(model, tokens=True)
+    tokens = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    asked = {"by ids": lambda: net.ask_tokens(tokens), "by vectors": lambda: net(net.embed(tokens))}
+    assert net.token_model is not None
+    for whole in (net.token_model, net.module):
+        for part in whole.modules():
+            if isinstance(part, nn.LSTM):
+                part.register_forward_pre_hook(lambda *_: shortened.append(torch.backends.cudnn.allow_tf32))
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        for name, ask in asked.items():
+            shortened.clear()
+            ask()
+            assert shortened, name
+            assert not any(shortened), name
+        assert torch.backends.cudnn.allow_tf32  # and what the user chose stands

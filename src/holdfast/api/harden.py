@@ -24,6 +24,7 @@ from holdfast.network import Network
 from holdfast.network.fingerprint import of_tensors, of_value
 from holdfast.problem import Problem
 from holdfast.property import Robustness
+from holdfast.property.base import OneOutput
 from holdfast.region import Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.words import Substitutes
@@ -32,6 +33,11 @@ from holdfast.solver import Stop, solve
 LEAST = 10  # inputs for training, and for validation
 MEASURED = 100  # held-out inputs about which the engine is asked before and after
 BEFORE, TRAINED = 0.12, 0.85  # shares of the time by which the network given is measured, and training has ended
+
+ONLY_CLASSES = (
+    "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the "
+    "worst is; a single score can be hardened as two classes: give a module that answers (0, score)."
+)
 
 Held = float | tuple[Inputs, LabelsOption]
 
@@ -66,8 +72,8 @@ def harden(
                  once.
     norm, frames, shares, substitutes, lengths   as for `radius`. Training bounds the box around the region, which is the region itself in
                  the maximum norm and for words; of another norm the box is larger, and small boxes inside of it are bounded.
-    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", or a holdfast.hardening.Recipe. "auto" picks one, and the
-                 result says which.
+    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a holdfast.hardening.Recipe. "auto" picks
+                 one, and the result says which.
     begin        "given": from the weights as they are. "afresh": from new ones.
     freeze       names of layers whose weights stay; "embedding": the word vectors.
     validation   the share of x that is held back to choose the checkpoint, or inputs and labels of their own.
@@ -138,7 +144,21 @@ class _Data:
 def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Problem]:
     if data.y is None:
         raise BadInput("labels are missing: harden needs the class of each input (y).")
-    return radius_problems(net, data.x, data.y, substitutes=data.substitutes, lengths=data.lengths, **asked)
+    if _forecast(data.y):
+        raise BadInput(f"{net.name}: y holds numbers that are no classes, as for a forecast. {ONLY_CLASSES}")
+    try:
+        return radius_problems(net, data.x, data.y, substitutes=data.substitutes, lengths=data.lengths, **asked)
+    except OneOutput as error:
+        raise BadInput(f"{net.name} has one output, a forecast or a single score. {ONLY_CLASSES}") from error
+
+
+def _forecast(y: Any) -> bool:
+    """Whether these are numbers with something behind the point, or several for each input."""
+    try:
+        given = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):  # names, say
+        return False
+    return given.is_floating_point() or given.dim() > 1
 
 
 def _trainable(net: Network) -> None:
@@ -277,7 +297,8 @@ def _standing(problems: Sequence[Problem], radius: float, limit: int, seconds: f
         lower, upper = record.bracket.lower.value, record.bracket.upper.value
         proved += math.isinf(lower) and lower > 0 if words else lower > 0
         broken += math.isfinite(upper) if words else upper <= 0
-    return Standing(right / total, proved / total, (total - broken) / total, total)
+    commonest = int(torch.cat([_labels(problem) for problem in asked]).bincount().max())
+    return Standing(right / total, proved / total, (total - broken) / total, total, commonest / total)
 
 
 def _told(

@@ -14,7 +14,7 @@ from holdfast.bounding.graph.cells.unroll import options
 from holdfast.bounding.graph.graph import Call, Graph
 from holdfast.bounding.relax.base import Interval
 from holdfast.errors import UnsupportedLayer
-from holdfast.hardening.intervals import Span, between, rule
+from holdfast.hardening.intervals import Intervals, Span, between, rule
 from holdfast.hardening.ranges import gated
 
 aten = torch.ops.aten
@@ -78,6 +78,12 @@ def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
     return ((low, high),)
 
 
+def gru_step(frame: Span, state: State, weights: Sequence[Tensor]) -> Interval:
+    """The ends of the state behind one frame."""
+    ((low, high),) = _gru(_through(_ball(frame.lower, frame.upper), weights[0], weights[2] if len(weights) == 4 else None), state, weights)
+    return low, high
+
+
 def _plain(function: Callable[[Tensor], Tensor]) -> Step:
     def step(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
         return (_each(function, _ends(_recalled(shared, state[0], weights))),)
@@ -114,6 +120,9 @@ def recurrent(graph: Graph, call: Call) -> tuple[Span, ...]:
             weights = parameters[row * each : (row + 1) * each]
             found, state = _scan(step, frames, tuple(_first(s, row) for s in begin), weights, back=direction == 1)
             outputs.append(found)
+            if isinstance(graph, Intervals) and graph.seen is not None:
+                for low, high in zip(*found, strict=True):
+                    graph.seen(call.name, between(call.name, low, high))
             for kept, value in zip(last, state, strict=True):
                 kept.append(value)
         lower, upper = (torch.cat([o[end] for o in outputs], -1) for end in (0, 1))

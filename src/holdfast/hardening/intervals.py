@@ -75,20 +75,28 @@ class Intervals(Graph):
 
     def affine(self, name: str, inputs: Sequence[Node], function: Any, magnitude: Any, *, kernel: Kernel | None = None) -> Node:
         """function(*inputs) = J inputs + b and magnitude(*m) = |J| m + |b|: the centre by the one, what is around it by the other."""
-        spans = [_span(node) for node in inputs]
+        spans = [as_span(node) for node in inputs]
         size = magnitude(*(span.reach for span in spans)) - magnitude(*(torch.zeros_like(span.lower) for span in spans))
         return around(name, function(*(span.centre for span in spans)), size)
 
     def summed(self, name: str, inputs: Sequence[Node]) -> Node:
-        spans = [_span(node) for node in inputs]
+        spans = [as_span(node) for node in inputs]
         return between(name, sum(s.lower for s in spans), sum(s.upper for s in spans))  # type: ignore[arg-type]
 
     def moved(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
-        spans = [_span(node) for node in inputs]
+        spans = [as_span(node) for node in inputs]
         return between(name, function(*(s.lower for s in spans)), function(*(s.upper for s in spans)))
 
+    def noted(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
+        """A node that a rule computed as this function of its inputs."""
+        return node
+
+    def handler(self, target: Any) -> Handler | None:
+        """What is done for an operator."""
+        return RULES.get(target) or HANDLERS.get(target)
+
     def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
-        spans = [_span(node) for node in inputs]
+        spans = [as_span(node) for node in inputs]
         if self.seen is not None:
             for span in spans:
                 self.seen(name, span)
@@ -97,7 +105,7 @@ class Intervals(Graph):
         return between(name, *(value_range(relaxation, lower, upper) if found is None else found(relaxation, lower, upper)))
 
 
-def _span(node: Node) -> Span:
+def as_span(node: Node) -> Span:
     assert isinstance(node, Span)
     return node
 
@@ -126,7 +134,7 @@ class Traced:
     def logits(self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None) -> tuple[Tensor, Tensor]:
         """Inputs lower <= x <= upper, (batch, *shape) -> lower and upper ends of the outputs, (batch, outputs) each. A last softmax, which
         keeps the order of the outputs, is left out."""
-        span, _ = self._run(lower, upper, seen, elide=False)
+        span, _ = self.run(lower, upper, self._graph(seen), elide=False)
         return span.lower, span.upper
 
     def margins(self, lower: Tensor, upper: Tensor, label: Tensor, seen: Callable[[str, Span], None] | None = None) -> Tensor:
@@ -135,7 +143,7 @@ class Traced:
         Where the network ends with a linear layer the differences are bounded as rows of their own, which is tighter than the
         difference of two bounds.
         """
-        span, head = self._run(lower, upper, seen, elide=True)
+        span, head = self.run(lower, upper, self._graph(seen), elide=True)
         if head is None:
             own = span.lower.gather(1, label[:, None])
             return (own - span.upper).scatter(1, label[:, None], 0.0)
@@ -151,11 +159,11 @@ class Traced:
         with torch.no_grad():
             self.logits(x, x)
 
-    def _run(
-        self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None, *, elide: bool
-    ) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
+    def _graph(self, seen: Callable[[str, Span], None] | None) -> Intervals:
+        return Intervals(device=self.device, seen=seen)
+
+    def run(self, lower: Tensor, upper: Tensor, graph: Intervals, *, elide: bool) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
         """The last node; with `elide`, where the network ends with a linear layer, what enters it and its weights."""
-        graph = Intervals(device=self.device, seen=seen)
         known: dict[Any, Any] = dict(self.constants)
         last: Any = self._last_linear() if elide else None
         result: Any = None
@@ -196,7 +204,7 @@ class Traced:
             if any(isinstance(leaf, Unbounded) for leaf in given):
                 return Unbounded("what depends on the order of values")
             return target(*args, **kwargs)
-        handler = RULES.get(target) or HANDLERS.get(target)
+        handler = graph.handler(target)
         if handler is None:
             raise UnsupportedLayer(
                 f"layer {name}: there are no intervals for {target}, so the network cannot be trained for proofs through it. Train with "

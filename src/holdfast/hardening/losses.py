@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from holdfast.attacks.descent import descend
 from holdfast.chance import Chance
+from holdfast.hardening.backward import Walk
 from holdfast.hardening.examples import Box, Examples
 from holdfast.hardening.intervals import Span, Traced, frozen
 from holdfast.hardening.recipe import Recipe
@@ -32,9 +33,34 @@ class Widths:
 
 
 def loss(
-    recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, *, grown: float, seed: int, recurrent: bool
-) -> Tensor:
+    recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, *, grown: float, seed: int, recurrent: bool,
+    walk: Walk | None = None,
+) -> Tensor:  # fmt: skip
     """Of a batch, where the radius has grown to this share. net: the network around the module that is trained."""
+    found = _loss(recipe, net, traced, part, rows, grown, seed, recurrent, walk)
+    if recipe.jacobian == 0 or grown == 0:
+        return found
+    return found + recipe.jacobian * first_order(net, part.points(rows), part.label[rows], *part.box(rows, grown)).mean()
+
+
+def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """(batch,): by how much the margin between the class and the next falls in the box, if the network were as it is at x to first order.
+
+    Differentiable once more, which cuDNN's recurrent layers are not and torch's own are.
+    """
+    x = x if x.requires_grad else x.detach().requires_grad_()
+    with torch.backends.cudnn.flags(enabled=False):
+        outputs = net.module(x)
+    own = outputs.gather(1, label[:, None]).squeeze(1)
+    other = outputs.scatter(1, label[:, None], -torch.inf).amax(1)
+    (slope,) = torch.autograd.grad((own - other).sum(), x, create_graph=True)
+    return (slope.abs() * ((upper - lower) / 2).detach()).flatten(1).sum(1)
+
+
+def _loss(
+    recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, grown: float, seed: int, recurrent: bool,
+    walk: Walk | None,
+) -> Tensor:  # fmt: skip
     label, x = part.label[rows], part.points(rows)
     if recipe.name == "standard" or grown == 0:
         return cross_entropy(net.module(x), label)
@@ -51,7 +77,11 @@ def loss(
         assert worst is not None
         box = _small(box, worst, recipe.inner)
     widths = Widths(((box[1] - box[0]) / 2).mean().detach())
-    bounded = cross_entropy(-traced.margins(*box, label, widths if recipe.tight else None), label)
+    margins = traced.margins(*box, label, widths if recipe.tight else None)
+    walked = recipe.crown[0] + (recipe.crown[1] - recipe.crown[0]) * grown
+    if walk is not None and walked > 0:
+        margins = torch.lerp(margins, torch.maximum(margins, walk.margins(*box, label)), walked)
+    bounded = cross_entropy(-margins, label)
     weight = grown if small else recipe.weight * grown
     beside = cross_entropy(net.module(worst if worst is not None and not small else x), label) if weight < 1 else 0.0
     whole = (1 - weight) * beside + weight * bounded

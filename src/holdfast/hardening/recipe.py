@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from holdfast.errors import BadInput
 
-Name = Literal["standard", "pgd", "intervals", "small boxes", "mixed"]
+Name = Literal["standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp"]
 Begin = Literal["given", "afresh"]
 KNOWN = ("auto", *get_args(Name))
 MEANS = {
@@ -14,6 +14,7 @@ MEANS = {
     "intervals": "interval bounds of the whole region in the loss (IBP)",
     "small boxes": "interval bounds of small boxes around points that PGD finds (SABR)",
     "mixed": "the loss at points that PGD finds, mixed with interval bounds of the whole region (MTL-IBP)",
+    "crown-ibp": "bounds of the whole region by one walk back over intervals, fading into intervals alone as the radius grows (CROWN-IBP)",
 }
 USUAL = {"small boxes": 0.4}  # shares
 
@@ -29,7 +30,10 @@ class Recipe:
     attack   steps of PGD for each batch.
     warm     the shares of training between which the radius grows from nothing to what was asked for, and the weight with it.
     horizon  recurrent networks: until the radius is reached, only the last frames move, more and more of them.
-    tight    how much growth of intervals from the input to the activations is punished (Shi et al. 2021).
+    crown    "crown-ibp": the share of the walked bounds in the margins at radius 0, and once the radius is reached; the rest is intervals'.
+    tight    how much growth of intervals from the input to the activations, and to the states of recurrent layers, is punished while the
+             radius grows (Shi et al. 2021).
+    jacobian how much the first-order loss of the margin over the region is punished: |gradient of the margin| . half the region's width.
     epochs   how often all inputs are seen; None: as often as the time allows.
     """
 
@@ -40,7 +44,9 @@ class Recipe:
     attack: int = 8
     warm: tuple[float, float] = (0.05, 0.6)
     horizon: bool = False
+    crown: tuple[float, float] = (1.0, 0.0)
     tight: float = 0.0
+    jacobian: float = 0.0
     epochs: int | None = 60
     batch: int = 64
     rate: float = 5e-3
@@ -52,15 +58,17 @@ class Recipe:
             raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
         if self.begin not in get_args(Begin):
             raise BadInput(f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones.")
-        for name, value, most in (("weight", self.weight, 1), ("share", self.inner, 1 if self.name == "small boxes" else 2)):
+        for name, value, most in (("weight", self.weight, 1), ("share", self.inner, 1 if self.name == "small boxes" else 4)):
             if not 0 < value <= most:
                 raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most {most}.")
         if not 0 <= self.warm[0] <= self.warm[1] < 1:
             raise BadInput(f"warm {self.warm}: give two shares of the training, 0 <= first <= second < 1.")
         if (self.epochs is not None and self.epochs < 1) or self.batch < 1 or self.attack < 1:
             raise BadInput("epochs, batch and attack of a recipe are at least 1.")
-        if not self.rate > 0 or self.decay < 0 or not self.clip > 0 or self.tight < 0:
-            raise BadInput("the rate and the clip of a recipe are above 0, its decay and tight not below.")
+        if not all(0 <= share <= 1 for share in self.crown):
+            raise BadInput(f"crown {self.crown}: give two shares between 0 and 1, at radius 0 and at the radius asked for.")
+        if not self.rate > 0 or self.decay < 0 or not self.clip > 0 or self.tight < 0 or self.jacobian < 0:
+            raise BadInput("the rate and the clip of a recipe are above 0, its decay, tight and jacobian not below.")
 
     def __str__(self) -> str:
         return f"{self.name}: {MEANS[self.name]}"
@@ -68,7 +76,12 @@ class Recipe:
     @property
     def bounded(self) -> bool:
         """Whether it needs intervals."""
-        return self.name in ("intervals", "small boxes", "mixed")
+        return self.name in ("intervals", "small boxes", "mixed", "crown-ibp")
+
+    @property
+    def walked(self) -> bool:
+        """Whether it needs the walk back."""
+        return self.name == "crown-ibp" and max(self.crown) > 0
 
     @property
     def inner(self) -> float:

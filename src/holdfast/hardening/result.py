@@ -28,8 +28,9 @@ class Hardened:
 
     @property
     def better(self) -> bool:
-        """Whether more inputs are proved than before. Where not, the network it was made from is the one to keep."""
-        return self.after.certified > self.before.certified
+        """Whether more inputs are proved than before, and not by saying one class of everything. Where not, the network it was made from is
+        the one to keep."""
+        return self.after.certified > self.before.certified and not self.after.constant
 
     @property
     def verdict(self) -> str:
@@ -42,7 +43,14 @@ class Hardened:
             f"at radius {self.radius:g} {self.after.certified:.1%} of {self.after.inputs} {self.measured_on} inputs are proved, before "
             f"{self.before.certified:.1%}; {self.after.accuracy:.1%} are right, before {self.before.accuracy:.1%}."
         )
-        return f"hardened: {told}{end}" if self.better else f"NOT hardened, no more is proved than before: {told}{end}"
+        if self.better:
+            return f"hardened: {told}{end}"
+        if self.after.constant and self.after.certified > 0:
+            return (
+                f"NOT hardened, it says nothing but one class, or knows as little (what is proved is that it does; the commonest class has "
+                f"{self.after.commonest:.1%}): {told}{end} Train for a smaller radius, or fewer frames."
+            )
+        return f"NOT hardened, no more is proved than before: {told}{end}"
 
     def __repr__(self) -> str:
         return f"Hardened({self.network.name} by {self.recipe.name}, {len(self.history)} epochs; before {self.before}; after {self.after})"

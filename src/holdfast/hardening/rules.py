@@ -10,7 +10,7 @@ from holdfast.bounding.graph.node import Lowered, Node
 from holdfast.bounding.graph.operators import filled
 from holdfast.bounding.graph.reductions import WHICH
 from holdfast.errors import UnsupportedLayer
-from holdfast.hardening.intervals import Span, around, between, rule
+from holdfast.hardening.intervals import Intervals, Span, around, between, rule
 
 aten = torch.ops.aten
 
@@ -23,8 +23,14 @@ def weighted(graph: Graph, call: Call) -> Span:
         raise UnsupportedLayer(f"{call.name}: the weights of {call.target} depend on the input; such a layer has no intervals.")
     bias = rest[:1] or [call.kwargs.get("bias")]
     others = {name: value for name, value in call.kwargs.items() if name != "bias"}
-    centre = call.target(x.centre, weight, *bias, *rest[1:], **others)
-    return around(call.name, centre, call.target(x.reach, weight.abs(), None, *rest[1:], **others))
+    assert isinstance(graph, Intervals)
+
+    def function(v: Tensor) -> Tensor:
+        found: Tensor = call.target(v, weight, *bias, *rest[1:], **others)
+        return found
+
+    reach = call.target(x.reach, weight.abs(), None, *rest[1:], **others)
+    return graph.noted(around(call.name, function(x.centre), reach), [x], function)
 
 
 @rule(

@@ -18,12 +18,19 @@ SOME = 32  # inputs bounded at once, so that the clock is looked at
 
 @dataclass(frozen=True)
 class Standing:
-    """Of `inputs` held-out inputs: shares that are right, right and proved at the radius, right and broken by no search there."""
+    """Of `inputs` held-out inputs: shares that are right, right and proved at the radius, right and broken by no search there. commonest:
+    the share of the class that most of them have, which a network that says nothing else gets right, and proves."""
 
     accuracy: float
     certified: float
     unbroken: float
     inputs: int
+    commonest: float = 0.0
+
+    @property
+    def constant(self) -> bool:
+        """Whether it is right no more often than a network that says one class of everything."""
+        return self.accuracy <= self.commonest
 
     def __str__(self) -> str:
         return f"{self.accuracy:.1%} right, {self.certified:.1%} proved, {self.unbroken:.1%} not broken ({self.inputs} inputs)"

@@ -14,6 +14,7 @@ from holdfast import clock
 from holdfast.errors import BadInput
 from holdfast.hardening import cells as _cells  # noqa: F401  for what they add to the table of rules
 from holdfast.hardening import rules as _rules  # noqa: F401
+from holdfast.hardening.backward import Walk
 from holdfast.hardening.examples import Examples, batches, examples_of
 from holdfast.hardening.intervals import Traced
 from holdfast.hardening.losses import loss
@@ -175,6 +176,7 @@ class _Loop:
         self.generator = torch.Generator().manual_seed(seed)
         self.optimiser = torch.optim.AdamW(live.trained, lr=recipe.rate, weight_decay=recipe.decay)
         self.traced = _traced(live, self.parts) if recipe.bounded else {}
+        self.walks = _walks(self.traced, self.parts) if recipe.walked else {}
         self.recurrent = is_recurrent(live.module)
         self.now = Progress(live.state(), live.state()) if known is None else known
         if known is not None:
@@ -227,7 +229,7 @@ class _Loop:
         with torch.enable_grad():
             value = loss(
                 recipe, self.live.net, self.traced.get(part.problem.region.shape), part, rows, grown=recipe.grown(far),
-                seed=hash((self.seed, self.now.epoch, place)), recurrent=self.recurrent,
+                seed=hash((self.seed, self.now.epoch, place)), recurrent=self.recurrent, walk=self.walks.get(part.problem.region.shape),
             )  # fmt: skip
         found = float(value.detach())
         if not math.isfinite(found):
@@ -271,7 +273,10 @@ class _Loop:
 def check_layers(live: Live, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
     """UnsupportedLayer names a layer without intervals, where the recipe needs them, before any training."""
     if recipe.bounded:
-        _traced(live, parts_of(live, problems, radius))
+        parts = parts_of(live, problems, radius)
+        traced = _traced(live, parts)
+        if recipe.walked:
+            _walks(traced, parts)
 
 
 def _traced(live: Live, parts: Sequence[Examples]) -> dict[tuple[int, ...], Traced]:
@@ -280,10 +285,20 @@ def _traced(live: Live, parts: Sequence[Examples]) -> dict[tuple[int, ...], Trac
     for part in parts:
         shape = part.problem.region.shape
         if shape not in found:
-            x = part.points(torch.zeros(1, dtype=torch.int64, device=part.label.device)).detach()
+            x = _one(part)
             found[shape] = Traced(live.net, x, live.module)
             found[shape].check(x)
     return found
+
+
+def _walks(traced: dict[tuple[int, ...], Traced], parts: Sequence[Examples]) -> dict[tuple[int, ...], Walk]:
+    first = {part.problem.region.shape: part for part in reversed(parts)}
+    return {shape: Walk(one, _one(first[shape])) for shape, one in traced.items()}
+
+
+def _one(part: Examples) -> Tensor:
+    """An input of the part's shape, (1, *shape)."""
+    return part.points(torch.zeros(1, dtype=torch.int64, device=part.label.device)).detach()
 
 
 def is_recurrent(module: nn.Module) -> bool:

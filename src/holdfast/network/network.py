@@ -24,6 +24,7 @@ from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_ba
 from holdfast.network.classes import numbers_of
 from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
+from holdfast.network.precision import in_full
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
@@ -403,8 +404,7 @@ class Network:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, *shape) -> (n, outputs), no gradient; every row counts as one query."""
-        # Full float32: the shortened products of TF32 would blur the boundary that is looked for.
-        with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with torch.no_grad(), in_full():
             try:
                 return torch.cat([self._forward(part) for part in self._parts(x)])
             except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
@@ -489,7 +489,7 @@ class Network:
         """Raise unless the sentences are answered by their vectors as they are by their ids, which the model may look at too. What it
         does not answer at all is found out when it is asked."""
         for ids, points in zip(tokens.split(ROWS), vectors.split(ROWS), strict=True):
-            with torch.no_grad(), contextlib.suppress(Exception):
+            with torch.no_grad(), in_full(), contextlib.suppress(Exception):
                 said, meant = self.module(points), self.token_model(ids.to(self.device))  # type: ignore[misc]
                 wrong = next((i for i in range(len(ids)) if not same_by_rounding(meant[i], said[i])), None)
                 if wrong is not None:
@@ -506,7 +506,7 @@ class Network:
         assert self.token_model is not None
         clock.check()
         self.queries += len(tokens)
-        with torch.no_grad():
+        with torch.no_grad(), in_full():  # as vectors are asked: sentences come in batches and alone
             outputs: Tensor = self.token_model(tokens.to(self.device))
         return outputs
 

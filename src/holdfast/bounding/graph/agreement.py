@@ -13,6 +13,7 @@ from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed, l
 from holdfast.chance import Chance
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.network import Network
+from holdfast.network.precision import in_full
 from holdfast.network.trace import as_plain_module
 from holdfast.region import Family, Region
 
@@ -50,7 +51,7 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
     size = _size(said)
     program = as_plain_module(source.program(points))
-    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as the network itself is asked
+    with torch.no_grad(), in_full():  # as the network itself is asked
         rows = points if source is net else points[:0]
         for asked, answer in ((rows, said), *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True))):
             if len(asked):

@@ -28,7 +28,7 @@ class Harden(DataOptions):
         typer.Option(metavar="FILE", help='JSON, {"word": ["words it may become"]}: every word may be any of its set, all at once.'),
     ] = None
     recipe: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, intervals, small boxes, mixed, pgd (adversarial training) or standard.")
+        str, typer.Option(metavar="NAME", help="auto, intervals, crown-ibp, small boxes, mixed, pgd (adversarial training) or standard.")
     ] = "auto"
     begin: Annotated[str, typer.Option(metavar="HOW", help="given: from the weights as they are. afresh: from new ones.")] = "given"
     freeze: Annotated[

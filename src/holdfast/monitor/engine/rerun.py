@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.monitor.structure.structure import rows_apart
-from holdfast.network import Network
+from holdfast.network import Network, precision
 from holdfast.network.memory import generators
 
 NUMBERS = 2**20  # input numbers sent to the user's module at once
@@ -83,7 +83,7 @@ def keeps_apart(net: Network, like: Tensor) -> bool:
 
 def in_full(device: torch.device) -> AbstractContextManager[None]:
     """As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels."""
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
+    return precision.in_full() if device.type == "cuda" else nullcontext()
 
 
 def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:

@@ -18,25 +18,30 @@ def gru(graph: Graph, call: Call) -> tuple[Node, ...]:
     x, state, parameters = call.args[:3]
 
     def step(at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
-        (h,) = states
-        size = weights[1].shape[1]
-        gates = mix(graph, at, frame, h, weights, slice(0, 2 * size))
-        r, z = (part(graph, at, gates, k * size, size) for k in range(2))
-        last = slice(2 * size, 3 * size)
-        w_x, w_h = weights[0][last], weights[1][last]
-        none = torch.zeros(size, dtype=w_x.dtype, device=w_x.device)
-        b_x, b_h = (weights[2][last], weights[3][last]) if len(weights) == 4 else (none, none)
-        from_input = graph.affine(at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs()))
-        if isinstance(h, Node):
-            recalled = graph.affine(at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs()))
-            reset = graph.relaxed(at, [r, recalled], SigmoidTimes())
-            new = graph.relaxed(at, [add(graph, at, from_input, reset)], Tanh())
-            change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
-            return (add(graph, at, new, graph.relaxed(at, [z, change], SigmoidTimes())),)
-        recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
-        reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
-        away = graph.affine(at, [z], lambda v: -v, lambda m: m)
-        written = graph.relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
-        return (add(graph, at, written, times_constant(graph, at, graph.relaxed(at, [z], Sigmoid()), h)),)
+        return cell(graph, at, frame, states, weights)
 
     return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))
+
+
+def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
+    """One step: a frame and the state before -> the state after."""
+    (h,) = states
+    size = weights[1].shape[1]
+    gates = mix(graph, at, frame, h, weights, slice(0, 2 * size))
+    r, z = (part(graph, at, gates, k * size, size) for k in range(2))
+    last = slice(2 * size, 3 * size)
+    w_x, w_h = weights[0][last], weights[1][last]
+    none = torch.zeros(size, dtype=w_x.dtype, device=w_x.device)
+    b_x, b_h = (weights[2][last], weights[3][last]) if len(weights) == 4 else (none, none)
+    from_input = graph.affine(at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs()))
+    if isinstance(h, Node):
+        recalled = graph.affine(at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs()))
+        reset = graph.relaxed(at, [r, recalled], SigmoidTimes())
+        new = graph.relaxed(at, [add(graph, at, from_input, reset)], Tanh())
+        change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
+        return (add(graph, at, new, graph.relaxed(at, [z, change], SigmoidTimes())),)
+    recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
+    reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
+    away = graph.affine(at, [z], lambda v: -v, lambda m: m)
+    written = graph.relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
+    return (add(graph, at, written, times_constant(graph, at, graph.relaxed(at, [z], Sigmoid()), h)),)

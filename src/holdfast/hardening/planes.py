@@ -1,0 +1,91 @@
+"""Planes around relaxed functions for a loss: as the engine has them, differentiable in the ends of the box, with no rounding paid for."""
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.relax import (
+    Abs,
+    Atan,
+    Clip,
+    Erf,
+    LeakyRelu,
+    Planes,
+    Product,
+    Relaxation,
+    Relu,
+    Sigmoid,
+    SigmoidTanh,
+    SigmoidTimes,
+    Tanh,
+)
+from holdfast.bounding.relax.base import Point, chord
+
+OWN = (Relu, LeakyRelu, Abs, Clip, Product, SigmoidTimes, SigmoidTanh)  # their slopes are formulas of the ends
+S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches for theirs; a chord is one, too
+Slopes = tuple[Point, Point]  # of the lower plane, of the upper plane
+
+
+def planes(relaxation: Relaxation, lower: Point, upper: Point) -> Planes:
+    """lower.v + lower_offset <= f(v) <= upper.v + upper_offset on the box, but for rounding.
+
+    Every slope is sound, since the intercept is the extreme value of f(v) - slope . v. Its gradient is that at the point where it is
+    taken: at an end of the box it moves with this end, inside it is stationary.
+    """
+    below, above = _slopes(relaxation, lower, upper)
+    low, high = _intercepts(relaxation, lower, upper, below)
+    if below is not above:
+        _, high = _intercepts(relaxation, lower, upper, above)
+    return Planes(below, low, above, high)
+
+
+def _slopes(relaxation: Relaxation, lower: Point, upper: Point) -> Slopes:
+    """Where they are found by a search, they are held still in the gradient."""
+    if type(relaxation) in S_SHAPED:
+        (low,), (high,) = lower, upper
+        middle, step = (low.detach() + high.detach()) / 2, 1e-2
+        there = (relaxation.function(middle + step) - relaxation.function(middle - step)) / (2 * step)
+        both = (chord(relaxation.function(low), relaxation.function(high), low, high, there),)
+        return both, both
+    if type(relaxation) in OWN:
+        found = relaxation.slopes(lower, upper)
+    else:
+        with torch.no_grad():
+            found = relaxation.slopes(*_still(lower, upper))
+    below, above = (tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0).to(lower[0]) for s in side) for side in found)
+    return (below, below) if found[0] is found[1] else (below, above)
+
+
+def _intercepts(relaxation: Relaxation, lower: Point, upper: Point, slope: Point) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest f(v) - slope . v on the box. Where these are is found in float64, as roots near one need it."""
+    with torch.no_grad():
+        tilt = _doubled(slope)
+        points = [torch.stack(v) for v in zip(*relaxation.candidates(*_still(lower, upper), tilt), strict=True)]
+        values = _above(relaxation, tuple(points), tilt)
+        places = values.argmin(0, keepdim=True), values.argmax(0, keepdim=True)
+    ends = []
+    for place in places:
+        at = tuple(_at(v.gather(0, place)[0], low, high) for v, low, high in zip(points, lower, upper, strict=True))
+        ends.append(_above(relaxation, at, slope))
+    return ends[0], ends[1]
+
+
+def _above(relaxation: Relaxation, point: Point, slope: Point) -> Tensor:
+    """f(v) - slope . v."""
+    value = relaxation.function(*point)
+    for s, v in zip(slope, point, strict=True):
+        value = value - s * v
+    return value
+
+
+def _doubled(point: Point) -> Point:
+    return tuple(v.detach().double() for v in point)
+
+
+def _still(lower: Point, upper: Point) -> tuple[Point, Point]:
+    return _doubled(lower), _doubled(upper)
+
+
+def _at(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """The place v, as the end of the box where it is one."""
+    here = v.to(lower)
+    return torch.where(here <= lower, lower, torch.where(here >= upper, upper, here))
