@@ -1,5 +1,7 @@
 """Steps and functions that a graphics card records: the same numbers as without, and without a card nothing but calls."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,11 +30,20 @@ def test_a_repeated_step_is_taken_as_often_as_it_is_asked_for(device: str) -> No
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_decides_by_values_is_taken_all_the_same(device: str) -> None:
-    count = torch.zeros((), device=device)
-    once = Repeated(lambda: count.add_(1 if bool(count < 3) else 10), count.device)  # type: ignore[arg-type, return-value]
-    for _ in range(5):
-        once()
-    assert float(count) == 23
+    """In a thread of its own, which records nothing more after that; others do."""
+
+    def run() -> float:
+        count = torch.zeros((), device=device)
+        once = Repeated(lambda: count.add_(1 if bool(count < 3) else 10), count.device)  # type: ignore[arg-type, return-value]
+        for _ in range(5):
+            once()
+        more = Repeated(lambda: count.add_(1), count.device)  # type: ignore[arg-type, return-value]
+        for _ in range(3):
+            more()
+        return float(count)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(run).result() == 26
 
 
 @pytest.mark.parametrize("device", DEVICES)

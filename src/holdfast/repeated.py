@@ -85,13 +85,17 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.records: OrderedDict[Hashable, _Record] = OrderedDict()
         self.last: dict[torch.device, tuple[torch.cuda.CUDAGraph, Any]] = {}
+        self.failed = False
 
 
 _here = _Here()
 
 
 def _recorded(step: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
-    """Records hand their results out before the next one is played, so they may use the same memory."""
+    """Records hand their results out before the next one is played, so they may use the same memory. After one that failed torch holds
+    that memory to be in use for good, so this thread records nothing more."""
+    if _here.failed:
+        return None
     graph, now, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device), torch.cuda.Stream(device)
     pool = _here.last[device][1] if device in _here.last else torch.cuda.graph_pool_handle()
     aside.wait_stream(now)
@@ -110,6 +114,7 @@ def _recorded(step: Callable[[], None], device: torch.device) -> torch.cuda.CUDA
                 done = False
     now.wait_stream(aside)
     if not done:
+        _here.failed = True
         return None
     _here.last[device] = graph, pool
     return graph
