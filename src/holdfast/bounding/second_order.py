@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.bounding import trust_region
+from holdfast import clock
+from holdfast.bounding import spectral, trust_region
 from holdfast.bounding.boxes import Boxes, Ends
 from holdfast.bounding.crown import Intervals, Refinement, lower_bound
 from holdfast.bounding.crown_within import Held
@@ -38,6 +39,7 @@ from holdfast.rounding import TINY, gamma
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
 MOST_IN_BALLS = 2**25  # numbers in the curvature of a node, for one input, that trust regions are asked about
 IN_BALLS_AT_ONCE = {"cpu": 2**21, "cuda": 2**25}  # of these, how many together
+FEW, MOST_FOR_EIGENVALUES = 8, {"cpu": 160, "cuda": 1024}  # variables of a quadratic form whose eigenvalues are asked for
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
 Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
@@ -80,7 +82,7 @@ class Ball:
         if self.box:
             sums = bent.sums  # v_k^2 lies in [0, 1]
             width = sums.rows.sum(-1) / 2 - sums.squares.abs().sum(-1) / 4 + sums.cross_rows.sum(-1)
-            return sums.squares.sum(-1) / 4, width
+            return _narrowed(bent, sums.squares.sum(-1) / 4, width, torch.arange(bent.d, device=width.device))
         groups = self.groups[inputs]
 
         def kernel(Q: Tensor, C: Tensor, rows: slice) -> tuple[Tensor, ...]:
@@ -91,7 +93,9 @@ class Ball:
         quadratic = self.dual_norm(torch.cat([q for q, _ in ends], -2), groups[: bent.d], -2)[0]
         crossed = self.dual_norm(torch.cat([c for _, c in ends], -2), labels, -2)[0]
         width = quadratic.sum((-1, -2)) / 2 + crossed.sum((-1, -2))
-        return torch.zeros_like(width), width
+        middle = torch.zeros_like(width)
+        # Balls of norms up to 2 lie in that of norm 2; those of larger ones do not.
+        return _narrowed(bent, middle, width, groups[: bent.d]) if self.q >= 2 else (middle, width)
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,28 @@ class Parts:
     middle: Tensor
     width: Tensor
     size: Tensor
+
+
+def _narrowed(bent: Curvature, middle: Tensor, width: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Held to what eigenvalues say over |v_g| <= 1 in every group, where there are few enough variables for them. In training their share
+    of the width is taken as given."""
+    d, device = bent.d, width.device.type
+    if not FEW <= d <= MOST_FOR_EIGENVALUES[device]:
+        return middle, width
+    ends = []
+    step = max(1, IN_BALLS_AT_ONCE[device] // max(1, len(width) * d * (d + bent.m)))
+    with torch.no_grad():
+        for some in torch.arange(width.shape[1], device=width.device).split(step):
+            clock.check()
+            form = bent.mapped(lambda t, k=some: t[:, k]).stored()  # type: ignore[misc]
+            ends.append(spectral.reach(form.Q, form.C, groups))
+        low = torch.maximum(middle - width, torch.cat([low for low, _ in ends], 1))
+        high = torch.minimum(middle + width, torch.cat([high for _, high in ends], 1))
+        high = torch.maximum(low, high)  # they differ by rounding at most
+        inner, share = low / 2 + high / 2, (high / 2 - low / 2) / width
+    if not torch.is_grad_enabled():
+        return inner, high / 2 - low / 2
+    return inner + middle - middle.detach(), torch.where(width > 0, share, 1) * width
 
 
 def _least_over_box(c: Tensor, J: Tensor, R: Tensor, Q: Tensor, C: Tensor, rounds: int) -> Tensor:

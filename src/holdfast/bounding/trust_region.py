@@ -29,7 +29,7 @@ def least(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> Tensor:
     with torch.no_grad():
         multiplier, x = _multipliers(J.detach(), Q.detach(), member)
         proves = Q.dtype == torch.float64  # else it is a draft, for training
-        lack = _lack(Q.detach(), multiplier @ member.mT) if proves else torch.zeros_like(c)
+        short = lack(Q.detach(), multiplier @ member.mT) if proves else torch.zeros_like(c)
     weight = multiplier @ member.mT
     image = (Q @ x.unsqueeze(-1)).squeeze(-1) + weight * x
     value = c - (J * x).sum(-1) + (image * x).sum(-1) / 2 - multiplier.sum(-1) / 2
@@ -40,16 +40,16 @@ def least(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> Tensor:
         missed = (_norms(J - image, member) * (1 + sides)).sum(-1)
         sizes = (Q.abs() @ x.abs().unsqueeze(-1)).squeeze(-1) + weight * x.abs() + J.abs()
         total = c.abs() + (sizes * (x.abs() + reach.unsqueeze(-1))).sum(-1) + multiplier.sum(-1) + Q.abs().sum((-1, -2))
-        charge = 8 * gamma(2 * d + 16) * total + lack * reach.square() + TINY
+        charge = 8 * gamma(2 * d + 16) * total + short * reach.square() + TINY
     return torch.where(known, torch.nan_to_num(value - missed - charge, -torch.inf, -torch.inf, -torch.inf), -torch.inf)
 
 
 def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
     """-> lambda (..., balls) >= 0 and x (..., d), near the best."""
     rows = Q.abs().sum(-1)
-    # With these M is diagonally dominant; they fall from there.
+    # With these M is diagonally dominant, and by a hair more than that; they fall from there.
     safe = torch.where(member.bool(), rows.unsqueeze(-1), 0).amax(-2)
-    multiplier = safe + _norms(J, member) + 1e-30
+    multiplier = safe * (1 + 1e-9) + _norms(J, member) + 1e-30
     best = torch.full_like(J[..., 0], -torch.inf)
     kept, x = multiplier, torch.zeros_like(J)
     for _ in range(ROUNDS):
@@ -66,7 +66,7 @@ def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
     return kept, x
 
 
-def _lack(Q: Tensor, weight: Tensor) -> Tensor:
+def lack(Q: Tensor, weight: Tensor) -> Tensor:
     """-> (...): no eigenvalue of Q + Lambda is below minus this. Its Cholesky factor times itself, which has no negative one, is compared
     with it, so nothing needs to be known of how the factor was computed."""
     M = Q + torch.diag_embed(weight)

@@ -1,0 +1,103 @@
+"""Quadratic forms over boxes and balls by eigenvalues: nothing inside lies outside of what they say."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.bounding import spectral
+from holdfast.bounding.curvature import Curvature, Stored
+from holdfast.bounding.second_order import Ball, _narrowed
+
+
+def forms(seed: int, d: int, m: int, kind: str) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    Q, C = torch.randn(6, d, d, generator=chance).double(), torch.randn(6, d, m, generator=chance).double() * 0.3
+    if kind == "low rank":
+        J = torch.randn(6, d, 2, generator=chance).double()
+        Q = J @ torch.diag_embed(torch.randn(6, 2, generator=chance).double()) @ J.mT
+    if kind == "uneven":
+        size = torch.exp(4 * torch.randn(6, d, generator=chance)).double()
+        Q, C = Q * size[:, :, None] * size[:, None], C * size[:, :, None]
+    if kind == "one sign":
+        Q, C = Q.abs(), C.abs()
+    return Q, C  # Q need not be symmetric
+
+
+def worst(Q: Tensor, C: Tensor, groups: Tensor, sign: float) -> Tensor:
+    """-> (n,): the largest sign * (1/2 v'Q v + v'C r) that ascent and random points find."""
+    n, d, m = C.shape
+    chance = torch.Generator().manual_seed(9)
+    member = torch.nn.functional.one_hot(groups).double()
+    v, r = torch.randn(200, n, d, generator=chance).double(), torch.randn(200, n, m, generator=chance).double().sign()
+    best = torch.full((n,), -torch.inf).double()
+    sym = sign * (Q + Q.mT) / 2
+    scale = torch.linalg.eigvalsh(sym).abs().amax(-1)[:, None]
+    for _ in range(60):
+        v = v / ((v.square() @ member).sqrt() @ member.T).clamp_min(1e-300)  # to the surface of every group
+        r = torch.einsum("nij,kni->knj", sign * C, v).sign()
+        value = torch.einsum("kni,nij,knj->kn", v, sym, v) / 2 + torch.einsum("kni,nij,knj->kn", v, sign * C, r)
+        best = torch.maximum(best, value.amax(0))
+        v = v * scale + torch.einsum("nij,knj->kni", sym, v) + torch.einsum("nij,knj->kni", sign * C, r)
+    return best
+
+
+@pytest.mark.parametrize("kind", ["mixed", "low rank", "uneven", "one sign"])
+@pytest.mark.parametrize("shared", [False, True], ids=["box", "balls"])
+def test_no_point_lies_outside(kind: str, shared: bool) -> None:
+    Q, C = forms(3, 12, 7, kind)
+    groups = torch.arange(12) // 4 if shared else torch.arange(12)
+    low, high = spectral.reach(Q, C, groups)
+    up, down = worst(Q, C, groups, 1.0), worst(Q, C, groups, -1.0)
+    assert bool((up <= high).all())
+    assert bool((-down >= low).all())
+    if kind == "mixed" and shared:
+        assert float(((high - low) / (up + down)).max()) < 1.6
+
+
+def test_mixed_signs_cost_less_than_their_sizes_together() -> None:
+    Q, C = forms(0, 64, 200, "mixed")
+    low, high = spectral.reach(Q, C, torch.arange(64))
+    together = Q.abs().sum((-1, -2)) / 2 + C.abs().sum((-1, -2))
+    assert float(((high - low) / 2 / together).max()) < 0.5
+
+
+def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
+    Q, C = forms(1, 9, 3, "mixed")
+    alone = spectral.reach(Q, C, torch.arange(9))
+    Q[2, 1, 1], C[4, 0, 0] = torch.nan, torch.inf
+    low, high = spectral.reach(Q, C, torch.arange(9))
+    assert low.isinf().tolist() == high.isinf().tolist() == [False, False, True, False, True, False]
+    kept = low.isfinite()
+    torch.testing.assert_close(low[kept], alone[0][kept])
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1e-120, 1e120])
+@pytest.mark.parametrize("m", [0, 2])
+def test_sizes_at_the_ends_of_float64_are_no_trouble(size: float, m: int) -> None:
+    """Nothing may be found there; but what is said is true."""
+    low, high = spectral.reach(
+        torch.full((1, 9, 9), size, dtype=torch.float64), torch.full((1, 9, m), size, dtype=torch.float64), torch.arange(9)
+    )
+    assert float(high) >= size * (81 / 2 + 9 * m)
+    assert float(low) <= -size * m  # at sum of v = -m
+
+
+def test_models_are_held_to_them_only_where_the_ball_lies_in_that_of_norm_two() -> None:
+    Q, C = (part[None] for part in forms(5, 16, 4, "mixed"))
+    bent = Curvature(((None, Stored(Q, C)),))
+    inputs = torch.arange(16)
+    for q, held in ((1.0, True), (2.0, True), (1.5, False), (torch.inf, False)):
+        ball = Ball(q, torch.zeros(16, dtype=torch.long))
+        middle, width = ball.curved(bent, inputs)
+        loose = bent.sums.rows.sum(-1) / 2 + bent.sums.cross_rows.sum(-1)
+        assert bool((width < loose).all())
+        if q == 1.5:  # the norm 3: a diagonal direction reaches beyond the ball of norm 2
+            v = torch.ones(16).double() * 16 ** (-1 / 3)
+            value = (v @ Q[0] @ v) / 2 + (v @ C[0]).abs().sum(-1)
+            assert bool((value <= middle[0] + width[0]).all())
+        if held:
+            groups = inputs if q == 1 else ball.groups
+            inner, narrow = _narrowed(bent, torch.zeros_like(width), loose, groups)
+            assert bool((width <= narrow * (1 + 1e-9) + 1e-12).all() or q == 1)
+            assert bool((narrow < loose).all())
+            assert inner.shape == width.shape
