@@ -138,3 +138,16 @@ def test_where_only_some_frames_move(frames: list[int]) -> None:
     said = values(graph, region.sample(300, Chance.of(range(3), 0)))[graph.output]
     assert ((rows @ said.reshape(-1, 3, 3, 1)).squeeze(-1) + offset >= least - 1e-12).all()
     assert least.isfinite().all()
+
+
+def test_a_score_that_falls_steeply_and_then_no_more_is_proved_all_the_way() -> None:
+    """1 + 10 relu(x) against 0: at x = 0.05 it falls as if it would vanish at 0.15 from there, and never does. The search must not give up
+    beyond twice of that, and planes below a ReLU alone prove less than its interval."""
+    module = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2))
+    with torch.no_grad():
+        for layer, weight, bias in ((module[0], [[1.0]], [0.0]), (module[2], [[10.0], [0.0]], [1.0, 0.0])):
+            layer.weight.copy_(torch.tensor(weight))  # type: ignore[operator, union-attr]
+            layer.bias.copy_(torch.tensor(bias))  # type: ignore[operator, union-attr]
+    net = hf.Network.from_torch(module.eval(), domain=(-1, 1))
+    (found,) = hf.radius(net, torch.tensor([[0.05]]), torch.tensor([0]), methods=[hf.certify.Certify()])
+    assert found.lower.value >= 1.0

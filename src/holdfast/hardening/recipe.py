@@ -117,5 +117,5 @@ def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int)
     if not recurrent:
         return Recipe(name="mixed", share=0.7, rate=2e-3)
     if frames <= LONG:
-        return Recipe(weight=1.0, share=1.2, batch=32)
+        return Recipe(weight=1.0, share=1.0, batch=32)
     return Recipe(weight=1.0, share=0.8, batch=128, rate=2e-3, horizon=True, warm=(0.02, 0.8))
