@@ -9,10 +9,10 @@ On a graphics card, about ten minutes in all (torch, numpy, scipy and scikit-lea
 
 The embedded digits, on a processor:
 
-    python -m benchmarks.harden digits --cells lstm gru --seconds 90 --out OUT
+    python -m benchmarks.harden digits --cells lstm gru --seconds 150 --count 100 --radii 40 --out OUT
 
 --data says where the shared data are; --count, how many test inputs are proved and attacked; --measure, for how many seconds at most:
-proofs that are cut off are smaller than they could be.
+proofs that are cut off are smaller than they could be. --recipe, --share, --horizon and so on change how the hardened network is trained.
 """
 
 from benchmarks.rooms import main

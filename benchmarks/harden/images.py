@@ -4,9 +4,9 @@ python -m benchmarks.harden mnist --radius 0.1 --seconds 40 --device cuda --out 
 python -m benchmarks.harden cifar --seconds 60 --device cuda --out OUT
 
 The network is small: three convolutions and two linear layers. The literature's level, from memory and not looked up again: about 98 %
-proved for MNIST at 0.1, about 60 % for CIFAR-10 at 2/255 with all 50,000 images, by networks of seven layers trained for hours (the settings
-are those of CTBench, Mao et al. 2024). Here a fifth of CIFAR-10 is trained on, for a minute. Looked up: the README of formalax's examples
-reports 89.4 % proved by intervals and 96.5 % right for MNIST at 0.1 after ten minutes.
+proved for MNIST at 0.1, about 60 % for CIFAR-10 at 2/255 with all 50,000 images, by networks of seven layers trained for hours (the
+settings are those of CTBench, Mao et al. 2024). Here a fifth of CIFAR-10 is trained on, for a minute. Looked up: the README of formalax's
+examples reports 89.4 % proved by intervals and 96.5 % right for MNIST at 0.1 after ten minutes.
 """
 
 import argparse

@@ -5,8 +5,8 @@ python -m benchmarks.harden titles --seconds 40 --device cuda --out OUT
 Word vectors begin as GoogleNews's and are trained with the rest: kept as they are, the boxes around synonyms are so wide that nothing can
 be learned over them. Behind them stand a linear layer with a ReLU and an LSTM, or the mean of all words (--model mean). Titles of 4 to
 --longest words; proofs are those of `hf.radius` with substitutes: enumeration where the sentences of a title can all be asked, planes over
-the words' hulls else. Jia et al. (2019, abstract) report 75 % right on IMDb under substitutions that an attack chose, two classes, against 8
-to 12 % of networks trained as usual; these are seven classes, another task, and proved.
+the words' hulls else. Jia et al. (2019, abstract) report 75 % right on IMDb under substitutions that an attack chose, two classes, against
+8 to 12 % of networks trained as usual; these are seven classes, another task, and proved.
 """
 
 import argparse

@@ -259,8 +259,10 @@ def test_a_layer_without_intervals_is_named_before_a_folder_is_made(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def test_auto_takes_smaller_steps_over_many_frames() -> None:
+def test_auto_takes_smaller_steps_over_many_frames_and_lets_them_move_one_by_one() -> None:
     few, many = (chosen("auto", recurrent=True, boxed=True, frames=frames) for frames in (8, 14))
     assert (few.name, many.name) == ("intervals", "intervals")
     assert many.rate < few.rate
+    assert many.horizon
+    assert not few.horizon
     assert chosen("auto", recurrent=False, boxed=True, frames=14).name == "mixed"

@@ -10,6 +10,7 @@ import holdfast as hf
 from holdfast.attacks.descent import descend
 from holdfast.chance import Chance
 from holdfast.errors import UnsupportedLayer
+from holdfast.hardening.begin import begin_afresh
 from holdfast.hardening.intervals import Traced
 from holdfast.hardening.training import live_of
 from holdfast.problem import Problem
@@ -22,10 +23,10 @@ SLACK = 2e-4
 class Sequenced(nn.Module):
     """A recurrent layer and what reads its last output."""
 
-    def __init__(self, kind: type[nn.RNNBase], **how: object) -> None:
+    def __init__(self, kind: type[nn.RNNBase], features: int = 3, hidden: int = 5, **how: object) -> None:
         super().__init__()
-        self.recurrent = kind(3, 5, batch_first=True, **how)  # type: ignore[arg-type]
-        self.head = nn.Linear(5 * (2 if how.get("bidirectional") else 1), 4)
+        self.recurrent = kind(features, hidden, batch_first=True, **how)  # type: ignore[arg-type]
+        self.head = nn.Linear(hidden * (2 if how.get("bidirectional") else 1), 4)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.recurrent(x)[0][:, -1])
@@ -172,6 +173,21 @@ def test_weights_get_gradients_and_are_read_as_they_are_now() -> None:
         live.module.model.head.bias += 1  # type: ignore[union-attr, operator]
     low, _ = traced.logits(x, x)
     assert torch.allclose(low, net(x) + 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_afresh_intervals_stay_narrow_over_many_frames(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    net = hf.Network.from_torch(Sequenced(kind, 28, 32).eval())
+    x = torch.randn(4, 20, 28)
+    widths = []
+    for fresh in (False, True):
+        live = live_of(net, (), words=False)
+        if fresh:
+            begin_afresh(live.module, 0)
+        low, high = Traced(live.net, x, live.module).logits(x - 0.1, x + 0.1)
+        widths.append(float(((high - low) / live.module.model.head.weight.abs().sum(1)).mean().detach()))  # type: ignore[union-attr, operator]
+    assert widths[1] < 0.6 * widths[0]
 
 
 class Strange(nn.Module):

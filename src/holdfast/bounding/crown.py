@@ -65,7 +65,7 @@ class Intervals(Forward):
     """Carries boxes forward: centre and radius through maps, extreme values through functions."""
 
     def __init__(self, graph: Graph, boxes: Boxes) -> None:
-        self.boxes = boxes
+        self.boxes, self.blends = boxes, graph.blends
         if all(isinstance(node, Affine) and node.moves for node in graph.nodes if graph.entry in node.inputs):
             boxes.condensed = boxes.region.condensed()
 
@@ -91,6 +91,17 @@ class Intervals(Forward):
         slack = slack + boxes.computed(node, node.terms, magnitude + slack)
         boxes.magnitude[node] = magnitude + slack
         boxes.keep(node, middle - spread - slack, middle + spread + slack)
+        if node in self.blends and boxes.executed is None:  # as executed it is rounded, and may be no mean any more
+            self._blend(node, *self.blends[node])
+
+    def _blend(self, node: Affine, gate: Node, one: Node, other: Node) -> None:
+        """s a + (1 - s) b rises with a and with b and is linear in s = sigmoid(z): its ends are such means of their ends, at one or the
+        other end of s. Sixty-four units of both cover the few roundings, the sigmoid's own among them."""
+        boxes = self.boxes
+        shares = [torch.sigmoid(end[gate]) for end in (boxes.lower, boxes.upper)]
+        slack = 64 * gamma(1) * (boxes.largest(one) + boxes.largest(other)) + TINY
+        low, high = (torch.stack([end[other] + s * (end[one] - end[other]) for s in shares]) for end in (boxes.lower, boxes.upper))
+        boxes.keep(node, low.amin(0) - slack, high.amax(0) + slack)
 
     def through_function(self, node: Relaxed) -> None:
         boxes = self.boxes
@@ -229,9 +240,29 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
 
 
 def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Tensor:
-    """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region."""
-    found = torch.cat([part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1)
+    """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region.
+
+    By the walk to the input, or by intervals next to the output, whichever knows more: planes lose a little at every step, and where a
+    network was trained so that its intervals stay narrow, its last ones say more.
+    """
+    walked = torch.cat([part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1)
+    found = torch.fmax(walked, torch.cat([_met(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1))
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
+
+
+def _met(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
+    """rows (batch, rows, *shape of the output) -> (batch, rows): what intervals prove of them, walked back through the maps at the end one
+    by one; the best of what meeting the intervals there gives. NaN or -inf where they know nothing."""
+    walk = Walk(graph, boxes, rows.shape[1])
+    walk.arrive(graph.output, rows, slice(0, len(boxes.region)))
+    best = torch.full_like(walk.constant, -torch.inf)
+    while graph.entry not in walk.pending:
+        best = torch.fmax(best, walk.met_here())
+        last = max(walk.pending, key=lambda node: node.place, default=None)
+        if not isinstance(last, Affine):
+            break
+        walk.walk(last.place, last.place)
+    return best
 
 
 def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> Linear:
@@ -251,9 +282,14 @@ def walked_region(boxes: Boxes) -> Region:
 
 
 def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[Linear]:
-    output = graph.output
-    for part in rows.reshape(*rows.shape[:2], *output.shape).split(_rows_at_once(graph, boxes, output), dim=1):
-        yield _walk_back(graph, boxes, output, part)
+    for part in _row_parts(graph, boxes, rows):
+        yield _walk_back(graph, boxes, graph.output, part)
+
+
+def _row_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Sequence[Tensor]:
+    """As many as memory holds at once."""
+    parts: Sequence[Tensor] = rows.reshape(*rows.shape[:2], *graph.output.shape).split(_rows_at_once(graph, boxes, graph.output), dim=1)
+    return parts
 
 
 def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
@@ -349,9 +385,22 @@ class Walk(Backward[Tensor]):
         reached = self.pending.pop(self.graph.entry, None)
         if reached is None:  # what was asked for does not depend on the input
             reached = self._nothing_reached()
+        return Linear(reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape), self._charged())
+
+    def _charged(self) -> Tensor:
+        """The constant, every rounding taken off."""
         # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
-        charge = 2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY
-        return Linear(reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape), self.constant - charge)
+        return self.constant - (2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY)
+
+    def met_here(self) -> Tensor:
+        """-> (batch, rows): what the rows are at least, were all that is pending met by its interval. The walk stays where it is."""
+        kept = self.constant, self.total, self.charge, self.steps
+        self.constant, self.total, self.charge = (part.clone() for part in kept[:3])
+        for source, part in self.pending.items():
+            self._meet(source, part, self.boxes.moving[source])
+        found = self._charged()
+        self.constant, self.total, self.charge, self.steps = kept
+        return found
 
     def _nothing_reached(self) -> Tensor:
         width = self.graph.entry.size if self.boxes.condensed is None else self.boxes.condensed[1].shape[1]

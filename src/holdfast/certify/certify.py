@@ -115,7 +115,7 @@ class Certify(Method[Search]):
         linear = first_guess(problem)
         # Not the property's own score: a last softmax is left out. At points intervals are as good as planes.
         first, _ = _scored(problem.tiled(none[None]), self.arithmetic, {}, at_points=True)
-        # A score that is linear hardly falls slower further out; a probability may.
+        # A score that is linear seldom falls slower further out (see `_widened`); a probability may.
         end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
         return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none, Known(none - torch.inf, {}))
 
@@ -139,6 +139,7 @@ class Certify(Method[Search]):
         if problem.goal == "worst":
             score = proved_score(problem, self.arithmetic)
             return state if clock.passed() and bool(score.isnan().any()) else None, self._claims(problem, score)
+        state = _widened(problem.family, state)
         radius = torch.minimum(_next_radius(problem.family, state), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
         near = (state.high <= state.low * (1 + self.close)) | (state.round >= self.rounds)
@@ -197,6 +198,12 @@ def _blurred_kernels(device: torch.device) -> str | None:
             "transform: turn oneDNN on, or NNPACK off (torch.backends.nnpack.set_flags(False))"
         )
     return None
+
+
+def _widened(family: Family, state: Search) -> Search:
+    """Where the score is proved as far as it would have vanished, had it fallen as it does at the input, it may hold anywhere."""
+    further = state.high_score.isnan() & (state.low >= 0.999 * state.linear)
+    return replace(state, high=torch.where(further, torch.maximum(state.high, family.reach().to(state.high)), state.high))
 
 
 def _next_radius(family: Family, state: Search) -> Tensor:

@@ -11,7 +11,8 @@ WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def begin_afresh(module: nn.Module, seed: int) -> None:
     """Every layer's own way of drawing weights, but for those behind which intervals would widen: a linear layer or a convolution with n
     inputs for each output has weights of width sqrt(2 pi) / n, so that |W| r is as wide on average, behind a ReLU, as r. The weights
-    that read the state of a recurrent layer are half as large: gates halve it, but it goes through them at every frame."""
+    of a recurrent layer are made smaller where |W| r is wider than 2 r, of the input, or than r, of the state, which goes through them at
+    every frame."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for part in module.modules():
@@ -24,5 +25,6 @@ def begin_afresh(module: nn.Module, seed: int) -> None:
             elif isinstance(part, nn.RNNBase):
                 for name, weight in part.named_parameters():
                     if name.startswith("weight"):
-                        share = 0.5 if name.startswith("weight_hh") else 1.0
-                        nn.init.normal_(weight, std=share * math.sqrt(2 * math.pi) / weight.shape[1])
+                        most = 1.0 if name.startswith("weight_hh") else 2.0
+                        with torch.no_grad():
+                            weight.mul_((most / weight.abs().sum(1).mean()).clamp_max(1))

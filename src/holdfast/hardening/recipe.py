@@ -98,7 +98,8 @@ class Recipe:
         return along * along * (3 - 2 * along)
 
 
-LONG = 10  # frames, beyond which intervals do not survive large steps: the network ends by saying one class of everything
+LONG = 10  # frames, beyond which intervals survive neither large steps nor that all frames move at once from the beginning: the network
+# ends by saying one class of everything
 
 
 def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
@@ -115,4 +116,6 @@ def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int)
         return Recipe(name="small boxes")
     if not recurrent:
         return Recipe(name="mixed", share=0.7, rate=2e-3)
-    return Recipe(weight=1.0, share=0.8, batch=32) if frames <= LONG else Recipe(weight=1.0, share=0.8, batch=128, rate=2e-3)
+    if frames <= LONG:
+        return Recipe(weight=1.0, share=1.0, batch=32)
+    return Recipe(weight=1.0, share=0.8, batch=128, rate=2e-3, horizon=True, warm=(0.02, 0.8))

@@ -33,6 +33,7 @@ class Graph:
     exact: set[Node] = field(default_factory=set)  # nodes that rows pass on their way back without any rounding
     folded: list[str] = field(default_factory=list)  # what was computed from weights alone, in float64
     fused: list[str] = field(default_factory=list)  # what torch computes in one kernel, with other sums than those of its nodes here
+    blends: dict[Node, tuple[Node, Node, Node]] = field(default_factory=dict)  # z, a, b: the node is sigmoid(z) a + (1 - sigmoid(z)) b
     ending: Callable[[Tensor], Tensor] | None = None  # a last softmax that was left out, (n, outputs) -> (n, outputs)
 
     @property

@@ -1,7 +1,8 @@
 """The GRU cell: n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)), h' = sigmoid(-z) n + sigmoid(z) h; torch orders r, z, n.
 
 sigmoid(-z) = 1 - sigmoid(z), so h' = n + sigmoid(z) (h - n): one product instead of two. Planes lose as much as its arguments are wide, and
-old and new state, which read the same input, differ by less than their two widths.
+old and new state, which read the same input, differ by less than their two widths. Intervals know more of the mean that h' is
+(`Graph.blends`).
 """
 
 import torch
@@ -39,7 +40,9 @@ def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights:
         reset = graph.relaxed(at, [r, recalled], SigmoidTimes())
         new = graph.relaxed(at, [add(graph, at, from_input, reset)], Tanh())
         change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
-        return (add(graph, at, new, graph.relaxed(at, [z, change], SigmoidTimes())),)
+        state = add(graph, at, new, graph.relaxed(at, [z, change], SigmoidTimes()))
+        graph.blends[state] = z, h, new
+        return (state,)
     recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
     reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
     away = graph.affine(at, [z], lambda v: -v, lambda m: m)
