@@ -322,6 +322,24 @@ class _Part:
         return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
 
 
+def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[Bends]:
+    """Coefficients for the models of a problem at these radii (rows,), as training improves them, in float64: the first, then those after
+    steps that pass, and after every tenth. None where there are no models; only the first where training takes too much."""
+    if no_models(problem) is not None:
+        return
+    rule, view, rows = Tighten(steps=steps), quadratic_of(problem), torch.arange(len(problem), device=radius.device)
+    part, ascent = _Part(view, problem, rows), Ascent(list((first := view.bends(len(problem), torch.float32)).values()))
+    for step in range(1 if _lack(problem) else steps + 1):
+        bends = dict(zip(first, (value.detach().clone().requires_grad_() for value in ascent.values), strict=True))
+        if step % rule.block == 0:
+            yield {key: value.detach().double() for key, value in bends.items()}
+        if step < steps and not _lack(problem):
+            score, gradients = part.climb(radius, bends)
+            if step % rule.block and bool((score > 0).all()):
+                yield {key: value.detach().double() for key, value in bends.items()}
+            ascent.step(gradients, rule.rate * 0.1 ** (step / steps))
+
+
 def _by_planes(problem: Problem) -> Tensor:
     """-> (batch,): the score is proved to be at least this over the region, by trained planes; -inf where nothing is known in time."""
     graph = graph_of(problem)
