@@ -53,6 +53,11 @@ class Product:
     def arguments(self) -> int:
         return 1 if self.g == "one" else 2
 
+    @property
+    def curves(self) -> "tuple[Product | Pieces, ...]":
+        """Its factors, one for each argument."""
+        return (Product(self.f), Product(self.g))[: self.arguments]
+
     def _two(self, v: Point) -> tuple[Array, Array]:
         return (v[0], v[1]) if self.arguments == 2 else (v[0], np.zeros_like(v[0]))
 
@@ -135,6 +140,10 @@ class Pieces:
     factors: tuple[float, ...]
     value_there: float
     arguments: int = 1
+
+    @property
+    def curves(self) -> "tuple[Product | Pieces, ...]":
+        return (self,)
 
     def value(self, *v: Array) -> Array:
         x, first = v[0], self.kinks[0]

@@ -9,13 +9,12 @@ Affine maps carry that over. A function of one number is a y + b y^2, for the a 
 its smallest and its largest deviation, which are found here; with y = at + D the square of D is that of L u but for what is bounded. A
 product of two models is the products of their parts up to the second order. What is left over becomes the rest, and the rest a remainder.
 
-Rounding. Since no |u_j| exceeds one, coefficients that are wrong by e_1, e_2, ... make a model wrong by no more than their sum. `size` is at
-least the sum of the sizes of all coefficients of an element. Each formula below computes a coefficient, or a bound, with a sum of products
-that are at most `terms` in number and whose sizes add up, over all coefficients, to no more than what is charged: gamma(terms) times |W|
-size for a map W, and for functions times the square of all that a model holds.
+Rounding. Since no |u_j| exceeds one, coefficients that are wrong by e_1, e_2, ... make a model wrong by no more than their sum. `size` is
+at least the sum of the sizes of all coefficients of an element. Every coefficient and every bound below is a sum of products; the sizes of
+these products, over all coefficients of an element, add up to no more than what is charged, times gamma of how many there are: |W| size
+for a map W, for a function the square of all that its model holds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,8 +111,8 @@ class Ball:
 
 @dataclass(frozen=True)
 class Spread:
-    """|L v| <= linear, |L r| <= named, |v'B u - middle| <= width, all with what rounding may have cost them; at = c + middle, up to a number
-    that is in the rest; all: at least the sizes of all that the model holds."""
+    """|L v| <= linear, |L r| <= named, |v'B u - middle| <= width, all with what rounding may have cost them; at = c + middle, up to a
+    number that is in the rest; all: at least the sizes of all that the model holds."""
 
     linear: Array
     named: Array
@@ -235,23 +234,22 @@ class Models(Bounds):
             if max(reader for reader, _ in self.readers[part.source]) <= place:
                 self.models.pop(part.source, None)
 
-    def _in_parts(self, many: int, make: Callable[[slice], Array]) -> Array:
-        """Some of so many elements at a time."""
-        at_once = max(1, AT_ONCE // max(1, self.ball.d * self.count))
-        return np.concatenate([make(slice(start, start + at_once)) for start in range(0, many, at_once)])
+    def _at_once(self, name: str, many: int) -> int:
+        """Of so many elements, how many may be looked at together."""
+        each = max(1, self.ball.d * self.count)
+        if many * each > MOST:
+            raise Rejected(f"{name}: its model would hold {many} x {each} numbers, more than {MOST}. Let fewer inputs move, or use planes")
+        return max(1, AT_ONCE // each)
 
-    def _room(self, name: str, many: int) -> None:
-        if many * self.ball.d * self.count > MOST:
-            raise Rejected(
-                f"{name}: its model would hold {many} x {self.ball.d} x {self.count} numbers, more than {MOST}; ask for fewer inputs to move,"
-                " or for a proof by planes"
-            )
+    def _some(self, name: str, many: int) -> list[Array]:
+        """The numbers of so many elements, in parts."""
+        return np.split(np.arange(many), range(0, many, self._at_once(name, many))[1:])
 
     def _mapped(self, step: Affine) -> Model:
         """W applied to every coefficient, with the sizes of W to rest and size."""
         sources = [(part, self.models[part.source]) for part in step.parts]
         k, known = (max([0, *(y.L.shape[1] if L else y.B.shape[2] for _, y in sources)]) for L in (True, False))
-        self._room(step.name, step.size)
+        self._at_once(step.name, step.size)
         c, L, B = step.offset.copy(), np.zeros((step.size, k)), np.zeros((step.size, self.ball.d, known))
         rest, size, terms = np.zeros(step.size), step.offset_size.copy(), self.terms + len(sources) + 32
         for part, y in sources:
@@ -275,9 +273,10 @@ class Models(Bounds):
             return
         self.ranged.add(part.source)
         y, low, high = self.models[part.source], self.lower[part.source][0], self.upper[part.source][0]
-        upside = Model(-y.c, -y.L, -y.B, y.rest, y.size)
-        low[:] = np.fmax(low, self._in_parts(len(low), lambda some: self.ball.least(y.taken(np.arange(len(low))[some]), 1)))
-        high[:] = np.fmin(high, -self._in_parts(len(low), lambda some: self.ball.least(upside.taken(np.arange(len(low))[some]), 1)))
+        for some in self._some("an interval", len(low)):
+            own = y.taken(some)
+            low[some] = np.fmax(low[some], self.ball.least(own, 1))
+            high[some] = np.fmin(high[some], -self.ball.least(Model(-own.c, -own.L, -own.B, own.rest, own.size), 1))
         if not bool((low <= high).all()):
             raise Rejected(f"step {part.source}: its bounds exclude each other")
 
@@ -285,22 +284,19 @@ class Models(Bounds):
         super()._applied(step, place)
         if place not in self.readers:
             return
-        self._room(step.name, step.size)
-        at_once = max(1, AT_ONCE // max(1, self.ball.d * self.count))
-        some = [self._through(step, place, slice(start, start + at_once)) for start in range(0, step.size, at_once)]
-        joined = (np.concatenate([getattr(y, name) for y in some]) for name in ("c", "L", "B", "rest", "size"))
+        parts = [self._through(step, place, some) for some in self._some(step.name, step.size)]
+        joined = (np.concatenate([getattr(y, name) for y in parts]) for name in ("c", "L", "B", "rest", "size"))
         self._store(place, Model(*joined), not self._summed(place))
 
-    def _through(self, step: Applied, place: int, some: slice) -> Model:
+    def _through(self, step: Applied, place: int, some: Array) -> Model:
         factors, largest = [], []
-        functions = [step.function] if isinstance(step.function, Pieces) else [Product(step.function.f), Product(step.function.g)]
-        for argument, (part, function) in enumerate(zip(step.parts, functions, strict=False)):
+        for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):
             y = self.models[part.source].taken(part.take[some])
             low, high = (part.taken(ends[part.source])[0, some] for ends in (self.lower, self.upper))
             most = np.maximum(np.abs(low), np.abs(high))
             if function != Product("identity"):
                 if f"parabolas/{place}" in self.slopes:
-                    slope, bend = self.slopes[f"parabolas/{place}"][0, :, argument, some]
+                    slope, bend = self.slopes[f"parabolas/{place}"][0][:, argument][:, some]
                     bend = bend if isinstance(function, Product) else np.zeros_like(bend)
                 else:
                     (below,), (above,) = function.slopes((low,), (high,))
@@ -318,5 +314,6 @@ class Models(Bounds):
         view = self.program.output
         part = Part(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
         asked = self._mapped(Affine("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset)))
-        least = self._in_parts(len(matrix), lambda some: self.ball.least(asked.taken(np.arange(len(matrix))[some]), ROUNDS))
-        return np.fmax(super().rows(matrix, offset), least[None])
+        least = np.concatenate([self.ball.least(asked.taken(some), ROUNDS) for some in self._some("the claim", len(matrix))])
+        best: Array = np.fmax(super().rows(matrix, offset), least[None])
+        return best

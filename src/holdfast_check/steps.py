@@ -185,9 +185,9 @@ class Builder:
         places = np.concatenate([np.arange(a, b).reshape(v.shape) for a, b, v in zip(ends, ends[1:], views, strict=False)], axis)
         where = np.empty(int(ends[-1]), dtype=np.int64)
         where[places.ravel()] = np.arange(int(ends[-1]))
-        parts = [(view, None, where[start:end]) for start, end, view in zip(ends, ends[1:], views, strict=False)]
-        whole = self.affine(name, places.shape, parts)
-        self.origins[whole.step] = [(view, where) for view, _, where in parts]
+        origins = [(view, where[start:end]) for start, end, view in zip(ends, ends[1:], views, strict=False)]
+        whole = self.affine(name, places.shape, [(view, None, to) for view, to in origins])
+        self.origins[whole.step] = origins
         return whole
 
     def plain(self, view: View) -> View:

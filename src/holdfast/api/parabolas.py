@@ -5,7 +5,8 @@ Engine and checker unroll a network in their own ways. Which element of one is w
 element that reads the same numbers and makes the same of them everywhere is taken for the same.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from holdfast.errors import HoldfastError
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Region
+from holdfast_check import Rejected
 from holdfast_check.functions import Pieces, Product
 from holdfast_check.steps import Applied, Program
 
 STEPS = 60  # of training
 SAME = 1e-7  # of the largest number: two elements that differ by less at all points are one
 Array = np.ndarray[Any, Any]
+Holds = Callable[[float, Mapping[str, Array]], bool]  # does the checker follow this share of a claim, with these arrays?
 
 
 class Parabolas:
@@ -34,6 +37,7 @@ class Parabolas:
 
     def __init__(self, part: Problem, program: Program) -> None:
         self.part, self.program = part, program
+        self.bends: Bends | None = None
         self.matched: dict[tuple[int, int], Array] = {}  # step and argument -> the element of the engine that each of its elements is
         curved = any(isinstance(step, Applied) and isinstance(step.function, Product) for step in program.steps)
         try:
@@ -57,17 +61,27 @@ class Parabolas:
                     made.append(curve.function(v).cpu().numpy())
         theirs = cKDTree(np.concatenate([np.concatenate(reads, 1), np.concatenate(made, 1)]).T)
         x = points.cpu().numpy().reshape(len(points), -1)
-        for place, argument, function, v in arguments(self.program, x):
-            mine = np.concatenate([v, function.value(v)])
+        for place, argument, function, read in arguments(self.program, x):
+            mine = np.concatenate([read, function.value(read)])
             distance, element = theirs.query(mine.T, p=np.inf)
             if bool((distance <= SAME * max(1.0, float(np.abs(mine).max()))).all()):
                 self.matched[place, argument] = element
 
-    def trained(self, radius: float) -> Iterator[Bends]:
-        """Coefficients for this radius, as they improve; none where there are none to match."""
-        if self.matched:
-            family = self.part.family
-            yield from coefficients(self.part, torch.full_like(family.radius.double(), radius), STEPS)
+    def first(
+        self, shares: Sequence[float], region: Callable[[float], Region], radius: float, holds: Holds, until: float
+    ) -> tuple[float, dict[str, Array]] | None:
+        """The first of these shares that holds with the first coefficients that make one hold, trained at the radius or, where the problem
+        has none, over its region; none where none does. Those that came last are kept."""
+        every = coefficients(self.part, torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device), STEPS)
+        for bends in every if self.matched else ():
+            self.bends = bends
+            for share in shares:
+                arrays = self.arrays(region(share), bends)
+                if held(holds, share, arrays):
+                    return share, arrays
+            if time.monotonic() > until:
+                break
+        return None
 
     def arrays(self, region: Region, bends: Bends) -> dict[str, Array]:
         """What the coefficients come to over a region, `parabolas/K`."""
@@ -81,13 +95,19 @@ class Parabolas:
         return {name: array for name, array in arrays.items() if bool(np.isfinite(array).all())}
 
 
+def held(holds: Holds, share: float, arrays: Mapping[str, Array]) -> bool:
+    """What the checker cannot follow does not hold."""
+    try:
+        return holds(share, arrays)
+    except Rejected:
+        return False
+
+
 def arguments(program: Program, x: Array) -> Iterator[tuple[int, int, Product | Pieces, Array]]:
     """Step, argument, curve, and what it reads at these points (points, n)."""
     known = program.values(x)
     for place, step in enumerate(program.steps):
         if isinstance(step, Applied):
-            product = isinstance(step.function, Product)
-            curves = [Product(step.function.f), Product(step.function.g)] if isinstance(step.function, Product) else [step.function]
-            for argument, (part, curve) in enumerate(zip(step.parts, curves, strict=not product)):
+            for argument, (part, curve) in enumerate(zip(step.parts, step.function.curves, strict=True)):
                 if curve != Product("identity"):
                     yield place, argument, curve, part.taken(known[part.source])

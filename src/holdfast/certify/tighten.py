@@ -323,21 +323,21 @@ class _Part:
 
 
 def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[Bends]:
-    """Coefficients for the models of a problem at these radii (rows,), as training improves them, in float64: the first, then those after
-    steps that pass, and after every tenth. None where there are no models; only the first where training takes too much."""
-    if no_models(problem) is not None:
-        return
-    rule, view, rows = Tighten(steps=steps), quadratic_of(problem), torch.arange(len(problem), device=radius.device)
-    part, ascent = _Part(view, problem, rows), Ascent(list((first := view.bends(len(problem), torch.float32)).values()))
-    for step in range(1 if _lack(problem) else steps + 1):
+    """Coefficients for the models of a problem at these radii (rows,), or over its region, as training improves them, in float64: the
+    first, those that pass first, and those after every block of steps. Only the first where training takes too much."""
+    rule, view = Tighten(steps=steps), quadratic_of(problem)
+    part = _Part(view, problem, torch.arange(len(problem), device=radius.device))
+    first, passed, last = view.bends(len(problem), torch.float32), False, 0 if _lack(problem) else steps
+    ascent = Ascent(list(first.values()))
+    for step in range(last + 1):
         bends = dict(zip(first, (value.detach().clone().requires_grad_() for value in ascent.values), strict=True))
-        if step % rule.block == 0:
+        found = part.climb(radius, bends) if step < last else None
+        passes = not passed and found is not None and bool((found[0] > 0).all())
+        if passes or step % rule.block == 0:
             yield {key: value.detach().double() for key, value in bends.items()}
-        if step < steps and not _lack(problem):
-            score, gradients = part.climb(radius, bends)
-            if step % rule.block and bool((score > 0).all()):
-                yield {key: value.detach().double() for key, value in bends.items()}
-            ascent.step(gradients, rule.rate * 0.1 ** (step / steps))
+        passed = passed or passes
+        if found is not None:
+            ascent.step(found[1], rule.rate * 0.1 ** (step / steps))
 
 
 def _by_planes(problem: Problem) -> Tensor:
