@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from holdfast_check import balls
 from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
 from holdfast_check.errors import Rejected
 from holdfast_check.functions import Pieces, Product
@@ -27,6 +28,7 @@ from holdfast_check.steps import Affine, Applied, Part
 
 MOST = 2**27  # numbers in the model of a step
 AT_ONCE = 2**22  # of them, those that are looked at together
+PRICED = 256  # inputs that move, at most, where prices of length are looked for
 ROUNDS = 8  # of fixing variables in the rows of a claim
 
 
@@ -79,11 +81,15 @@ class Ball:
     def least(self, y: Model, rounds: int) -> Array:
         """(n,): a lower bound of every element. In a box a variable in which an element is monotone is fixed at its lower end, round
         after round; whether it is so is decided in floating point, and a wrong decision costs what its rounding does."""
+        bound: Array
         d, known, c, L, B = self.d, y.B.shape[2], y.c, y.L, y.B
         missed = 32 * (rounds + 1) * gamma(y.terms) * (y.size + y.rest) + y.rest + TINY
         if known == 0 or not np.isinf(self.norm):
             p = Spread.of(y, self)
-            return c + p.middle - p.linear - p.named - p.width - missed
+            bound = c + p.middle - p.linear - p.named - p.width - missed
+            if self.norm == 2 and 0 < d <= min(known, PRICED):
+                bound = np.fmax(bound, self._priced(y) - missed)
+            return bound
         outside = np.abs(L[:, known:]).sum(1)
         sizes, free, L = np.abs(B), np.ones((len(c), known)), L[:, :known]
 
@@ -105,7 +111,17 @@ class Ball:
         inside = 2 * squares > np.abs(L)  # squares v^2 + L v has its least value between the ends
         alone = np.where(inside, -L * L / np.where(inside, 4 * squares, 1.0), squares - np.abs(L))
         mixed = gradient(sizes, free)[1] - np.abs(squares).sum(1)
-        bound: Array = c + alone.sum(1) - mixed - outside - missed
+        bound = c + alone.sum(1) - mixed - outside - missed
+        return bound
+
+    def _priced(self, y: Model) -> Array:
+        """By prices of length, but for rounding. A remainder that v cannot turn is at its worse end, any other costs all it may."""
+        d, known = self.d, y.B.shape[2]
+        crossed = self.reach(y.B[:, :, d:].swapaxes(1, 2))
+        end = np.where(np.abs(y.L[:, d:known]) >= crossed, np.sign(y.L[:, d:known]), 0.0)
+        turned = (y.B[:, :, d:] @ end[..., None])[..., 0]
+        named = np.abs(y.L[:, d:]).sum(1) + np.where(end == 0, crossed, 0.0).sum(1)
+        bound: Array = y.c - named + balls.least(y.L[:, :d] - turned, y.B[:, :, :d], self.starts)
         return bound
 
 

@@ -67,21 +67,23 @@ class Parabolas:
             if bool((distance <= SAME * max(1.0, float(np.abs(mine).max()))).all()):
                 self.matched[place, argument] = element
 
-    def first(
+    def largest(
         self, shares: Sequence[float], region: Callable[[float], Region], radius: float, holds: Holds, until: float
     ) -> tuple[float, dict[str, Array]] | None:
-        """The first of these shares that holds with the first coefficients that make one hold, trained at the radius or, where the problem
-        has none, over its region; none where none does. Those that came last are kept."""
+        """The best of these shares, which fall, that holds with coefficients trained at the radius or, where the problem has none, over its
+        region; none where none does. Training ends with one that is not the last of them, and its last coefficients are kept."""
         every = coefficients(self.part, torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device), STEPS)
+        best: tuple[float, dict[str, Array]] | None = None
         for bends in every if self.matched else ():
             self.bends = bends
-            for share in shares:
+            for share in shares if best is None else shares[:-1]:
                 arrays = self.arrays(region(share), bends)
                 if held(holds, share, arrays):
-                    return share, arrays
-            if time.monotonic() > until:
+                    best = share, arrays
+                    break
+            if (best is not None and best[0] != shares[-1]) or time.monotonic() > until:
                 break
-        return None
+        return best
 
     def arrays(self, region: Region, bends: Bends) -> dict[str, Array]:
         """What the coefficients come to over a region, `parabolas/K`."""

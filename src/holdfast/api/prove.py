@@ -254,7 +254,7 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
                 break
         if not margin > 0:
             parabolas = Parabolas(part, opened.program)
-            found = parabolas.first((1e-6, 1e-3, 1e-2), lambda _: part.region, 0.0, lambda share, some: at(share, some) > 0, until)
+            found = parabolas.largest((1e-6, 1e-3, 1e-2), lambda _: part.region, 0.0, lambda share, some: at(share, some) > 0, until)
             if found is not None:
                 arrays.update(found[1])
                 margin = at(found[0], {})
@@ -312,7 +312,7 @@ def _largest_radius(
                 arrays.update(some)
                 return known * share
     parabolas = Parabolas(part, opened.program)
-    found = parabolas.first((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), at, until)
+    found = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), at, until)
     if found is not None:
         arrays.update(found[1])
         return known * found[0]
