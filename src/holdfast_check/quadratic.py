@@ -197,13 +197,14 @@ def _made(c: Array, L: Array, B: Array, rest: Array, charged: Array) -> Model:
 
 def _carried(part: Part, x: Array, weight: Array | None) -> Array:
     """What a part makes of numbers (n, ...) of its source: (elements, all else in one)."""
-    z = x.reshape(len(x), -1)
+    many = int(np.prod(x.shape[1:]))
+    z = x.reshape(len(x), many)
     if not part.whole or len(part.take) != len(x):
         z = z[part.take] * (part.take >= 0)[:, None]
-    if weight is None:
-        return z
-    many = z.shape[1]
-    return z * weight[:, None] if weight.ndim == 1 else (weight.T @ z.reshape(-1, len(weight), many)).reshape(-1, many)
+    if weight is None or weight.ndim == 1:
+        return z if weight is None else z * weight[:, None]
+    runs = len(z) // len(weight)
+    return (weight.T @ z.reshape(runs, len(weight), many)).reshape(runs * weight.shape[1], many)
 
 
 @dataclass
@@ -273,7 +274,7 @@ class Models(Bounds):
             c[to] += _carried(part, y.c, part.weight)[:, 0]
             L[to, : y.L.shape[1]] += _carried(part, y.L, part.weight)
             if y.B.shape[2]:
-                B[to, :, : y.B.shape[2]] += _carried(part, y.B, part.weight).reshape(-1, *y.B.shape[1:])
+                B[to, :, : y.B.shape[2]] += _carried(part, y.B, part.weight).reshape(B[to].shape[0], *y.B.shape[1:])
             rest[to] += _carried(part, y.rest, absolute)[:, 0]
             size[to] += _carried(part, y.size, absolute)[:, 0]
         return Model(c, L, B, rest * (1 + gamma(terms)) + 4 * gamma(terms) * size + TINY, size * (1 + gamma(terms)))
