@@ -5,7 +5,6 @@ Engine and checker unroll a network in their own ways. Which element of one is w
 element that reads the same numbers and makes the same of them everywhere is taken for the same.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from scipy.spatial import cKDTree
 
+from holdfast import clock
 from holdfast.bounding.graph.agreement import sampled_points, values
 from holdfast.bounding.graph.graph import Relaxed
 from holdfast.bounding.graph.of_problem import graph_of
@@ -59,6 +59,8 @@ class Parabolas:
                     v = known[source].flatten(1)
                     reads.append(v.cpu().numpy())
                     made.append(curve.function(v).cpu().numpy())
+        if not reads:  # products alone, which models follow without parabolas
+            return
         theirs = cKDTree(np.concatenate([np.concatenate(reads, 1), np.concatenate(made, 1)]).T)
         x = points.cpu().numpy().reshape(len(points), -1)
         for place, argument, function, read in arguments(self.program, x):
@@ -74,15 +76,16 @@ class Parabolas:
         region; none where none does. Training ends with one that is not the last of them, and its last coefficients are kept."""
         every = coefficients(self.part, torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device), STEPS)
         best: tuple[float, dict[str, Array]] | None = None
-        for bends in every if self.matched else ():
-            self.bends = bends
-            for share in shares if best is None else shares[:-1]:
-                arrays = self.arrays(region(share), bends)
-                if held(holds, share, arrays):
-                    best = share, arrays
+        with clock.within(until):
+            for bends in every if self.matched else ():
+                self.bends = bends
+                for share in shares if best is None else shares[:-1]:
+                    arrays = self.arrays(region(share), bends)
+                    if not clock.passed() and held(holds, share, arrays):
+                        best = share, arrays
+                        break
+                if best is not None and best[0] != shares[-1]:
                     break
-            if (best is not None and best[0] != shares[-1]) or time.monotonic() > until:
-                break
         return best
 
     def arrays(self, region: Region, bends: Bends) -> dict[str, Array]:
