@@ -120,8 +120,9 @@ def claims(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
             problems = list(radius_problems(net, x[some], y[some], norm=norm))
             measured(table, name, net, problems, "fast", f"{norm:g}", folder / name / f"{norm}")
     for name, net, x, y in digits(2):
-        if name in ("digits MLP", "digits CNN", "digits LSTM"):
-            measured(table, name, net, list(radius_problems(net, x, y)), "tight", "inf", folder / name / "tight", seconds=40)
+        for norm in (math.inf, 2.0) if name in ("digits LSTM", "digits GRU", "digits RNN") else (math.inf,):
+            problems = list(radius_problems(net, x, y, norm=norm))
+            measured(table, name, net, problems, "tight", f"{norm:g}", folder / name / f"tight{norm}", seconds=60)
 
 
 def mnist_lstm(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
@@ -131,7 +132,9 @@ def mnist_lstm(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
     module = Lstm(shared("prover", chosen.data) / "mnist_07f_032h_1l.safetensors", 7).eval()
     x, y = mnist(module, 7, 4, chosen.data)
     net = hf.Network.from_torch(module, domain=(0, 1))
-    measured(table, "MNIST LSTM 7 x 32, 784 inputs", net, list(radius_problems(net, x, y)), "fast", "inf", folder / "prover")
+    name = "MNIST LSTM 7 x 32, 784 inputs"
+    measured(table, name, net, list(radius_problems(net, x, y)), "fast", "inf", folder / "prover")
+    measured(table, name, net, list(radius_problems(net, x[:2], y[:2])), "tight", "inf", folder / "prover tight", seconds=120)
 
 
 def mnist_fc(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
@@ -172,9 +175,12 @@ def broken(chosen: argparse.Namespace, folder: Path) -> None:
     """Mutants of proofs of every kind of network; none may be accepted."""
     tried = accepted = 0
     draw = np.random.default_rng(0)
-    for name, net, x, y in digits(8):
+    found = [(name, net, x, y, "fast") for name, net, x, y in digits(8)]
+    found += [(name, net, x, y, "tight") for name, net, x, y in digits(2) if name in ("digits LSTM", "digits RNN")]
+    for name, net, x, y, tier in found:
         problems = list(radius_problems(net, x, y))
-        made = prove(problems, hf.solve(problems, default_methods(net, "radius", "fast")), folder / name / "mutants")
+        records = hf.solve(problems, default_methods(net, "radius", tier), hf.Stop(seconds=60))  # type: ignore[arg-type]
+        made = prove(problems, records, folder / name / f"mutants {tier}")
         shown = {one.key: one.known for one in made if one.kind == "witness" and one.file is not None}
         for one in (one for one in made if one.kind == "proof" and one.file is not None and one.key in shown):
             assert one.file is not None

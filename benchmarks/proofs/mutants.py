@@ -49,6 +49,17 @@ def mutants(
     for name in header:
         if name not in ("goal", "input", "question"):
             found.append(({key: value for key, value in header.items() if key != name}, arrays))
-    for name in arrays:
+    given = {name: array for name, array in arrays.items() if name.startswith("parabolas/")}
+    above = {**header["region"], "radius": shown}
+    for size in (0.0, 1e-3, 0.1, 3.0, 1e50) if given else ():  # any parabolas are sound: none proves what a witness excludes
+        changed({name: array + size * draw.normal(0, 1, array.shape) for name, array in given.items()}, region=above)
+        changed({name: size * draw.normal(0, 1, array.shape) for name, array in given.items()}, region=above)
+    for name, array in given.items():
+        changed({name: -array}, region=above)
+        for wrong in (array[..., :-1], array[:, :1], array[0], np.concatenate([array, array]), np.full_like(array, np.nan), array * np.inf):
+            changed({name: wrong})
+    for strange in ("0", "x", "99999", "") if given else ():
+        changed({f"parabolas/{strange}": next(iter(given.values()))})
+    for name in arrays.keys() - given.keys():  # without a parabola there is a line, and what that proves is true
         found.append((header, {key: value for key, value in arrays.items() if key != name}))
     return found

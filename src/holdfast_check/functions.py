@@ -53,6 +53,11 @@ class Product:
     def arguments(self) -> int:
         return 1 if self.g == "one" else 2
 
+    @property
+    def curves(self) -> "tuple[Product | Pieces, ...]":
+        """Its factors, one for each argument."""
+        return (Product(self.f), Product(self.g))[: self.arguments]
+
     def _two(self, v: Point) -> tuple[Array, Array]:
         return (v[0], v[1]) if self.arguments == 2 else (v[0], np.zeros_like(v[0]))
 
@@ -80,22 +85,22 @@ class Product:
         both = chords[0] * middles[1], chords[1] * middles[0]
         return both, both
 
-    def least(self, sign: float, slopes: Point, lower: Point, upper: Point) -> Array:
-        """Let F(v, z) = sign f(v) g(z) - a v - b z. Around the middle of a box with half sides h and k, by Taylor's theorem,
+    def least(self, sign: float, slopes: Point, lower: Point, upper: Point, bend: Array | float = 0.0) -> Array:
+        """Let F(v, z) = sign f(v) g(z) - a v - b z - bend v^2. Around the middle of a box with half sides h and k, by Taylor's theorem,
 
-            F >= F(middle) - |F_v| h - |F_z| k - (|f''| |g| h^2 + 2 |f'| |g'| h k + |f| |g''| k^2) / 2,
+            F >= F(middle) - |F_v| h - |F_z| k - ((|f''| |g| + 2 |bend|) h^2 + 2 |f'| |g'| h k + |f| |g''| k^2) / 2,
 
         with the largest sizes over the whole box. Boxes are halved until each is known to lie above the smallest value met so far, or
         not to go below it by more than NEAR times what curvature costs over the whole box.
         """
         f, g = CURVES[self.f], CURVES[self.g]
-        parts = np.broadcast_arrays(*self._two(slopes), *self._two(lower), *self._two(upper))
-        shape, (a, b, l_v, l_z, u_v, u_z) = parts[0].shape, (part.reshape(-1) for part in parts)
+        parts = np.broadcast_arrays(*self._two(slopes), *self._two(lower), *self._two(upper), bend)
+        shape, (a, b, l_v, l_z, u_v, u_z, bent) = parts[0].shape, (part.reshape(-1) for part in parts)
         f_size, g_size = 1.000001 * f.largest(l_v, u_v), 1.000001 * g.largest(l_z, u_z)
-        bends = f.second * g_size, np.full_like(a, f.first * g.first), f_size * g.second
+        bends = f.second * g_size + 2 * np.abs(bent), np.full_like(a, f.first * g.first), f_size * g.second
         largest_v, largest_z = np.maximum(np.abs(l_v), np.abs(u_v)), np.maximum(np.abs(l_z), np.abs(u_z))
         missed = 16 * CURVE_ERROR * (1 + f_size) * (1 + g_size) * (1 + largest_v + largest_z)
-        missed = missed + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z) + TINY
+        missed = missed + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(bent) * largest_v**2) + TINY
         grain_v, grain_z = 4 * UNIT * largest_v, 4 * UNIT * largest_z  # middles are rounded, so sides are a little longer than they must be
         half = (u_v - l_v) / 2 + grain_v, (u_z - l_z) / 2 + grain_z
         close = NEAR * _curvature(bends, *half) + 4 * missed
@@ -103,8 +108,8 @@ class Product:
         of, v, z, h, k = np.arange(len(a)), (l_v + u_v) / 2, (l_z + u_z) / 2, *half
         for division in range(DIVISIONS + 1):
             f_v, g_z = f.value(v), g.value(z)
-            middle = sign * f_v * g_z - a[of] * v - b[of] * z
-            fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of]) * h
+            middle = sign * f_v * g_z - (a[of] + bent[of] * v) * v - b[of] * z
+            fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of] - 2 * bent[of] * v) * h
             fall_z = np.abs(sign * f_v * g.derivative(g_z) - b[of]) * k
             bound = middle - fall_v - fall_z - _curvature((bends[0][of], bends[1][of], bends[2][of]), h, k) - missed[of]
             np.minimum.at(best, of, middle)
@@ -135,6 +140,10 @@ class Pieces:
     factors: tuple[float, ...]
     value_there: float
     arguments: int = 1
+
+    @property
+    def curves(self) -> "tuple[Product | Pieces, ...]":
+        return (self,)
 
     def value(self, *v: Array) -> Array:
         x, first = v[0], self.kinks[0]

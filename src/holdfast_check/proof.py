@@ -16,12 +16,14 @@ from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected
 from holdfast_check.graph import Graph, program
 from holdfast_check.planes import Bounds
+from holdfast_check.quadratic import Models
 from holdfast_check.region import Region, inside
 from holdfast_check.steps import Applied, Program
 from holdfast_check.tree import leaves
 
 SCHEMA, VERSION = "holdfast-proof", 1
 AT_ONCE = 2**18  # numbers in one step of all parts of the region that are looked at together
+GIVEN = "slopes/", "rows/", "parabolas/"  # numbers that are not trusted, for the function at a step
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
 
 
@@ -95,13 +97,13 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
         raise Rejected("only boxes are cut into halves")
-    slopes = {name: _slopes(name, array, built, len(matrix)) for name, array in arrays.items() if name.startswith(("slopes/", "rows/"))}
+    slopes = {name: _slopes(name, array, built, len(matrix)) for name, array in arrays.items() if name.startswith(GIVEN)}
     told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
     return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told)
 
 
 def _slopes(name: str, array: Array, built: Program, rows: int) -> Array:
-    """slopes/K: (leaves or 1, 2, arguments, n); rows/K: (leaves or 1, rows, n), for functions of one argument."""
+    """slopes/K and parabolas/K: (leaves or 1, 2, arguments, n); rows/K: (leaves or 1, rows, n), for functions of one argument."""
     step = built.steps[int(name.split("/")[1])]
     wanted = (rows, step.size) if name.startswith("rows/") else (2, len(step.parts), step.size)
     if not isinstance(step, Applied) or array.shape[1:] != wanted or (name.startswith("rows/") and len(step.parts) != 1):
@@ -182,12 +184,13 @@ def lowest(claim: Claim, built: Program) -> float:
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
     if any(len(array) not in (1, len(lower)) for array in claim.slopes.values()):
         raise Rejected("slopes for another number of leaves than the tree has")
-    many = max(1, AT_ONCE // max(step.size for step in built.steps))
+    bounded = Models if any(name.startswith("parabolas/") for name in claim.slopes) else Bounds
+    many = 1 if bounded is Models else max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
     for start in range(0, len(lower), many):
         some = slice(start, start + many)
         slopes = {name: array[some] if len(array) > 1 else array for name, array in claim.slopes.items()}
-        bounds = Bounds(built, claim.region.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset) - claim.above
+        bounds = bounded(built, claim.region.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset) - claim.above
         margin = np.stack([bounds[:, list(group)].max(1) for group in claim.groups]).min()
         worst = min(worst, float(margin) if not math.isnan(margin) else -math.inf)
         if not worst > 0:

@@ -120,6 +120,10 @@ class Program:
 
     def value(self, x: Array) -> Array:
         """(batch, *input_shape) -> (batch, outputs) in plain float64: to compare with other programs, never to prove."""
+        return Part(self.output.step, self.output.index.ravel(), None, None).taken(self.values(x)[self.output.step])
+
+    def values(self, x: Array) -> list[Array]:
+        """The same of every step."""
         known = [x.reshape(len(x), -1).astype(np.float64)]
         for step in self.steps[1:]:
             if isinstance(step, Affine):
@@ -129,7 +133,7 @@ class Program:
             else:
                 y = step.function.value(*(part.taken(known[part.source]) for part in step.parts))
             known.append(y)
-        return Part(self.output.step, self.output.index.ravel(), None, None).taken(known[self.output.step])
+        return known
 
 
 class Builder:
@@ -139,6 +143,7 @@ class Builder:
         size = int(np.prod(shape))
         self.steps: list[Step] = [Affine("input", size, (), np.zeros(size), np.zeros(size))]
         self.input = View(0, np.arange(size).reshape(shape))
+        self.origins: dict[int, list[tuple[View, Array]]] = {}  # of joined steps: what was joined, and where it went
 
     def affine(
         self, name: str, shape: tuple[int, ...], parts: list[tuple[View, Array | None, Array | None]], offset: Array | float = 0.0,
@@ -148,7 +153,8 @@ class Builder:
         size = int(np.prod(shape))
         shift = np.broadcast_to(np.asarray(offset, dtype=np.float64), shape).ravel()
         sizes = np.abs(shift) if offset_size is None else np.broadcast_to(offset_size, shape).ravel()
-        made = tuple(Part(view.step, view.index.ravel(), weight, place) for view, weight, place in parts)
+        plain = [(self.plain(view), weight, place) for view, weight, place in parts]
+        made = tuple(Part(view.step, view.index.ravel(), weight, place) for view, weight, place in plain)
         for numbers in (sizes, *(part.weight for part in made if part.weight is not None)):
             if not bool((np.abs(numbers) < LARGEST).all()):
                 raise Rejected(f"{name}: a weight is no number, or larger than {LARGEST:g}")
@@ -157,7 +163,7 @@ class Builder:
 
     def applied(self, name: str, function: Product | Pieces, *arguments: View) -> View:
         shape = np.broadcast_shapes(*(view.shape for view in arguments))
-        parts = tuple(Part(view.step, np.broadcast_to(view.index, shape).ravel(), None, None) for view in arguments)
+        parts = tuple(Part(view.step, np.broadcast_to(view.index, shape).ravel(), None, None) for view in map(self.plain, arguments))
         self.steps.append(Applied(name, int(np.prod(shape)), parts, function))
         return View(len(self.steps) - 1, np.arange(int(np.prod(shape))).reshape(shape))
 
@@ -179,7 +185,19 @@ class Builder:
         places = np.concatenate([np.arange(a, b).reshape(v.shape) for a, b, v in zip(ends, ends[1:], views, strict=False)], axis)
         where = np.empty(int(ends[-1]), dtype=np.int64)
         where[places.ravel()] = np.arange(int(ends[-1]))
-        return self.affine(name, places.shape, [(v, None, where[a:b]) for a, b, v in zip(ends, ends[1:], views, strict=False)])
+        origins = [(view, where[start:end]) for start, end, view in zip(ends, ends[1:], views, strict=False)]
+        whole = self.affine(name, places.shape, [(view, None, to) for view, to in origins])
+        self.origins[whole.step] = origins
+        return whole
+
+    def plain(self, view: View) -> View:
+        """The same elements where they come from, if all were joined from one view: whoever reads them then needs no other."""
+        for source, places in self.origins.get(view.step, ()):
+            back = np.full(self.steps[view.step].size + 1, -2)
+            back[places], back[-1] = source.index.ravel(), -1
+            if bool((back[view.index] > -2).all()):
+                return self.plain(View(source.step, back[view.index]))
+        return view
 
     def larger(self, name: str, a: View, b: View) -> View:
         """max(a, b) = b + relu(a - b)."""

@@ -19,13 +19,14 @@ import torch
 import holdfast_check
 from holdfast.api.check import ROUNDING, claims, oriented, shows
 from holdfast.api.cuts import cut
+from holdfast.api.parabolas import Parabolas, held
 from holdfast.api.trained import trained_slopes
 from holdfast.bounding.description import described
 from holdfast.bounding.graph.agreement import FINE, sampled_points
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty, Robustness
-from holdfast.region import Box, Patch
+from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Key, Record
 from holdfast.solver import Stop
@@ -242,11 +243,21 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
         if not math.isfinite(known):
             raise UnsupportedLayer("what is proved is no number.")
         size = max(abs(known), 1e-6)
-        for share in (1e-9, 1e-6, 1e-4, 1e-3, 1e-2):
+
+        def at(share: float, some: Mapping[str, Any]) -> float:
             header["above"] = value if value == 0 else known - share * size
-            margin = _margin(header, arrays, opened)
+            return _margin(header, {**arrays, **some}, opened)
+
+        for share in (1e-9, 1e-6, 1e-4, 1e-3, 1e-2):
+            margin = at(share, {})
             if margin > 0 or value == 0:
                 break
+        if not margin > 0:
+            parabolas = Parabolas(part, opened.program)
+            found = parabolas.largest((1e-6, 1e-3, 1e-2), lambda _: part.region, 0.0, lambda share, some: at(share, some) > 0, until)
+            if found is not None:
+                arrays.update(found[1])
+                margin = at(found[0], {})
         if not margin > 0:
             header["above"] = value if value == 0 else known - 1e-2 * size
             arrays["tree"] = cut(header, arrays, opened.program, until)
@@ -262,14 +273,18 @@ def _told(known: float, value: float, goal: str) -> str:
     lost = (known - value) / max(abs(known), 1e-300)
     if goal != "radius" or lost <= 0 or not math.isfinite(known):
         return ""
-    return f"{100 * lost:.2g} % less than the record" if lost < 0.01 else f"only {100 * (1 - lost):.3g} % of the record by planes alone"
+    return (
+        f"{100 * lost:.2g} % less than the record"
+        if lost < 0.01
+        else f"only {100 * (1 - lost):.3g} % of the record by what the checker knows"
+    )
 
 
 def _largest_radius(
     part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
 ) -> float:
     """The record's radius or a hair less, by the checker's own slopes or by trained ones, which stay in the arrays; where the record was
-    proved by other means, the largest radius that planes prove."""
+    proved by other means, by second-order models; else the largest radius that planes and models prove."""
     claim = _read(header, arrays, opened)
 
     def at(share: float, slopes: Mapping[str, Any]) -> bool:
@@ -281,9 +296,11 @@ def _largest_radius(
                 return False
             raise
 
+    def region(share: float) -> Region:
+        return part.family.at(torch.full_like(part.family.radius.double(), known * share))
+
     def trained(share: float) -> dict[str, Any]:
-        region = part.family.at(torch.full_like(part.family.radius.double(), known * share))
-        return trained_slopes(part, region, opened.program, claim.matrix, claim.offset)
+        return trained_slopes(part, region(share), opened.program, claim.matrix, claim.offset)
 
     for share in (1.0, 1 - 1e-6, 1 - 1e-4):
         if at(share, {}):
@@ -294,19 +311,26 @@ def _largest_radius(
             if at(share, some):
                 arrays.update(some)
                 return known * share
+    parabolas = Parabolas(part, opened.program)
+    found = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), at, until)
+    if found is not None:
+        arrays.update(found[1])
+        return known * found[0]
     low, high, best = 0.0, NEARLY, dict[str, Any]()
     for _ in range(SEARCHED):
         if time.monotonic() > until:
             break
         middle = (low + high) / 2
         slopes = trained(middle) if slopes else {}
-        held = next((some for some in ([{}, slopes] if slopes else [{}]) if at(middle, some)), None)
-        if held is None:
+        models = parabolas.arrays(region(middle), parabolas.bends) if parabolas.bends is not None else {}
+        ways = [dict[str, Any](), *(some for some in (slopes, models) if some)]
+        way = next((some for some in ways if held(at, middle, some)), None)
+        if way is None:
             high = middle
         else:
-            low, best = middle, dict(held)
+            low, best = middle, dict(way)
     if low == 0.0:
-        raise holdfast_check.Rejected("planes alone prove no part of it")
+        raise holdfast_check.Rejected("planes and second-order models prove no part of it")
     arrays.update(best)
     return known * low
 

@@ -272,14 +272,19 @@ def _alone(J: Tensor, squares: Tensor) -> Tensor:
     return torch.where(inside, -J * J / torch.where(inside, 2 * squares, 1.0), squares / 2 - J.abs()).sum(-1)
 
 
-def _along(curve: Curve, y: Model, lower: Tensor, upper: Tensor, bends: Tensor) -> Model:
-    """f(y) for lower <= y <= upper: with D = y - at, a parabola in D; D^2 is (J v)^2 + 2 (J v)(R r) and what is bounded."""
-    p = y.parts
-    at = y.c + p.middle
+def _chosen(curve: Curve, y: Model, lower: Tensor, upper: Tensor, bends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """-> at, slope, bend (batch, n) of the parabola slope D + bend D^2, D = y - at, that these coefficients stand for."""
+    at = y.c + y.parts.middle
     # The first parabola strays by about the third power of the width: in these units a free coefficient moves it by a like amount.
     unit = ((upper - lower) / 2).detach().clamp(1e-3, WIDE)
     slope, bend = parabola(curve, lower, upper, at)
-    slope, bend = slope + bends[0] * unit.square(), bend + bends[1] * unit
+    return at, slope + bends[0] * unit.square(), bend + bends[1] * unit
+
+
+def _along(curve: Curve, y: Model, lower: Tensor, upper: Tensor, bends: Tensor) -> Model:
+    """f(y) for lower <= y <= upper: with D = y - at, a parabola in D; D^2 is (J v)^2 + 2 (J v)(R r) and what is bounded."""
+    p = y.parts
+    at, slope, bend = _chosen(curve, y, lower, upper, bends)
     least, most = deviation(curve, slope, bend, lower, upper, at)
     loose, reach = p.width + y.rest, p.linear + p.named
     c = (least + most) / 2 + bend * (p.named**2 + loose**2) / 2 - slope * p.middle
@@ -368,6 +373,20 @@ class Quadratic:
         models = Models(self.steps, region, bends, boxes := Boxes(region), kept)
         self._carried(models, boxes, held := Held(boxes, within))
         return models, boxes, held.empty
+
+    def parabolas(self, region: Region, bends: Bends) -> Bends:
+        """What the coefficients come to over a region: slope and bend of slope y + bend y^2, (2, batch, n) for each curve."""
+        relaxed = [step for step in self.steps if isinstance(step.node, Relaxed)]
+        models, _, _ = self.within(region, bends, {}, {source for step in relaxed for source in step.inputs})
+        found: Bends = {}
+        for step in relaxed:
+            assert isinstance(step.node, Relaxed)
+            for place, curve in enumerate(step.node.relaxation.curves() or ()):
+                if curve is not None:
+                    y, ends = models.models[step.inputs[place]], models.ranges[step.inputs[place]]
+                    at, slope, bend = _chosen(curve, y, *ends, bends[step.node, place])
+                    found[step.node, place] = torch.stack([slope - 2 * bend * at, bend])
+        return found
 
     def boxes(self, region: Region, bends: Bends) -> Boxes:
         """Ends of all nodes by planes and models together."""

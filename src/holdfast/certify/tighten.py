@@ -322,6 +322,29 @@ class _Part:
         return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
 
 
+def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[Bends]:
+    """Coefficients for the models of a problem at these radii (rows,), or over its region, as training improves them, in float64: the
+    first, those that pass first, and those after every block of steps. Only the first where training takes too much, and no more once the
+    clock has passed."""
+    rule, view = Tighten(steps=steps), quadratic_of(problem)
+    part = _Part(view, problem, torch.arange(len(problem), device=radius.device))
+    first, passed, last = view.bends(len(problem), torch.float32), False, 0 if _lack(problem) else steps
+    ascent = Ascent(list(first.values()))
+    for step in range(last + 1):
+        if clock.passed():
+            return
+        bends = dict(zip(first, (value.detach().clone().requires_grad_() for value in ascent.values), strict=True))
+        if step % rule.block == 0:
+            yield {key: value.detach().double() for key, value in bends.items()}
+        if step == last:
+            return
+        score, gradients = part.climb(radius, bends)
+        if not passed and bool((score > 0).all()) and step % rule.block:
+            yield {key: value.detach().double() for key, value in bends.items()}
+        passed = passed or bool((score > 0).all())
+        ascent.step(gradients, rule.rate * 0.1 ** (step / steps))
+
+
 def _by_planes(problem: Problem) -> Tensor:
     """-> (batch,): the score is proved to be at least this over the region, by trained planes; -inf where nothing is known in time."""
     graph = graph_of(problem)

@@ -6,6 +6,8 @@ Three comparisons, each tight where the arithmetic is the same, in batches of on
 - the graph with the module in its own arithmetic, which differ by rounding: to 1e-3, in half precision 5e-2.
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -75,6 +77,12 @@ def value(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _value(graph: Graph, x: Tensor) -> Tensor:
+    outputs = values(graph, x)[graph.output].reshape(len(x), -1)
+    return graph.ending(outputs) if graph.ending is not None else outputs
+
+
+def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, Tensor]:
+    """(n, *shape) in float64 -> what the output says, without a last softmax that was left out, and the nodes that are to be kept."""
     known: dict[Node, Tensor] = {}
     last = {source: node for node in graph.nodes for source in node.inputs}  # the last reader
     for node in graph.nodes:
@@ -87,10 +95,9 @@ def _value(graph: Graph, x: Tensor) -> Tensor:
             assert isinstance(node, Relaxed)
             known[node] = node.relaxation.function(*inputs)
         for source in node.inputs:
-            if last[source] is node:
+            if last[source] is node and source not in kept:
                 known.pop(source, None)
-    outputs = known[graph.output].reshape(len(x), -1)
-    return graph.ending(outputs) if graph.ending is not None else outputs
+    return known
 
 
 def sampled_points(region: Region) -> Tensor:
