@@ -18,11 +18,12 @@ from holdfast_check.graph import Graph, program
 from holdfast_check.planes import Bounds
 from holdfast_check.region import Region, inside
 from holdfast_check.steps import Applied, Program
-from holdfast_check.tree import leaves
+from holdfast_check.tree import leaves, margins, paths
 
 SCHEMA, VERSION = "holdfast-proof", 1
 AT_ONCE = 2**18  # numbers in one step of all parts of the region that are looked at together
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
+SLOPES = {"slopes", "rows", "ends", "at"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Signs:
+    """How a group of rows is proved: a tree (parts, 2) of cuts, each an element of a step, multipliers (cuts of all leaves, rows of the
+    group) and slopes `rows/K` (leaves, rows of the group, n)."""
+
+    tree: Array
+    multipliers: Array
+    slopes: dict[str, Array]
+
+
+@dataclass(frozen=True)
 class Claim:
     """For every x of the region and every group of rows, some row of it has row . output(x) + offset > above. A witness says that at x, a
     point of the region, some group has no such row."""
@@ -71,6 +82,8 @@ class Claim:
     slopes: dict[str, Array]
     point: Array | None
     told: str
+    signs: "dict[int, Signs]"  # of some groups
+    anew: bool  # over leaves of signs intervals are narrowed by walks
 
     @staticmethod
     def read(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
@@ -95,18 +108,46 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
         raise Rejected("only boxes are cut into halves")
-    slopes = {name: _slopes(name, array, built, len(matrix)) for name, array in arrays.items() if name.startswith(("slopes/", "rows/"))}
+    slopes = {name: _slopes(name, arrays, built, len(matrix), groups) for name in arrays if name.split("/")[0] in SLOPES}
+    own = {name: slopes.pop(name) for name in list(slopes) if name[:5] == "rows/" and name.count("/") == 2}  # of leaves of signs
+    signs = {group: _signs(group, arrays, own) for group in range(len(groups)) if f"signs/{group}" in arrays}
+    if signs and len(cuts) > 1:
+        raise ValueError("trees of signs beside one of halves")
     told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
-    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told)
+    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told, signs, bool(arrays.get("anew", np.zeros(1)).any()))
 
 
-def _slopes(name: str, array: Array, built: Program, rows: int) -> Array:
-    """slopes/K: (leaves or 1, 2, arguments, n); rows/K: (leaves or 1, rows, n), for functions of one argument."""
-    step = built.steps[int(name.split("/")[1])]
-    wanted = (rows, step.size) if name.startswith("rows/") else (2, len(step.parts), step.size)
-    if not isinstance(step, Applied) or array.shape[1:] != wanted or (name.startswith("rows/") and len(step.parts) != 1):
+def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int, groups: tuple[tuple[int, ...], ...]) -> Array:
+    """at/K, ends/T: elements of a step. slopes/K: (leaves or 1, 2, arguments, n). rows/K: (leaves or 1, rows, n), rows/K/G: (leaves of
+    signs/G, rows of that group, n) and ends/K/T: (2, elements in ends/T, n), for functions of one argument, n of all or of those in at/K."""
+    kind, *numbers = name.split("/")
+    array, places = arrays[name], [int(number) for number in numbers]
+    step, other = built.steps[places[0]], places[1] if len(places) > 1 else None
+    if kind == "at" or (kind == "ends" and other is None):
+        if array.ndim != 1 or array.dtype.kind not in "iu" or not bool(((array >= 0) & (array < step.size)).all()):
+            raise ValueError(f"{name} names elements that there are not")
+        return array.astype(np.int64)
+    many = arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else step.size
+    if kind == "slopes":
+        wanted: tuple[int, ...] = (2, len(step.parts), step.size)
+    elif kind == "ends":
+        wanted = (arrays[f"ends/{other}"].size, many)
+    else:
+        wanted = (rows if other is None else len(groups[other]), many)
+    fits = isinstance(step, Applied) and array.shape[1:] == wanted and (kind == "slopes" or len(step.parts) == 1)
+    if not fits or (kind == "ends" and (len(array) != 2 or other is None or other <= places[0])):
         raise ValueError(f"{name} has shape {array.shape}, which fits no function of the model")
-    return array.astype(np.float64)
+    return array if array.dtype == np.uint8 and kind != "slopes" else array.astype(np.float64)
+
+
+def _signs(group: int, arrays: dict[str, Array], slopes: dict[str, Array]) -> Signs:
+    tree, multipliers = arrays[f"signs/{group}"], arrays[f"multipliers/{group}"]
+    if tree.ndim != 2 or tree.shape[1] != 2 or tree.dtype.kind not in "iu":
+        raise ValueError(f"signs/{group} is no tree of cuts")
+    if multipliers.ndim != 2 or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
+        raise ValueError(f"multipliers/{group} has one that is below zero, or no number")
+    own = {f"rows/{name.split('/')[1]}": array for name, array in slopes.items() if int(name.split("/")[2]) == group}
+    return Signs(tree, multipliers.astype(np.float64), own)
 
 
 def _number(value: Any) -> float:
@@ -180,18 +221,47 @@ def _ranks(matrix: Array, offset: Array, above: float) -> bool:
 def lowest(claim: Claim, built: Program) -> float:
     """By how much every group has a row above what is claimed, at the worst leaf; negative: by how much it is missed."""
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
-    if any(len(array) not in (1, len(lower)) for array in claim.slopes.values()):
+    if any(len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(("slopes", "rows"))):
         raise Rejected("slopes for another number of leaves than the tree has")
+    if claim.signs:
+        return _by_signs(claim, built)
     many = max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
     for start in range(0, len(lower), many):
         some = slice(start, start + many)
-        slopes = {name: array[some] if len(array) > 1 else array for name, array in claim.slopes.items()}
+        slopes = {n: array[some] if n.startswith(("slopes", "rows")) and len(array) > 1 else array for n, array in claim.slopes.items()}
         bounds = Bounds(built, claim.region.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset) - claim.above
-        margin = np.stack([bounds[:, list(group)].max(1) for group in claim.groups]).min()
-        worst = min(worst, float(margin) if not math.isnan(margin) else -math.inf)
+        worst = min(worst, *(_least(bounds[:, list(group)]) for group in claim.groups))
         if not worst > 0:
             break
+    return worst
+
+
+def _least(bounds: Array) -> float:
+    """(leaves, rows of a group): by how much one row is above zero, at the worst leaf."""
+    least = float(bounds.max(1).min())
+    return least if not math.isnan(least) else -math.inf
+
+
+def _by_signs(claim: Claim, built: Program) -> float:
+    """Groups with a tree of signs by its leaves, the others by the whole region."""
+    whole, sizes = Bounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
+    bounds = whole.rows(claim.matrix, claim.offset) - claim.above
+    worst = min((_least(bounds[:, list(group)]) for place, group in enumerate(claim.groups) if place not in claim.signs), default=math.inf)
+    many = max(1, AT_ONCE // max(sizes))
+    for place, signs in claim.signs.items():
+        found, rows = paths(signs.tree, sizes), list(claim.groups[place])
+        ends = np.cumsum([0, *map(len, found)])
+        if signs.multipliers.shape != (ends[-1], len(rows)) or any(len(array) != len(found) for array in signs.slopes.values()):
+            raise Rejected(f"multipliers or slopes for other leaves than those of the tree signs/{place}")
+        for start in range(0, len(found), many):
+            some, times = slice(start, start + many), signs.multipliers[ends[start] : ends[min(start + many, len(found))]]
+            slopes = {name: array[some] for name, array in signs.slopes.items()}
+            slopes |= {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
+            least = margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, claim.anew)
+            worst = min(worst, _least(least - claim.above))
+            if not worst > 0:
+                return worst
     return worst
 
 

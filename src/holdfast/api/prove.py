@@ -19,13 +19,16 @@ import torch
 import holdfast_check
 from holdfast.api.check import ROUNDING, claims, oriented, shows
 from holdfast.api.cuts import cut
-from holdfast.api.trained import trained_slopes
+from holdfast.api.signs import cut_by_signs
+from holdfast.api.trained import SLACK, Matched, trained
+from holdfast.bounding.branching.choice import cut_for
+from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.description import described
 from holdfast.bounding.graph.agreement import FINE, sampled_points
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty, Robustness
-from holdfast.region import Box, Patch
+from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Key, Record
 from holdfast.solver import Stop
@@ -36,6 +39,7 @@ from holdfast_check.container import read as read_container
 SUFFIX, SHOWN_BY = ".proof", ".witness"
 NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
 SEARCHED = 7  # halvings between a share that holds and one that does not
+PARTS, MOST = 4096, 200_000  # of trees of signs: for a radius, of which a smaller one may be claimed instead, and for a score
 NORMS = {math.inf: "inf", 2.0: "2", 1.0: "1"}
 
 
@@ -249,7 +253,7 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
                 break
         if not margin > 0:
             header["above"] = value if value == 0 else known - 1e-2 * size
-            arrays["tree"] = cut(header, arrays, opened.program, until)
+            arrays |= _cut(part, header, arrays, opened, until)
             margin = _margin(header, arrays, opened)
         if not margin > 0:
             raise holdfast_check.Rejected(f"the checker's bound misses it by {-margin:.4g}")
@@ -262,49 +266,79 @@ def _told(known: float, value: float, goal: str) -> str:
     lost = (known - value) / max(abs(known), 1e-300)
     if goal != "radius" or lost <= 0 or not math.isfinite(known):
         return ""
-    return f"{100 * lost:.2g} % less than the record" if lost < 0.01 else f"only {100 * (1 - lost):.3g} % of the record by planes alone"
+    return f"{100 * lost:.2g} % less than the record" if lost < 0.01 else f"only {100 * (1 - lost):.3g} % of the record by planes and signs"
+
+
+def _cut(part: Problem, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float) -> dict[str, Any]:
+    """What a score over a region needs beside planes: halves of a box where few of its inputs move, else slopes and signs."""
+    match = Matched.of(part, opened.program)
+    if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
+        found = _helped(match, part.region, header, arrays, opened, until, MOST)
+        if found is not None:
+            return found
+        raise holdfast_check.Rejected("neither trained planes nor signs prove it in this time: give more --seconds")
+    return {"tree": cut(header, arrays, opened.program, until)}
+
+
+def _helped(
+    match: Matched, region: Region, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float,
+    parts: int,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Arrays with which the checker follows: trained slopes, trained ends, and trees of signs of so many parts at most."""
+    claim = _read(header, arrays, opened)
+    said = claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
+    scale = max(float(np.abs(said).min()), 1e-9)
+    planes = None
+    for planes in trained(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
+        if _margin(header, {**arrays, **planes.arrays}, opened) > 0:
+            return planes.arrays
+    if planes is None or not parts:
+        return None
+    try:
+        signs, anew = cut_by_signs(match, region, _read(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
+    except holdfast_check.Rejected:
+        return None
+    found = {**planes.arrays, **signs, "anew": np.array([anew], dtype=np.uint8)}
+    return found if _margin(header, {**arrays, **found}, opened) > 0 else None
 
 
 def _largest_radius(
     part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
 ) -> float:
-    """The record's radius or a hair less, by the checker's own slopes or by trained ones, which stay in the arrays; where the record was
-    proved by other means, the largest radius that planes prove."""
-    claim = _read(header, arrays, opened)
+    """The record's radius or a hair less, by the checker's own slopes, by trained ones, or by signs, which stay in the arrays; where the
+    record was proved by other means, the largest radius that planes prove."""
+    match = Matched.of(part, opened.program)
 
-    def at(share: float, slopes: Mapping[str, Any]) -> bool:
+    def at(share: float, parts: int | None = None) -> dict[str, Any] | None:
+        """What proves this share; parts: with training, and so many parts of signs."""
         header["region"]["radius"] = known * share
         try:
-            return _margin(header, {**arrays, **slopes}, opened) > 0
+            if _margin(header, arrays, opened) > 0:
+                return {}
+            if parts is None or match is None:
+                return None
+            region = part.family.at(torch.full_like(part.family.radius.double(), known * share))
+            return _helped(match, region, header, arrays, opened, until, parts)
         except holdfast_check.Rejected as error:
             if "bounds" in str(error):
-                return False
+                return None
             raise
 
-    def trained(share: float) -> dict[str, Any]:
-        region = part.family.at(torch.full_like(part.family.radius.double(), known * share))
-        return trained_slopes(part, region, opened.program, claim.matrix, claim.offset)
-
-    for share in (1.0, 1 - 1e-6, 1 - 1e-4):
-        if at(share, {}):
+    for share, parts in ((1.0, None), (1 - 1e-6, None), (1 - 1e-4, None), (1 - 1e-3, PARTS), (NEARLY, PARTS)):
+        found = at(share, parts)
+        if found is not None:
+            arrays.update(found)
             return known * share
-    slopes = trained(1 - 1e-3)
-    for share in (1 - 1e-3, 1 - 3e-3, NEARLY):
-        for some in ({}, slopes) if slopes else ({},):
-            if at(share, some):
-                arrays.update(some)
-                return known * share
     low, high, best = 0.0, NEARLY, dict[str, Any]()
     for _ in range(SEARCHED):
         if time.monotonic() > until:
             break
         middle = (low + high) / 2
-        slopes = trained(middle) if slopes else {}
-        held = next((some for some in ([{}, slopes] if slopes else [{}]) if at(middle, some)), None)
-        if held is None:
+        found = at(middle, 0)
+        if found is None:
             high = middle
         else:
-            low, best = middle, dict(held)
+            low, best = middle, found
     if low == 0.0:
         raise holdfast_check.Rejected("planes alone prove no part of it")
     arrays.update(best)

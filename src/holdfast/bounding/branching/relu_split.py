@@ -179,8 +179,9 @@ def _finished(asked: Rows, found: Found, steps: int, pace: float) -> tuple[Found
         return found.or_better(found.put(which, more)), point
     solution = solve(last)
     point[which] = solution.point
-    least = found.least.index_copy(0, which, torch.maximum(found.least[which], last.proved(solution.multiplier, solution.weight)))
-    return replace(found, least=least), point
+    least = last.proved(solution.multiplier, solution.weight)
+    better = replace(last_found := batch.take(found, which), least=least, multiplier=solution.multiplier)
+    return found.put(which, last_found.or_better(better)), point
 
 
 def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> Points:
