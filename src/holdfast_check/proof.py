@@ -59,12 +59,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Signs:
-    """How a group of rows is proved: a tree (parts, 2) of cuts, each an element of a step, multipliers (cuts of all leaves, rows of the
-    group) and slopes `rows/K` (leaves, rows of the group, n)."""
+    """A tree (parts, 2) of cuts, each an element of a step, and what is proved over its leaves: some groups, by multipliers (cuts of all
+    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). anew: leaf by leaf intervals are narrowed by walks."""
 
     tree: Array
+    groups: tuple[int, ...]
     multipliers: Array
     slopes: dict[str, Array]
+    anew: bool
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,7 @@ class Claim:
     slopes: dict[str, Array]
     point: Array | None
     told: str
-    signs: "dict[int, Signs]"  # of some groups
-    anew: bool  # over leaves of signs intervals are narrowed by walks
+    signs: Signs | None
 
     @staticmethod
     def read(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
@@ -108,46 +109,41 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
         raise Rejected("only boxes are cut into halves")
-    slopes = {name: _slopes(name, arrays, built, len(matrix), groups) for name in arrays if name.split("/")[0] in SLOPES}
-    own = {name: slopes.pop(name) for name in list(slopes) if name[:5] == "rows/" and name.count("/") == 2}  # of leaves of signs
-    signs = {group: _signs(group, arrays, own) for group in range(len(groups)) if f"signs/{group}" in arrays}
-    if signs and len(cuts) > 1:
-        raise ValueError("trees of signs beside one of halves")
+    signs = _signs(arrays, built, groups) if "signs" in arrays else None
+    if signs is not None and len(cuts) > 1:
+        raise ValueError("a tree of signs beside one of halves")
+    slopes = {name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES}
     told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
-    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told, signs, bool(arrays.get("anew", np.zeros(1)).any()))
+    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told, signs)
 
 
-def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int, groups: tuple[tuple[int, ...], ...]) -> Array:
-    """at/K, ends/T: elements of a step. slopes/K: (leaves or 1, 2, arguments, n). rows/K: (leaves or 1, rows, n), rows/K/G: (leaves of
-    signs/G, rows of that group, n) and ends/K/T: (2, elements in ends/T, n), for functions of one argument, n of all or of those in at/K."""
+def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> Array:
+    """at/K, ends/T: elements of a step. slopes/K: (leaves or 1, 2, arguments, n). For functions of one argument, n of all elements or of
+    those in at/K: rows/K, and leaves/K of signs, (leaves or 1, rows, n); ends/K/T (2, elements in ends/T, n)."""
     kind, *numbers = name.split("/")
     array, places = arrays[name], [int(number) for number in numbers]
-    step, other = built.steps[places[0]], places[1] if len(places) > 1 else None
-    if kind == "at" or (kind == "ends" and other is None):
+    step, many = built.steps[places[0]], arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else built.steps[places[0]].size
+    if kind == "at" or (kind == "ends" and len(places) == 1):
         if array.ndim != 1 or array.dtype.kind not in "iu" or not bool(((array >= 0) & (array < step.size)).all()):
             raise ValueError(f"{name} names elements that there are not")
         return array.astype(np.int64)
-    many = arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else step.size
-    if kind == "slopes":
-        wanted: tuple[int, ...] = (2, len(step.parts), step.size)
-    elif kind == "ends":
-        wanted = (arrays[f"ends/{other}"].size, many)
-    else:
-        wanted = (rows if other is None else len(groups[other]), many)
-    fits = isinstance(step, Applied) and array.shape[1:] == wanted and (kind == "slopes" or len(step.parts) == 1)
-    if not fits or (kind == "ends" and (len(array) != 2 or other is None or other <= places[0])):
+    wanted: tuple[int, ...] = (2, len(step.parts), step.size) if kind == "slopes" else (rows, many)
+    if kind == "ends":
+        wanted = (arrays[f"ends/{places[1]}"].size if places[1] > places[0] and len(array) == 2 else -1, many)
+    if not isinstance(step, Applied) or array.shape[1:] != wanted or (kind != "slopes" and len(step.parts) != 1):
         raise ValueError(f"{name} has shape {array.shape}, which fits no function of the model")
     return array if array.dtype == np.uint8 and kind != "slopes" else array.astype(np.float64)
 
 
-def _signs(group: int, arrays: dict[str, Array], slopes: dict[str, Array]) -> Signs:
-    tree, multipliers = arrays[f"signs/{group}"], arrays[f"multipliers/{group}"]
-    if tree.ndim != 2 or tree.shape[1] != 2 or tree.dtype.kind not in "iu":
-        raise ValueError(f"signs/{group} is no tree of cuts")
-    if multipliers.ndim != 2 or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
-        raise ValueError(f"multipliers/{group} has one that is below zero, or no number")
-    own = {f"rows/{name.split('/')[1]}": array for name, array in slopes.items() if int(name.split("/")[2]) == group}
-    return Signs(tree, multipliers.astype(np.float64), own)
+def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> Signs:
+    tree, multipliers, own = arrays["signs"], arrays["signs/multipliers"], tuple(arrays["signs/groups"].tolist())
+    rows = sum(len(groups[group]) for group in own)
+    if tree.ndim != 2 or tree.shape[1] != 2 or tree.dtype.kind not in "iu" or not all(0 <= group < len(groups) for group in own):
+        raise ValueError("signs are no tree of cuts for groups of rows")
+    if multipliers.shape[1:] != (rows,) or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
+        raise ValueError("a multiplier of signs is below zero, no number, or for other rows")
+    slopes = {f"rows/{name[7:]}": _slopes(name, arrays, built, rows) for name in arrays if name.startswith("leaves/")}
+    return Signs(tree, own, multipliers.astype(np.float64), slopes, bool(arrays["signs/anew"].any()))
 
 
 def _number(value: Any) -> float:
@@ -223,8 +219,8 @@ def lowest(claim: Claim, built: Program) -> float:
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
     if any(len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(("slopes", "rows"))):
         raise Rejected("slopes for another number of leaves than the tree has")
-    if claim.signs:
-        return _by_signs(claim, built)
+    if claim.signs is not None:
+        return _by_signs(claim, claim.signs, built)
     many = max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
     for start in range(0, len(lower), many):
@@ -243,25 +239,24 @@ def _least(bounds: Array) -> float:
     return least if not math.isnan(least) else -math.inf
 
 
-def _by_signs(claim: Claim, built: Program) -> float:
-    """Groups with a tree of signs by its leaves, the others by the whole region."""
+def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
+    """Some groups by the leaves of a tree of signs, the others by the whole region."""
     whole, sizes = Bounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
     bounds = whole.rows(claim.matrix, claim.offset) - claim.above
-    worst = min((_least(bounds[:, list(group)]) for place, group in enumerate(claim.groups) if place not in claim.signs), default=math.inf)
+    worst = min((_least(bounds[:, list(group)]) for place, group in enumerate(claim.groups) if place not in signs.groups), default=math.inf)
+    found, rows = paths(signs.tree, sizes), [row for place in signs.groups for row in claim.groups[place]]
+    starts, ends = np.cumsum([0, *(len(claim.groups[place]) for place in signs.groups)]), np.cumsum([0, *map(len, found)])
+    if len(signs.multipliers) != ends[-1] or any(len(array) != len(found) for array in signs.slopes.values()):
+        raise Rejected("multipliers or slopes for other leaves than those of the tree of signs")
+    at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
     many = max(1, AT_ONCE // max(sizes))
-    for place, signs in claim.signs.items():
-        found, rows = paths(signs.tree, sizes), list(claim.groups[place])
-        ends = np.cumsum([0, *map(len, found)])
-        if signs.multipliers.shape != (ends[-1], len(rows)) or any(len(array) != len(found) for array in signs.slopes.values()):
-            raise Rejected(f"multipliers or slopes for other leaves than those of the tree signs/{place}")
-        for start in range(0, len(found), many):
-            some, times = slice(start, start + many), signs.multipliers[ends[start] : ends[min(start + many, len(found))]]
-            slopes = {name: array[some] for name, array in signs.slopes.items()}
-            slopes |= {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
-            least = margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, claim.anew)
-            worst = min(worst, _least(least - claim.above))
-            if not worst > 0:
-                return worst
+    for start in range(0, len(found), many):
+        some, times = slice(start, start + many), signs.multipliers[ends[start] : ends[min(start + many, len(found))]]
+        slopes = {**at, **{name: array[some] for name, array in signs.slopes.items()}}
+        least = margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.anew) - claim.above
+        worst = min(worst, *(_least(least[:, a:b]) for a, b in zip(starts, starts[1:], strict=False)))
+        if not worst > 0:
+            break
     return worst
 
 

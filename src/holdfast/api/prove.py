@@ -295,10 +295,10 @@ def _helped(
     if planes is None or not parts:
         return None
     try:
-        signs, anew = cut_by_signs(match, region, _read(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
+        signs = cut_by_signs(match, region, _read(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
     except holdfast_check.Rejected:
         return None
-    found = {**planes.arrays, **signs, "anew": np.array([anew], dtype=np.uint8)}
+    found = {**planes.arrays, **signs}
     return found if _margin(header, {**arrays, **found}, opened) > 0 else None
 
 
