@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import itertools
 import json
 import math
 import zlib
@@ -60,7 +61,7 @@ class Model:
 @dataclass(frozen=True)
 class Signs:
     """A tree (parts, 2) of cuts, each an element of a step, and what is proved over its leaves: some groups, by multipliers (cuts of all
-    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). anew: leaf by leaf intervals are narrowed by walks."""
+    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). anew: intervals are narrowed over each leaf."""
 
     tree: Array
     groups: tuple[int, ...]
@@ -136,14 +137,14 @@ def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> A
 
 
 def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> Signs:
-    tree, multipliers, own = arrays["signs"], arrays["signs/multipliers"], tuple(arrays["signs/groups"].tolist())
+    tree, multipliers, own = arrays["signs"], arrays["signs/multipliers"].astype(np.float64), tuple(arrays["signs/groups"].tolist())
     rows = sum(len(groups[group]) for group in own)
     if tree.ndim != 2 or tree.shape[1] != 2 or tree.dtype.kind not in "iu" or not all(0 <= group < len(groups) for group in own):
         raise ValueError("signs are no tree of cuts for groups of rows")
     if multipliers.shape[1:] != (rows,) or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
         raise ValueError("a multiplier of signs is below zero, no number, or for other rows")
     slopes = {f"rows/{name[7:]}": _slopes(name, arrays, built, rows) for name in arrays if name.startswith("leaves/")}
-    return Signs(tree, own, multipliers.astype(np.float64), slopes, bool(arrays["signs/anew"].any()))
+    return Signs(tree, own, multipliers, slopes, bool(arrays["signs/anew"].any()))
 
 
 def _number(value: Any) -> float:
@@ -254,7 +255,7 @@ def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
         some, times = slice(start, start + many), signs.multipliers[ends[start] : ends[min(start + many, len(found))]]
         slopes = {**at, **{name: array[some] for name, array in signs.slopes.items()}}
         least = margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.anew) - claim.above
-        worst = min(worst, *(_least(least[:, a:b]) for a, b in zip(starts, starts[1:], strict=False)))
+        worst = min(worst, *(_least(least[:, a:b]) for a, b in itertools.pairwise(starts)))
         if not worst > 0:
             break
     return worst

@@ -73,7 +73,9 @@ def margins(
     region, many = whole.region, len(some)
     held = [(np.repeat(low, many, 0), np.repeat(high, many, 0)) for low, high in zip(whole.lower, whole.upper, strict=True)]
     signs: dict[int, Array] = {}
-    for (leaf, (step, element, sign)), times in zip(((leaf, cut) for leaf, path in enumerate(some) for cut in path), multipliers, strict=True):
+    for (leaf, (step, element, sign)), times in zip(
+        ((leaf, cut) for leaf, path in enumerate(some) for cut in path), multipliers, strict=True
+    ):
         low, high = held[step]
         if sign > 0:
             low[leaf, element] = max(low[leaf, element], 0.0)

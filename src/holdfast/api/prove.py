@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import holdfast_check
+from holdfast import clock
 from holdfast.api.check import ROUNDING, claims, oriented, shows
 from holdfast.api.cuts import cut
 from holdfast.api.signs import cut_by_signs
@@ -289,9 +290,10 @@ def _helped(
     said = claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
     scale = max(float(np.abs(said).min()), 1e-9)
     planes = None
-    for planes in trained(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
-        if _margin(header, {**arrays, **planes.arrays}, opened) > 0:
-            return planes.arrays
+    with clock.within(until):
+        for planes in trained(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
+            if _margin(header, {**arrays, **planes.arrays}, opened) > 0:
+                return planes.arrays
     if planes is None or not parts:
         return None
     try:
@@ -315,7 +317,7 @@ def _largest_radius(
         try:
             if _margin(header, arrays, opened) > 0:
                 return {}
-            if parts is None or match is None:
+            if parts is None or match is None or time.monotonic() > until:
                 return None
             region = part.family.at(torch.full_like(part.family.radius.double(), known * share))
             return _helped(match, region, header, arrays, opened, until, parts)
@@ -365,8 +367,11 @@ def _written(
     name = f"{made.key}".replace(" ", "-").replace(",", "").replace("/", "-")
     path = folder / f"{name}{suffix}"
     path.write_bytes(packed(header, arrays))
-    verdict = holdfast_check.check(opened, path)
-    if not verdict.accepted:
+    try:
+        verdict = holdfast_check.check(opened, path)
+        if not verdict.accepted:
+            raise holdfast_check.Rejected(verdict.reason)
+    except BaseException:  # Ctrl-C, too: what lies there was accepted
         path.unlink()
-        raise holdfast_check.Rejected(verdict.reason)
+        raise
     return replace(made, file=path, told=f"{verdict.claim}{'; ' + made.told if made.told else ''}")

@@ -28,6 +28,7 @@ from holdfast_check.tree import Cut, margins
 FEW = 2048  # arguments up to which intervals are narrowed anew over every leaf
 SURE = 1e-9  # of what the rows say at the centre: the least margin of a leaf, so that other sums of the same numbers prove it too
 MISSED = 0.0  # the bound of a part that only the engine takes for settled
+ENOUGH, HOPE = 512, 16  # parts after which the engine's guess of how many are to come may end it, at so many times the most
 BEYOND = 1.5  # times what the checker missed, more is asked of the engine
 
 Array = np.ndarray[Any, Any]
@@ -98,7 +99,9 @@ class Leaves:
             "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])), "signs/groups": small(np.array(self.groups)),
             "signs/multipliers": np.concatenate(times), "signs/anew": np.array([self.anew], dtype=np.uint8),
         }  # fmt: skip
-        return arrays | {f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order]) for place in self.match.places.values()}
+        return arrays | {
+            f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order]) for place in self.match.places.values()
+        }
 
 
 def _tree(signs: Array) -> tuple[list[int], Array, list[list[int]]]:
@@ -148,7 +151,9 @@ class _Judged(ActivationSplit):
         """Each part with what it has to prove beyond zero."""
         assert isinstance(parts, Kept)
         rules = batch.take(question.rules, parts.task)
-        asked = replace(question, region=batch.take(question.region, parts.task), rules=replace(rules, offset=rules.offset - parts.more[..., None]))
+        asked = replace(
+            question, region=batch.take(question.region, parts.task), rules=replace(rules, offset=rules.offset - parts.more[..., None])
+        )
         seen = super().bound(asked, replace(parts, task=torch.arange(len(parts))))
         return replace(seen, parts=replace(seen.parts, task=parts.task))
 
@@ -174,9 +179,7 @@ class _Judged(ActivationSplit):
         return replace(after, slopes=slopes, multipliers=multipliers)
 
 
-def cut_by_signs(
-    match: Matched, region: Region, claim: Claim, planes: Planes, scale: float, until: float, most: int
-) -> dict[str, Array]:
+def cut_by_signs(match: Matched, region: Region, claim: Claim, planes: Planes, scale: float, until: float, most: int) -> dict[str, Array]:
     """A tree of signs for all groups that the whole region leaves open. Rejected where the time or the parts end before the proof.
 
     planes  what is trained over the whole region; the claim has their slopes.
@@ -198,9 +201,12 @@ def cut_by_signs(
         lower, upper = (together(match.graph, side) for side in (planes.known.lower, planes.known.upper))
         none = torch.zeros((1, len(groups), match.width))
         held = {**{f.name: getattr(first, f.name) for f in fields(first)}, "lower": lower, "upper": upper}
-        frontier: Decisions = Kept(**{**held, "tight": torch.ones(1, dtype=torch.bool)}, slopes=none, multipliers=none, more=none[..., 0].double())
+        frontier: Decisions = Kept(
+            **{**held, "tight": torch.ones(1, dtype=torch.bool)}, slopes=none, multipliers=none, more=none[..., 0].double()
+        )
         while len(frontier):
-            if time.monotonic() > until or frontier.looked > most:
+            hopeless = frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE
+            if time.monotonic() > until or frontier.looked > most or hopeless:
                 raise Rejected(f"after {frontier.looked} parts of signs {len(frontier)} are left to prove")
             frontier, _ = rule.advance(question, frontier)
             if frontier.given_up:

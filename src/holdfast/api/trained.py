@@ -24,7 +24,9 @@ STEPS, PACE = 60, 0.1  # of training the rows of a claim
 ENDS = 256  # arguments of a layer whose ends are trained, the costliest
 END_STEPS, END_PACE = 20, 0.2  # of training them
 AT_ONCE = 216  # rows that are trained together
-SLACK = 1e-4  # of what the rows say at the centre: what training goes beyond zero, for the checker's rounding and for bytes in place of slopes
+SLACK = (
+    1e-4  # of what the rows say at the centre: what training goes beyond zero, for the checker's rounding and for bytes in place of slopes
+)
 Array = np.ndarray[Any, Any]
 
 
@@ -120,7 +122,9 @@ def trained(match: Matched, region: Region, matrix: Array, offset: Array) -> Ite
         held = tightened(graph, region, END_STEPS, END_PACE, AT_ONCE, worth=worth, known=ends, heard=hear)
     known, empty = propagate(graph, region, within=held)
     if heard and not bool(empty.any()):
-        ends_of = {node: (torch.cat([some for some, _ in found]), torch.cat([slope for _, slope in found], 1)) for node, found in heard.items()}
+        ends_of = {
+            node: (torch.cat([some for some, _ in found]), torch.cat([slope for _, slope in found], 1)) for node, found in heard.items()
+        }
         yield Planes(known, _arrays(match, known, _rows(match, known, matrix, offset), ends_of))
 
 
