@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -211,13 +212,8 @@ def broken(chosen: argparse.Namespace, folder: Path) -> None:
             assert one.model is not None
             metadata, arrays = read(one.file.read_bytes())
             model, path = Model.read(one.model), folder / "mutant.proof"
-            for header, other in mutants(json.loads(metadata[SCHEMA]), dict(arrays), shown[one.key], draw):
-                path.write_bytes(packed(header, other))
-                verdict = check(model, path)
-                tried += 1
-                accepted += verdict.accepted
-                if verdict.accepted:
-                    print("ACCEPTED", header)
+            files = mutants(json.loads(metadata[SCHEMA]), dict(arrays), shown[one.key], draw)
+            tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
     print(f"\n{tried} mutants tried, {tried - accepted} rejected.", flush=True)
 
 
@@ -243,14 +239,19 @@ def broken_trees(chosen: argparse.Namespace, folder: Path) -> None:
             header, model, path = json.loads(metadata[SCHEMA]), Model.read(one.model), folder / "mutant.proof"
             false = {**header, "region": {**header["region"], "radius": shown[one.key]}}
             files = [*((header, other) for other in broken_signs(arrays)), *((false, other) for other in other_signs(arrays, draw))]
-            for said, other in files:
-                path.write_bytes(packed(said, other))
-                verdict = check(model, path)
-                tried += 1
-                accepted += verdict.accepted
-                if verdict.accepted:
-                    print("ACCEPTED", said)
+            tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
     print(f"\n{tried} mutants of proofs by signs tried, {tried - accepted} rejected.", flush=True)
+
+
+def _accepted(model: Model, path: Path, files: list[tuple[dict[str, Any], dict[str, Any]]]) -> int:
+    """How many of these headers and arrays are accepted as files; each is told."""
+    accepted = 0
+    for header, arrays in files:
+        path.write_bytes(packed(header, arrays))
+        if check(model, path).accepted:
+            accepted += 1
+            print("ACCEPTED", header)
+    return accepted
 
 
 def _proved(record: hf.Record, radius: float) -> hf.Record:

@@ -80,7 +80,7 @@ def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
         *({"signs": other} for other in (cut(-2, 0), cut(10**4, 0), cut(int(tree[0, 0]), -1), cut(int(tree[0, 0]), 10**4))),
         {"signs": tree.astype(np.float32)}, {"signs": tree.ravel()},
         *({"signs/multipliers": at_first(multipliers, number)} for number in (-1.0, -1e-30, np.nan, np.inf, -np.inf)),
-        *({"signs/multipliers": other} for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0], multipliers.ravel())),
+        *({"signs/multipliers": other} for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0])),
         *({"signs/groups": other} for other in (groups[:-1], np.concatenate([groups, groups[:1]]), groups + 10**3, groups - 10**3)),
         *({place: other} for other in (slopes[:-1], slopes[:, :0], slopes[..., :-1], slopes[0], np.concatenate([slopes] * 2))),
         {place: np.full(slopes.shape, np.nan)}, {"leaves/0": slopes}, {"leaves/10000": slopes}, {"leaves/x": slopes},
