@@ -63,3 +63,64 @@ def mutants(
     for name in arrays.keys() - given.keys():  # without a parabola there is a line, and what that proves is true
         found.append((header, {key: value for key, value in arrays.items() if key != name}))
     return found
+
+
+def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
+    """Arrays of a proof by signs, changed so that they prove nothing: trees that do not cover the region, multipliers that are none, and
+    numbers for other leaves."""
+    tree, multipliers, groups = (arrays[name] for name in ("signs", "signs/multipliers", "signs/groups"))
+    leaf = tree[tree[:, 0] == -1][:1]
+    first, [place, *_] = (
+        int(np.flatnonzero(tree[:, 0] == -1)[0]),
+        [name for name, array in arrays.items() if name.startswith("leaves/") and array.size],
+    )
+    slopes, at = arrays[place], f"at/{place.split('/')[1]}"
+
+    def at_first(array: Any, number: float) -> Any:
+        changed = array.copy()
+        changed[(0,) * array.ndim] = number
+        return changed
+
+    def cut(step: int, element: int) -> Any:
+        changed = tree.copy()
+        changed[0] = step, element
+        return changed
+
+    changes: list[dict[str, Any]] = [
+        *({"signs": other} for other in (tree[:-1], np.concatenate([tree, leaf]), np.delete(tree, first, 0), leaf, tree[:0], tree[:, :1])),
+        *({"signs": other} for other in (cut(-2, 0), cut(10**4, 0), cut(int(tree[0, 0]), -1), cut(int(tree[0, 0]), 10**4))),
+        {"signs": tree.astype(np.float32)}, {"signs": tree.ravel()},
+        *({"signs/multipliers": at_first(multipliers, number)} for number in (-1.0, -1e-30, np.nan, np.inf, -np.inf)),
+        *({"signs/multipliers": other} for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0])),
+        *({"signs/groups": other} for other in (groups[:-1], np.concatenate([groups, groups[:1]]), groups + 10**3, groups - 10**3)),
+        *({place: other} for other in (slopes[:-1], slopes[:, :0], slopes[..., :-1], slopes[0], np.concatenate([slopes] * 2))),
+        {place: np.full(slopes.shape, np.nan)}, {"leaves/0": slopes}, {"leaves/10000": slopes}, {"leaves/x": slopes},
+        *({at: other} for other in (arrays[at] + 10**4, -1 - arrays[at], arrays[at].astype(np.float32), arrays[at][:-1])),
+    ]  # fmt: skip
+    for name in (name for name, array in arrays.items() if name.startswith("ends/") and array.size):
+        changes += [{name: arrays[name][:-1]}, {name: np.full(arrays[name].shape, np.nan)}]
+    found = [{**arrays, **change} for change in changes]
+    for name in ("signs/multipliers", "signs/groups", "signs/anew"):
+        found.append({key: value for key, value in arrays.items() if key != name})
+    return found
+
+
+def other_signs(arrays: dict[str, Any], draw: np.random.Generator) -> list[dict[str, Any]]:
+    """Arrays of a proof by signs that fit, and say something else: they may prove the same claim, and must never prove a false one."""
+    tree, multipliers = arrays["signs"], arrays["signs/multipliers"]
+    places = [name for name in arrays if name.startswith("leaves/")]
+    turned = {**arrays, "signs/multipliers": multipliers[::-1].copy(), **{name: arrays[name][::-1].copy() for name in places}}
+    elsewhere = tree.copy()
+    elsewhere[tree[:, 0] >= 0, 1] = 0
+    earlier = tree.copy()
+    earlier[tree[:, 0] >= 0] = 0
+    found = [turned, {**arrays, "signs": elsewhere}, {**arrays, "signs": earlier}, {**arrays, "signs/anew": 1 - arrays["signs/anew"]}]
+    for size in (0.0, 0.5, 2.0, 1e3, 1e20):
+        found.append({**arrays, "signs/multipliers": multipliers * np.float32(size)})
+        found.append({**arrays, "signs/multipliers": draw.exponential(size, multipliers.shape)})
+    for _ in range(3):
+        found.append(
+            {**arrays, **{n: draw.integers(0, 256, arrays[n].shape, dtype=np.uint8) for n in places if arrays[n].dtype == np.uint8}}
+        )
+        found.append({**arrays, **{name: draw.normal(0.5, 1.0, arrays[name].shape) for name in places}})
+    return found

@@ -9,9 +9,12 @@ Rounding of a walk. Let M be, for a step, at least the size of all that is added
 gamma |L| |W|, which moves the bound by gamma |L| |W| |x| <= gamma |L| M. The same holds for weights and offsets, which are within 16
 units, for products with offsets, for the sums of constants, and for coefficients that meet at one step. So one number, the sum over all
 steps of |L| M, times gamma(longest sum + 4 steps + 64), pays for all of it; it is doubled, since it is computed too.
+
+Over a leaf some values x have a sign s: s x >= 0. There, for a multiplier >= 0, row . value >= row . value - multiplier s x, so a walk may
+have such terms on its way; adding one at its step is charged by the multiplier times the largest |x|.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +59,8 @@ class Bounds:
     program: Program
     region: Region
     slopes: Mapping[str, Array] = field(default_factory=dict)
+    held: Sequence[tuple[Array, Array]] = ()  # (batch, n) of every step: over a leaf of signs, what its values are known to lie between
+    walks: bool = True  # False: nothing is narrowed but by what is held
     lower: list[Array] = field(default_factory=list)  # (batch, n) each
     upper: list[Array] = field(default_factory=list)
     sizes: list[Array] = field(default_factory=list)  # M of affine maps
@@ -66,16 +71,26 @@ class Bounds:
         steps = self.program.steps
         self.terms = max(*(step.size for step in steps), *(part.terms for step in steps for part in step.parts), 1)  # of the longest sum
         self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
+        self.empty = np.zeros(len(self.region.lower), dtype=bool)  # leaves without a point
         self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
         for place, step in enumerate(self.program.steps[1:], 1):
             if isinstance(step, Affine):
                 self._affine(step, place)
             else:
-                for part in step.parts:
+                for part in step.parts if self.walks else ():
                     self._narrow(part, step)
                 self._applied(step, place)
 
+    def _leaf(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Ends between which nothing is left: a leaf of signs without a point, for which any others do."""
+        if self.held:
+            self.empty |= (lower > upper).any(1)
+            upper = np.maximum(lower, upper)
+        return lower, upper
+
     def _keep(self, lower: Array, upper: Array, sizes: Array, place: int) -> None:
+        if self.held:
+            lower, upper = self._leaf(np.fmax(lower, self.held[place][0]), np.fmin(upper, self.held[place][1]))
         if not bool(((lower <= upper) & (np.abs(lower) < LARGEST) & (np.abs(upper) < LARGEST)).all()):
             name = self.program.steps[place].name
             raise Rejected(f"step {place} ({name}): its values have no bounds that are numbers")
@@ -109,44 +124,69 @@ class Bounds:
         if isinstance(reader.function, Pieces):
             low, high = self.lower[part.source], self.upper[part.source]
             wanted &= np.any([((low < kink) & (kink < high)).any(0) for kink in reader.function.kinks], axis=0)
-        chosen = np.flatnonzero(wanted & ~self.narrowed[part.source])
+        wanted &= ~self.narrowed[part.source]
         self.narrowed[part.source] |= wanted
+        # `ends/T` (k,): elements whose walks have slopes of their own, `ends/K/T` (2, k, n): those from below, those from above
+        given = self.slopes.get(f"ends/{part.source}", np.zeros(0, dtype=np.int64))
+        own = {at: self.slopes[f"ends/{at}/{part.source}"] for at in self.planes if f"ends/{at}/{part.source}" in self.slopes}
+        wanted[given] = False
         widest = max(step.size for step in self.program.steps[: part.source + 1])
         at_once = max(1, NUMBERS // (2 * widest * len(self.region.lower)))
-        for start in range(0, len(chosen), at_once):
-            some = chosen[start : start + at_once]
-            rows = np.zeros((len(some), source.size))
-            rows[np.arange(len(some)), some] = 1.0
-            least = self.walk(part.source, np.concatenate([rows, -rows])[None])
-            low, high = self.lower[part.source], self.upper[part.source]
-            low[:, some] = np.fmax(low[:, some], least[:, : len(some)])
-            high[:, some] = np.fmin(high[:, some], -least[:, len(some) :])
-            if not bool((low[:, some] <= high[:, some]).all()):
-                raise Rejected(f"step {part.source} ({source.name}): its bounds exclude each other")
+        for chosen, slopes in ((np.flatnonzero(wanted), {}), (given, own)):
+            for start in range(0, len(chosen), at_once):
+                some = slice(start, start + at_once)
+                planes = {at: self._with(at, array[:, some].reshape(1, -1, array.shape[-1])) for at, array in slopes.items()}
+                self._walked(part.source, chosen[some], planes)
+
+    def _walked(self, place: int, some: Array, planes: Mapping[int, Planes]) -> None:
+        """Narrower intervals of some elements of a step."""
+        rows = np.zeros((len(some), self.program.steps[place].size))
+        rows[np.arange(len(some)), some] = 1.0
+        least = self.walk(place, np.concatenate([rows, -rows])[None], planes)
+        low, high = self.lower[place], self.upper[place]
+        met = np.fmax(low[:, some], least[:, : len(some)]), np.fmin(high[:, some], -least[:, len(some) :])
+        low[:, some], high[:, some] = self._leaf(*met)
+        if not bool((low[:, some] <= high[:, some]).all()):
+            raise Rejected(f"step {place} ({self.program.steps[place].name}): its bounds exclude each other")
 
     def _applied(self, step: Applied, place: int) -> None:
         """Slopes of the proof, `slopes/K` (parts of the region, 2, arguments, n), or the function's own."""
-        taken = [(part.taken(self.lower[part.source]), part.taken(self.upper[part.source])) for part in step.parts]
-        lower, upper = tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
+        lower, upper = self._read(step)
         below, above = step.function.slopes(lower, upper)
         if f"slopes/{place}" in self.slopes:
             given = self.slopes[f"slopes/{place}"]
             below, above = (tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1))
         self.planes[place] = Planes.of(step, below, above, (lower, upper))
         if f"rows/{place}" in self.slopes:  # (parts of the region, rows, n): another slope below for each of the last rows
-            own = self.slopes[f"rows/{place}"]
-            self.last[place] = Planes.of(step, (own,), above, (lower, upper))
+            self.last[place] = self._with(place, self.slopes[f"rows/{place}"])
         low, high = step.function.range(lower, upper)
         self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
 
-    def walk(self, place: int, rows: Array, last: bool = False) -> Array:
-        """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. last: these are the
-        rows of the claim, which may have planes of their own."""
+    def _read(self, step: Applied) -> Ends:
+        taken = [(part.taken(self.lower[part.source]), part.taken(self.upper[part.source])) for part in step.parts]
+        return tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
+
+    def _with(self, place: int, given: Array) -> Planes:
+        """The planes of a function with other slopes below: (1 or batch, rows, n), of all elements or of those in `at/K`; as bytes they
+        count from 0 to 1."""
+        step, usual = self.program.steps[place], self.planes[place]
+        if not isinstance(step, Applied):
+            raise Rejected(f"step {place} ({step.name}) is no function, and has no slopes")
+        below = np.repeat(usual.below[0], given.shape[1], 1)
+        below[..., self.slopes.get(f"at/{place}", slice(None))] = given / 255.0 if given.dtype == np.uint8 else given
+        return Planes.of(step, (below,), usual.above, self._read(step))
+
+    def walk(self, place: int, rows: Array, others: Mapping[int, Planes] | None = None, signs: Mapping[int, Array] | None = None) -> Array:
+        """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. others: planes of
+        these rows alone. signs: of some steps, (batch, rows, n): minus multipliers times signs."""
         steps = self.program.steps
         waiting = {place: np.broadcast_to(rows, (len(self.region.lower), *rows.shape[1:]))}
         constant = np.zeros(waiting[place].shape[:2])
         weight = np.zeros_like(constant)
-        for at in range(place, 0, -1):
+        for at, added in (signs or {}).items():
+            weight += (np.abs(added) @ self._largest(at)[:, :, None])[..., 0]
+            waiting[at] = waiting[at] + added if at in waiting else added
+        for at in range(len(self.lower) - 1, 0, -1):
             if at not in waiting:
                 continue
             step, own = steps[at], waiting.pop(at)
@@ -155,7 +195,7 @@ class Bounds:
                 constant += own @ step.offset
                 passed = [own] * len(step.parts)
             else:
-                planes = self.last.get(at, self.planes[at]) if last else self.planes[at]
+                planes = (others or {}).get(at, self.planes[at])
                 up, down = np.maximum(own, 0.0), np.minimum(own, 0.0)
                 weight += (np.abs(own) * planes.sizes).sum(-1)
                 constant += (up * planes.least + down * planes.most).sum(-1)
@@ -168,11 +208,11 @@ class Bounds:
         bound: Array = least + constant - charge - 8 * UNIT * (np.abs(least) + np.abs(constant) + charge) - TINY
         return bound
 
-    def rows(self, matrix: Array, offset: Array) -> Array:
-        """Lower bounds (batch, rows) of matrix . output + offset."""
+    def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
+        """Lower bounds (batch, rows) of matrix . output + offset; infinite over leaves without a point."""
         view = self.program.output
         size = self.program.steps[view.step].size
         coefficients = Part(view.step, view.index.ravel(), None, None).back(matrix[None].astype(np.float64), size)
-        bound = self.walk(view.step, coefficients, last=True)
+        bound = self.walk(view.step, coefficients, self.last, signs)
         result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
-        return result
+        return np.where(self.empty[:, None], np.inf, result)

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import itertools
 import json
 import math
 import zlib
@@ -19,12 +20,13 @@ from holdfast_check.planes import Bounds
 from holdfast_check.quadratic import Models
 from holdfast_check.region import Region, inside
 from holdfast_check.steps import Applied, Program
-from holdfast_check.tree import leaves
+from holdfast_check.tree import leaves, margins, paths
 
 SCHEMA, VERSION = "holdfast-proof", 1
 AT_ONCE = 2**18  # numbers in one step of all parts of the region that are looked at together
-GIVEN = "slopes/", "rows/", "parabolas/"  # numbers that are not trusted, for the function at a step
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
+SLOPES = {"slopes", "rows", "parabolas", "ends", "at"}  # numbers that are not trusted, for the function at a step
+SHARED = "slopes", "rows", "parabolas"  # the same for all leaves of a tree of halves, or for each
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,18 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Signs:
+    """A tree (parts, 2) of cuts, each an element of a step, and what is proved over its leaves: some groups, by multipliers (cuts of all
+    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). anew: intervals are narrowed over each leaf."""
+
+    tree: Array
+    groups: tuple[int, ...]
+    multipliers: Array
+    slopes: dict[str, Array]
+    anew: bool
+
+
+@dataclass(frozen=True)
 class Claim:
     """For every x of the region and every group of rows, some row of it has row . output(x) + offset > above. A witness says that at x, a
     point of the region, some group has no such row."""
@@ -73,6 +87,7 @@ class Claim:
     slopes: dict[str, Array]
     point: Array | None
     told: str
+    signs: Signs | None
 
     @staticmethod
     def read(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
@@ -97,18 +112,42 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
         raise Rejected("only boxes are cut into halves")
-    slopes = {name: _slopes(name, array, built, len(matrix)) for name, array in arrays.items() if name.startswith(GIVEN)}
+    signs = _signs(arrays, built, groups) if "signs" in arrays else None
+    if signs is not None and len(cuts) > 1:
+        raise ValueError("a tree of signs beside one of halves")
+    slopes = {name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES}
     told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
-    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told)
+    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told, signs)
 
 
-def _slopes(name: str, array: Array, built: Program, rows: int) -> Array:
-    """slopes/K and parabolas/K: (leaves or 1, 2, arguments, n); rows/K: (leaves or 1, rows, n), for functions of one argument."""
-    step = built.steps[int(name.split("/")[1])]
-    wanted = (rows, step.size) if name.startswith("rows/") else (2, len(step.parts), step.size)
-    if not isinstance(step, Applied) or array.shape[1:] != wanted or (name.startswith("rows/") and len(step.parts) != 1):
+def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> Array:
+    """at/K, ends/T: elements of a step. slopes/K, parabolas/K: (leaves or 1, 2, arguments, n). For functions of one argument, n of all elements or of
+    those in at/K: rows/K, and leaves/K of signs, (leaves or 1, rows, n); ends/K/T (2, elements in ends/T, n)."""
+    kind, *numbers = name.split("/")
+    array, places = arrays[name], [int(number) for number in numbers]
+    step, many = built.steps[places[0]], arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else built.steps[places[0]].size
+    if kind == "at" or (kind == "ends" and len(places) == 1):
+        if array.ndim != 1 or array.dtype.kind not in "iu" or not bool(((array >= 0) & (array < step.size)).all()):
+            raise ValueError(f"{name} names elements that there are not")
+        return array.astype(np.int64)
+    whole = kind in ("slopes", "parabolas")
+    wanted: tuple[int, ...] = (2, len(step.parts), step.size) if whole else (rows, many)
+    if kind == "ends":
+        wanted = (arrays[f"ends/{places[1]}"].size if places[1] > places[0] and len(array) == 2 else -1, many)
+    if not isinstance(step, Applied) or array.shape[1:] != wanted or (not whole and len(step.parts) != 1):
         raise ValueError(f"{name} has shape {array.shape}, which fits no function of the model")
-    return array.astype(np.float64)
+    return array if array.dtype == np.uint8 and not whole else array.astype(np.float64)
+
+
+def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> Signs:
+    tree, multipliers, own = arrays["signs"], arrays["signs/multipliers"].astype(np.float64), tuple(arrays["signs/groups"].tolist())
+    rows = sum(len(groups[group]) for group in own)
+    if tree.ndim != 2 or tree.shape[1] != 2 or tree.dtype.kind not in "iu" or not all(0 <= group < len(groups) for group in own):
+        raise ValueError("signs are no tree of cuts for groups of rows")
+    if multipliers.shape[1:] != (rows,) or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
+        raise ValueError("a multiplier of signs is below zero, no number, or for other rows")
+    slopes = {f"rows/{name[7:]}": _slopes(name, arrays, built, rows) for name in arrays if name.startswith("leaves/")}
+    return Signs(tree, own, multipliers, slopes, bool(arrays["signs/anew"].any()))
 
 
 def _number(value: Any) -> float:
@@ -182,17 +221,45 @@ def _ranks(matrix: Array, offset: Array, above: float) -> bool:
 def lowest(claim: Claim, built: Program) -> float:
     """By how much every group has a row above what is claimed, at the worst leaf; negative: by how much it is missed."""
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
-    if any(len(array) not in (1, len(lower)) for array in claim.slopes.values()):
+    if any(len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(SHARED)):
         raise Rejected("slopes for another number of leaves than the tree has")
+    if claim.signs is not None:
+        return _by_signs(claim, claim.signs, built)
     bounded = Models if any(name.startswith("parabolas/") for name in claim.slopes) else Bounds
     many = 1 if bounded is Models else max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
     for start in range(0, len(lower), many):
         some = slice(start, start + many)
-        slopes = {name: array[some] if len(array) > 1 else array for name, array in claim.slopes.items()}
+        slopes = {n: array[some] if n.startswith(SHARED) and len(array) > 1 else array for n, array in claim.slopes.items()}
         bounds = bounded(built, claim.region.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset) - claim.above
-        margin = np.stack([bounds[:, list(group)].max(1) for group in claim.groups]).min()
-        worst = min(worst, float(margin) if not math.isnan(margin) else -math.inf)
+        worst = min(worst, *(_least(bounds[:, list(group)]) for group in claim.groups))
+        if not worst > 0:
+            break
+    return worst
+
+
+def _least(bounds: Array) -> float:
+    """(leaves, rows of a group): by how much one row is above zero, at the worst leaf."""
+    least = float(bounds.max(1).min())
+    return least if not math.isnan(least) else -math.inf
+
+
+def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
+    """Some groups by the leaves of a tree of signs, the others by the whole region."""
+    whole, sizes = Bounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
+    bounds = whole.rows(claim.matrix, claim.offset) - claim.above
+    worst = min((_least(bounds[:, list(group)]) for place, group in enumerate(claim.groups) if place not in signs.groups), default=math.inf)
+    found, rows = paths(signs.tree, sizes), [row for place in signs.groups for row in claim.groups[place]]
+    starts, ends = np.cumsum([0, *(len(claim.groups[place]) for place in signs.groups)]), np.cumsum([0, *map(len, found)])
+    if len(signs.multipliers) != ends[-1] or any(len(array) != len(found) for array in signs.slopes.values()):
+        raise Rejected("multipliers or slopes for other leaves than those of the tree of signs")
+    at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
+    many = max(1, AT_ONCE // max(sizes))
+    for start in range(0, len(found), many):
+        some, times = slice(start, start + many), signs.multipliers[ends[start] : ends[min(start + many, len(found))]]
+        slopes = {**at, **{name: array[some] for name, array in signs.slopes.items()}}
+        least = margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.anew) - claim.above
+        worst = min(worst, *(_least(least[:, a:b]) for a, b in itertools.pairwise(starts)))
         if not worst > 0:
             break
     return worst

@@ -1,34 +1,87 @@
-"""A box cut into halves: which leaves there are, so that every point of the box lies in one of them.
+"""A region cut in two, and its parts again: which leaves there are, so that every point of the region lies in one of them.
 
-The tree is written down from its root, each part before its two halves: the element that is halved, or -1 for a leaf. Both halves hold
-the number at which the part is cut, so nothing lies between them.
+A tree is written down from its root, each part before its two halves: where it is cut, or -1 for a leaf. A box is cut at the middle of one
+of its sides. Any region is cut at the sign of a value of the network, an element of a step: where it is at most zero, and where it is at
+least zero. Both halves hold the number at which they are cut, so nothing lies between them.
 """
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from holdfast_check.arithmetic import Array
-from holdfast_check.errors import Rejected
+from holdfast_check.errors import Rejected, require
+from holdfast_check.planes import Bounds
+
+T = TypeVar("T")
+Cut = tuple[int, int, float]  # step, element, and the sign that it has in this half
+
+
+def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]) -> list[T]:
+    found, waiting = [], [whole]
+    for cut in cuts.reshape(len(cuts), -1).tolist():
+        require(waiting, "the tree goes on after its last leaf")
+        part = waiting.pop()
+        if cut[0] == -1:
+            found.append(part)
+        else:
+            first, second = halves(part, cut)
+            waiting += [second, first]
+    if waiting:
+        raise Rejected(f"{len(waiting)} parts of the region have no leaf: the tree does not cover it")
+    return found
 
 
 def leaves(lower: Array, upper: Array, cuts: Array) -> tuple[Array, Array]:
-    """(n,), (n,), (parts,) -> lower and upper ends (leaves, n) of all leaves."""
-    found_lower, found_upper, waiting = [], [], [(lower, upper)]
-    for cut in cuts.tolist():
-        if not waiting:
-            raise Rejected("the tree goes on after its last leaf")
-        low, high = waiting.pop()
-        if cut == -1:
-            found_lower.append(low)
-            found_upper.append(high)
-            continue
-        if not 0 <= cut < len(low):
-            raise Rejected(f"the tree halves element {cut} of {len(low)}")
-        middle = low[cut] / 2 + high[cut] / 2
-        if not low[cut] <= middle <= high[cut]:
-            raise Rejected(f"the tree halves element {cut} where it cannot be halved")
+    """(n,), (n,), (parts,) -> lower and upper ends (leaves, n) of all leaves of a box."""
+
+    def halves(ends: tuple[Array, Array], cut: list[int]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        (low, high), [along] = ends, cut
+        require(0 <= along < len(low), f"the tree halves element {along} of {len(low)}")
+        middle = low[along] / 2 + high[along] / 2
+        require(low[along] <= middle <= high[along], f"the tree halves element {along} where it cannot be halved")
         first, second = high.copy(), low.copy()
-        first[cut] = second[cut] = middle
-        waiting += [(second, high), (low, first)]
-    if waiting:
-        raise Rejected(f"{len(waiting)} parts of the region have no leaf: the tree does not cover it")
-    return np.stack(found_lower), np.stack(found_upper)
+        first[along] = second[along] = middle
+        return (low, first), (second, high)
+
+    found = _leaves((lower, upper), cuts, halves)
+    return np.stack([low for low, _ in found]), np.stack([high for _, high in found])
+
+
+def paths(cuts: Array, sizes: list[int]) -> list[list[Cut]]:
+    """(parts, 2), the sizes of all steps -> for each leaf its cuts, from the root on; in a first half the value is at most zero."""
+
+    def halves(path: list[Cut], cut: list[int]) -> tuple[list[Cut], list[Cut]]:
+        step, element = cut
+        require(0 <= step < len(sizes) and 0 <= element < sizes[step], f"the tree cuts element {element} of step {step}: there is none")
+        return [*path, (step, element, -1.0)], [*path, (step, element, 1.0)]
+
+    return _leaves([], cuts, halves)
+
+
+def margins(
+    whole: Bounds, matrix: Array, offset: Array, some: list[list[Cut]], multipliers: Array, slopes: dict[str, Array], anew: bool
+) -> Array:
+    """-> (leaves, rows): lower bounds of matrix . output + offset over some leaves of signs.
+
+    whole        what is known over the whole region.
+    multipliers  (cuts of all these leaves, rows), none below zero.
+    slopes       `rows/K`, (leaves, rows, n), and `at/K`.
+    anew         intervals are narrowed by walks over every leaf; else they stay those of the whole region but where they are cut.
+    """
+    region, many = whole.region, len(some)
+    held = [(np.repeat(low, many, 0), np.repeat(high, many, 0)) for low, high in zip(whole.lower, whole.upper, strict=True)]
+    signs: dict[int, Array] = {}
+    for (leaf, (step, element, sign)), times in zip(
+        ((leaf, cut) for leaf, path in enumerate(some) for cut in path), multipliers, strict=True
+    ):
+        low, high = held[step]
+        if sign > 0:
+            low[leaf, element] = max(low[leaf, element], 0.0)
+        else:
+            high[leaf, element] = min(high[leaf, element], 0.0)
+        terms = signs.setdefault(step, np.zeros((many, len(matrix), whole.program.steps[step].size)))
+        terms[leaf, :, element] -= sign * times
+    tiled = region.within(np.repeat(region.lower, many, 0), np.repeat(region.upper, many, 0))
+    return Bounds(whole.program, tiled, slopes, held, anew).rows(matrix, offset, signs)

@@ -17,10 +17,14 @@ import numpy as np
 import torch
 
 import holdfast_check
+from holdfast import clock
 from holdfast.api.check import ROUNDING, claims, oriented, shows
 from holdfast.api.cuts import cut
 from holdfast.api.parabolas import Parabolas, held
-from holdfast.api.trained import trained_slopes
+from holdfast.api.signs import cut_by_signs
+from holdfast.api.trained import SLACK, Matched, trained
+from holdfast.bounding.branching.choice import cut_for
+from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.description import described
 from holdfast.bounding.graph.agreement import FINE, sampled_points
 from holdfast.errors import HoldfastError, UnsupportedLayer
@@ -37,6 +41,7 @@ from holdfast_check.container import read as read_container
 SUFFIX, SHOWN_BY = ".proof", ".witness"
 NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
 SEARCHED = 7  # halvings between a share that holds and one that does not
+PARTS, MOST = 4096, 200_000  # of trees of signs: for a radius, of which a smaller one may be claimed instead, and for a score
 NORMS = {math.inf: "inf", 2.0: "2", 1.0: "1"}
 
 
@@ -260,7 +265,7 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
                 margin = at(found[0], {})
         if not margin > 0:
             header["above"] = value if value == 0 else known - 1e-2 * size
-            arrays["tree"] = cut(header, arrays, opened.program, until)
+            arrays |= _cut(part, header, arrays, opened, until)
             margin = _margin(header, arrays, opened)
         if not margin > 0:
             raise holdfast_check.Rejected(f"the checker's bound misses it by {-margin:.4g}")
@@ -280,55 +285,93 @@ def _told(known: float, value: float, goal: str) -> str:
     )
 
 
+def _cut(part: Problem, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float) -> dict[str, Any]:
+    """What a score over a region needs beside planes: halves of a box where few of its inputs move, else slopes and signs."""
+    match = Matched.of(part, opened.program)
+    if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
+        found = _helped(match, part.region, header, arrays, opened, until, MOST)
+        if found is not None:
+            return found
+        raise holdfast_check.Rejected("neither trained planes nor signs prove it in this time: give more --seconds")
+    return {"tree": cut(header, arrays, opened.program, until)}
+
+
+def _helped(
+    match: Matched, region: Region, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float,
+    parts: int,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Arrays with which the checker follows: trained slopes, trained ends, and trees of signs of so many parts at most."""
+    claim = _read(header, arrays, opened)
+    said = claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
+    scale = max(float(np.abs(said).min()), 1e-9)
+    planes = None
+    with clock.within(until):
+        for planes in trained(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
+            if _margin(header, {**arrays, **planes.arrays}, opened) > 0:
+                return planes.arrays
+    if planes is None or not parts:
+        return None
+    try:
+        signs = cut_by_signs(match, region, _read(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
+    except holdfast_check.Rejected:
+        return None
+    found = {**planes.arrays, **signs}
+    return found if _margin(header, {**arrays, **found}, opened) > 0 else None
+
+
 def _largest_radius(
     part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
 ) -> float:
-    """The record's radius or a hair less, by the checker's own slopes or by trained ones, which stay in the arrays; where the record was
-    proved by other means, by second-order models; else the largest radius that planes and models prove."""
-    claim = _read(header, arrays, opened)
-
-    def at(share: float, slopes: Mapping[str, Any]) -> bool:
-        header["region"]["radius"] = known * share
-        try:
-            return _margin(header, {**arrays, **slopes}, opened) > 0
-        except holdfast_check.Rejected as error:
-            if "bounds" in str(error):
-                return False
-            raise
+    """The record's radius or a hair less, by the checker's own slopes, by trained ones, by signs or by second-order models, all of which stay
+    in the arrays; else the largest radius that these prove without signs."""
+    match = Matched.of(part, opened.program)
 
     def region(share: float) -> Region:
         return part.family.at(torch.full_like(part.family.radius.double(), known * share))
 
-    def trained(share: float) -> dict[str, Any]:
-        return trained_slopes(part, region(share), opened.program, claim.matrix, claim.offset)
+    def holds(share: float, some: Mapping[str, Any]) -> bool:
+        header["region"]["radius"] = known * share
+        return _margin(header, {**arrays, **some}, opened) > 0
+
+    def planes(share: float, parts: int) -> dict[str, Any] | None:
+        """With training, and so many parts of signs."""
+        try:
+            if holds(share, {}):
+                return {}
+            if match is None or time.monotonic() > until:
+                return None
+            return _helped(match, region(share), header, arrays, opened, until, parts)
+        except holdfast_check.Rejected as error:
+            if "bounds" in str(error):
+                return None
+            raise
 
     for share in (1.0, 1 - 1e-6, 1 - 1e-4):
-        if at(share, {}):
+        if held(holds, share, {}):
             return known * share
-    slopes = trained(1 - 1e-3)
-    for share in (1 - 1e-3, 1 - 3e-3, NEARLY):
-        for some in ({}, slopes) if slopes else ({},):
-            if at(share, some):
-                arrays.update(some)
-                return known * share
+    for share in (1 - 1e-3, NEARLY):
+        found = planes(share, PARTS)
+        if found is not None:
+            arrays.update(found)
+            return known * share
     parabolas = Parabolas(part, opened.program)
-    found = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), at, until)
-    if found is not None:
-        arrays.update(found[1])
-        return known * found[0]
+    largest = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), holds, until)
+    if largest is not None:
+        arrays.update(largest[1])
+        return known * largest[0]
     low, high, best = 0.0, NEARLY, dict[str, Any]()
     for _ in range(SEARCHED):
         if time.monotonic() > until:
             break
         middle = (low + high) / 2
-        slopes = trained(middle) if slopes else {}
-        models = parabolas.arrays(region(middle), parabolas.bends) if parabolas.bends is not None else {}
-        ways = [dict[str, Any](), *(some for some in (slopes, models) if some)]
-        way = next((some for some in ways if held(at, middle, some)), None)
-        if way is None:
+        found = planes(middle, 0)
+        if found is None and parabolas.bends is not None:
+            models = parabolas.arrays(region(middle), parabolas.bends)
+            found = models if held(holds, middle, models) else None
+        if found is None:
             high = middle
         else:
-            low, best = middle, dict(way)
+            low, best = middle, found
     if low == 0.0:
         raise holdfast_check.Rejected("planes and second-order models prove no part of it")
     arrays.update(best)
@@ -355,8 +398,11 @@ def _written(
     name = f"{made.key}".replace(" ", "-").replace(",", "").replace("/", "-")
     path = folder / f"{name}{suffix}"
     path.write_bytes(packed(header, arrays))
-    verdict = holdfast_check.check(opened, path)
-    if not verdict.accepted:
+    try:
+        verdict = holdfast_check.check(opened, path)
+        if not verdict.accepted:
+            raise holdfast_check.Rejected(verdict.reason)
+    except BaseException:  # Ctrl-C, too: what lies there was accepted
         path.unlink()
-        raise holdfast_check.Rejected(verdict.reason)
+        raise
     return replace(made, file=path, told=f"{verdict.claim}{'; ' + made.told if made.told else ''}")

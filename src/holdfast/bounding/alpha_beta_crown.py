@@ -12,7 +12,7 @@ Where float32 cannot tell whether it is above zero, training goes on in float64.
 Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 
@@ -389,9 +389,13 @@ def tightened(
     *,
     worth: Mapping[Node, Tensor] | None = None,
     known: Mapping[Node, Ends] | None = None,
+    heard: Callable[[Node, Tensor, Found], None] | None = None,
 ) -> dict[Node, Ends]:
     """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
-    layers before it won; those that were found until the clock ends it, beside those that are known to hold there already."""
+    layers before it won; those that were found until the clock ends it, beside those that are known to hold there already.
+
+    heard  is told what was found for some elements of an argument, (k, 2): row and element; first for all lower ends, then for the upper.
+    """
     held: dict[Node, Ends] = dict(known or {})
     for node in arguments(graph):
         if clock.passed():
@@ -420,6 +424,8 @@ def tightened(
             better = clock.in_time(partial(asked.trained, none * torch.nan, none, steps, pace), None)
             if better is None:
                 break
+            if heard is not None:
+                heard(node, chosen, better)
             least = better.least
             below, above = least[: len(chosen)], -least[len(chosen) :]
             at = chosen.unbind(1)

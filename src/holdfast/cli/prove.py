@@ -44,10 +44,14 @@ def prove(
             known = sorted({record.key.index for record in store.sifted() if isinstance(record, Record)})
             raise BadInput(f"{run}: nothing is proved or witnessed of these inputs; the run has records of {known[:10]}.")
         out.mkdir(parents=True, exist_ok=True)
-        for part in command.portions(built):
-            for one in _of(part, store, wanted, out, until):
-                made.append(one)
-                _show(one, console)
+        try:
+            for part in command.portions(built):
+                for one in _of(part, store, wanted, out, until):
+                    made.append(one)
+                    _show(one, console)
+        except KeyboardInterrupt:
+            _close(made, out, console)
+            raise
     if not _close(made, out, console):
         sys.exit(NOTHING)
 
@@ -69,7 +73,11 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
         for part in command.portions(built):
             end = until if part is built else _own_end(part, wanted)
             with clock.within(end):
-                made += _of(part, store, wanted, out, end)
+                for one in _of(part, store, wanted, out, end):
+                    made.append(one)
+    except KeyboardInterrupt:
+        _close(made, out, console)
+        raise
     except HoldfastError as error:  # a file of a list that cannot be read, say: its instance has no answer either
         line(console, "certificates", str(error), warns=True)
     for one in [one for one in made if one.file is None][:FEW]:

@@ -106,15 +106,19 @@ class ActivationSplit(Branching[Decisions]):
         entering = torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None])
         cost = costs(graph, known, entering, through_ends=self.refine)
         lower, upper = together(graph, known.lower), together(graph, known.upper)
-        slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
-        slope[part], multiplier[part] = found.slope.float(), found.multiplier.float()  # of any of its polytopes
-        after = replace(_noted(parts, part, polytope, found.least), lower=lower, upper=upper, slope=slope, multiplier=multiplier)
+        after = replace(self.kept(_noted(parts, part, polytope, found.least), part, polytope, found), lower=lower, upper=upper)
         undecided = ((lower < 0) & (upper > 0)).sum(1)
         whole = ~parts.sign.any(1)
         after = replace(after, first=torch.where(whole, after.bound, parts.first), ahead=_ahead(parts, after.bound, undecided))
         worst = torch.where(settled, torch.inf, found.least).topk(min(TRIED, len(settled)), largest=False).indices
         worst = worst[~settled[worst]]
         return Seen(after, cost, _points(region, found.planes[worst], ends_met[worst], task[worst]))
+
+    def kept(self, parts: Decisions, part: Tensor, polytope: Tensor, found: Found) -> Decisions:
+        """With the slopes and multipliers that were found for pairs: where the training of what is cut from these begins."""
+        slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
+        slope[part], multiplier[part] = found.slope.float(), found.multiplier.float()  # of any of its polytopes
+        return replace(parts, slope=slope, multiplier=multiplier)
 
     def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
         """Each with its costliest argument taken as positive and as negative; the whole region, before that, with trained ends."""
@@ -179,8 +183,9 @@ def _finished(asked: Rows, found: Found, steps: int, pace: float) -> tuple[Found
         return found.or_better(found.put(which, more)), point
     solution = solve(last)
     point[which] = solution.point
-    least = found.least.index_copy(0, which, torch.maximum(found.least[which], last.proved(solution.multiplier, solution.weight)))
-    return replace(found, least=least), point
+    least = last.proved(solution.multiplier, solution.weight)
+    better = replace(last_found := batch.take(found, which), least=least, multiplier=solution.multiplier)
+    return found.put(which, last_found.or_better(better)), point
 
 
 def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> Points:
