@@ -121,8 +121,8 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
 
 
 def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> Array:
-    """at/K, ends/T: elements of a step. slopes/K, parabolas/K: (leaves or 1, 2, arguments, n). For functions of one argument, n of all elements or of
-    those in at/K: rows/K, and leaves/K of signs, (leaves or 1, rows, n); ends/K/T (2, elements in ends/T, n)."""
+    """at/K, ends/T: elements of a step. slopes/K, parabolas/K: (leaves or 1, 2, arguments, n). For functions of one argument, n of all
+    elements or of those in at/K: rows/K, and leaves/K of signs, (leaves or 1, rows, n); ends/K/T (2, elements in ends/T, n)."""
     kind, *numbers = name.split("/")
     array, places = arrays[name], [int(number) for number in numbers]
     step, many = built.steps[places[0]], arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else built.steps[places[0]].size

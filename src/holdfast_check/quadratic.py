@@ -15,6 +15,7 @@ these products, over all coefficients of an element, add up to no more than what
 for a map W, for a function the square of all that its model holds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -326,11 +327,11 @@ class Models(Bounds):
             largest.append(most)
         return factors[0] if len(factors) == 1 else times(factors[0], factors[1], largest[0], largest[1], self.ball)
 
-    def rows(self, matrix: Array, offset: Array) -> Array:
+    def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
         """The better of both."""
         view = self.program.output
         part = Part(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
         asked = self._mapped(Affine("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset)))
         least = np.concatenate([self.ball.least(asked.taken(some), ROUNDS) for some in self._some("the claim", len(matrix))])
-        best: Array = np.fmax(super().rows(matrix, offset), least[None])
+        best: Array = np.fmax(super().rows(matrix, offset, signs), least[None])
         return best

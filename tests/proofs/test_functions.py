@@ -77,15 +77,15 @@ def test_no_plane_crosses_its_function(function: Product | Pieces, width: float)
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_no_point_of_a_region_is_below_its_minimum(norm: float, groups: int, narrow: bool) -> None:
-    n, radius = 6, 0.7
-    centre, shares = DRAW.normal(0, 1, n), DRAW.uniform(0.2, 1, groups)
-    ends = (centre - DRAW.uniform(0.05, 0.6, n), centre + DRAW.uniform(0.05, 0.6, n)) if narrow else (np.full(n, -9.0), np.full(n, 9.0))
+    n, radius, draw = 6, 0.7, np.random.default_rng([groups, int(narrow), int(min(norm, 3))])
+    centre, shares = draw.normal(0, 1, n), draw.uniform(0.2, 1, groups)
+    ends = (centre - draw.uniform(0.05, 0.6, n), centre + draw.uniform(0.05, 0.6, n)) if narrow else (np.full(n, -9.0), np.full(n, 9.0))
     region = Region.ball(centre, radius, norm, shares, *ends)
-    rows = DRAW.normal(0, 1, (1, 4, n))
+    rows = draw.normal(0, 1, (1, 4, n))
     least = region.minimum(rows)[0]
     best = np.full(4, np.inf)
     for _ in range(3000):
-        step = DRAW.laplace(0, 1, (groups, n // groups)) ** DRAW.choice([1, 3])
+        step = draw.laplace(0, 1, (groups, n // groups)) ** draw.choice([1, 3])
         step *= radius * shares[:, None] * (1 - 1e-12) / np.linalg.norm(step, norm, axis=1, keepdims=True)
         point = np.clip(centre + step.ravel(), *ends)
         if inside(point, centre, radius, norm, shares, *ends):

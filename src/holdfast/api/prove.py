@@ -322,8 +322,8 @@ def _helped(
 def _largest_radius(
     part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
 ) -> float:
-    """The record's radius or a hair less, by the checker's own slopes, by trained ones, by signs or by second-order models, all of which stay
-    in the arrays; else the largest radius that these prove without signs."""
+    """The record's radius or a hair less, by the checker's own slopes, by trained ones, by signs or by second-order models, which stay in
+    the arrays; else the largest radius that these prove without signs."""
     match = Matched.of(part, opened.program)
 
     def region(share: float) -> Region:
