@@ -29,7 +29,7 @@ from holdfast_check.steps import Affine, Applied, Part
 
 MOST = 2**27  # numbers in the model of a step
 AT_ONCE = 2**22  # of them, those that are looked at together
-PRICED = 256  # inputs that move, at most, where prices of length are looked for
+FEW, PRICED = 8, 256  # inputs that move, at least and at most, where prices of length are looked for
 ROUNDS = 8  # of fixing variables in the rows of a claim
 
 
@@ -112,7 +112,8 @@ class Ball:
         inside = 2 * squares > np.abs(L)  # squares v^2 + L v has its least value between the ends
         alone = np.where(inside, -L * L / np.where(inside, 4 * squares, 1.0), squares - np.abs(L))
         mixed = gradient(sizes, free)[1] - np.abs(squares).sum(1)
-        bound = c + alone.sum(1) - mixed - outside - missed
+        p = Spread.of(y, self)
+        bound = np.fmax(c + alone.sum(1) - mixed - outside, y.c + p.middle - p.linear - p.named - p.width) - missed
         return bound
 
     def _priced(self, y: Model) -> Array:
@@ -149,6 +150,10 @@ class Spread:
         else:
             squared = ball.reach(ball.reach(y.B[:, :, :d])) if y.B.shape[2] else np.zeros_like(y.c)
             middle, width = np.zeros_like(y.c), squared + ball.reach(y.B[:, :, d:].swapaxes(1, 2)).sum(1)
+        if FEW <= d <= PRICED and y.B.shape[2]:  # mixed signs reach less far than their sizes together
+            low, high = balls.reach(y.B[:, :, :d], y.B[:, :, d:], ball.starts)
+            low, high = np.fmax(middle - width, low), np.fmin(middle + width, high)
+            middle, width = (low + high) / 2, np.maximum(high - low, 0.0) / 2
         size = y.size + np.abs(y.c) + y.rest
         off = 8 * gamma(y.terms) * size + TINY
         return Spread(linear + off, named + off, middle, width + off, y.c + middle, y.rest + off, 2 * size + linear + named + width + off)

@@ -164,8 +164,9 @@ class Model:
             return self.range()[0]
         bent, d, m = self.bent.stored(), self.bent.d, self.bent.m
         outside = self.J[..., d:].abs().sum(-1) + self.R[..., m:].abs().sum(-1)
-        inside = _least_over_box(self.c, self.J[..., :d], self.R[..., :m], bent.Q, bent.C, rounds)
-        return inside - outside - self.rest - 32 * gamma((rounds + 1) * self.terms) * self.parts.size - TINY
+        inside = _least_over_box(self.c, self.J[..., :d], self.R[..., :m], bent.Q, bent.C, rounds) - outside
+        apart = self.c + self.parts.middle - self.parts.linear - self.parts.named - self.parts.width
+        return torch.maximum(inside, apart) - self.rest - 32 * gamma((rounds + 1) * self.terms) * self.parts.size - TINY
 
     def range(self) -> tuple[Tensor, Tensor]:
         """Both ends, variables that are monotone at first sight fixed: the same ones for both, at opposite ends."""
@@ -193,7 +194,9 @@ class Model:
         missed = outside + mixed + self.rest + 64 * gamma(self.terms) * p.size + TINY
         low = _alone((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
         high = _alone((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
-        return self.c - linear + square + low - missed, self.c + linear + square - high + missed
+        at, apart = self.c + p.middle, p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
+        low, high = self.c - linear + square + low - missed, self.c + linear + square - high + missed
+        return torch.maximum(low, at - apart), torch.minimum(high, at + apart)
 
     def _over_balls(self, bent: Curvature) -> tuple[Tensor, Tensor]:
         """Both ends in the Euclidean norm, by trust regions, some elements at a time. A remainder is at its worse end where v cannot

@@ -35,6 +35,14 @@ from holdfast_check.steps import Applied, Program
 from proof_networks import network
 
 DRAW = np.random.default_rng(2)
+
+
+@pytest.fixture(autouse=True)
+def _drawn_anew() -> None:
+    """Every test draws the same numbers, whichever ran before it."""
+    DRAW.bit_generator.state = np.random.default_rng(7).bit_generator.state
+
+
 Array = np.ndarray[Any, Any]
 
 
@@ -168,7 +176,7 @@ def test_every_model_holds_step_by_step(tmp_path: Path) -> None:
 def test_the_least_value_of_a_quadratic_function_over_a_box() -> None:
     """Against exact rationals at all corners and at random points; exact where every variable is monotone."""
     d, k, n = 3, 5, 40
-    L, B = DRAW.normal(size=(n, k)) * DRAW.choice([0.1, 1, 5], (n, 1)), DRAW.normal(size=(n, d, k))
+    L, B = DRAW.normal(size=(n, k)) * DRAW.choice([0.1, 1, 30], (n, 1)), DRAW.normal(size=(n, d, k))
     B[:, :, :d] = (B[:, :, :d] + B[:, :, :d].swapaxes(1, 2)) / 2
     size = np.abs(L).sum(1) + np.abs(B).sum((1, 2))
     y = quadratic.Model(np.zeros(n), L, B, np.zeros(n), size)
@@ -333,3 +341,27 @@ def test_a_score_by_models(tmp_path: Path) -> None:
     header["above"] = records[0].bracket.upper.value + 1e-6
     one.file.write_bytes(packed(header, arrays))
     assert not check(one.model, one.file).accepted
+
+
+@pytest.mark.parametrize("starts", [list(range(9)), [0, 4], [0]])
+@pytest.mark.parametrize("kind", ["mixed", "one sign", "none"])
+def test_how_far_a_quadratic_part_reaches(starts: list[int], kind: str) -> None:
+    """Against ascent from many points, with every remainder at its worse end."""
+    draw = np.random.default_rng(len(starts))
+    Q, C = draw.normal(0, 1, (5, 9, 9)), draw.normal(0, 0.3, (5, 9, 4))
+    Q, C = (np.abs(Q), np.abs(C)) if kind == "one sign" else (0 * Q, 0 * C) if kind == "none" else (Q, C)
+    low, high = balls.reach(Q, C, np.array(starts))
+    runs = np.diff([*starts, 9])
+    for sign, end in ((1.0, high), (-1.0, -low)):
+        v = draw.normal(0, 1, (100, 5, 9))
+        for _ in range(50):
+            v = v / np.repeat(np.sqrt(np.add.reduceat(v * v, starts, 2)), runs, 2)
+            r = np.sign(np.einsum("kni,nij->knj", v, sign * C))
+            value = np.einsum("kni,nij,knj->kn", v, sign * Q, v) + np.einsum("kni,nij,knj->kn", v, sign * C, r)
+            assert (value.max(0) <= end).all()
+            v = 20 * v + np.einsum("nij,knj->kni", sign * (Q + Q.swapaxes(1, 2)), v) + np.einsum("nij,knj->kni", sign * C, r)
+    if kind == "mixed" and len(starts) == 9:
+        assert ((high - low) / 2 < 0.9 * (np.abs(Q).sum((1, 2)) + np.abs(C).sum((1, 2)))).all()
+    nothing = balls.reach(Q * np.nan, C, np.array(starts))
+    assert not (nothing[0] > -np.inf).any()
+    assert not (nothing[1] < np.inf).any()
