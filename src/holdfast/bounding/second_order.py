@@ -39,7 +39,7 @@ from holdfast.rounding import TINY, gamma
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
 MOST_IN_BALLS = 2**25  # numbers in the curvature of a node, for one input, that trust regions are asked about
 IN_BALLS_AT_ONCE = {"cpu": 2**21, "cuda": 2**25}  # of these, how many together
-FEW, MOST_FOR_EIGENVALUES = 8, {"cpu": 160, "cuda": 1024}  # variables of a quadratic form whose eigenvalues are asked for
+FEW, MOST_FOR_EIGENVALUES = 8, {"cpu": 100, "cuda": 1024}  # variables of a quadratic form whose eigenvalues are asked for
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
 Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
