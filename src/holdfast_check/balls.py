@@ -86,16 +86,34 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
         found: Array = np.maximum(np.linalg.eigvalsh(form / root[:, :, None] / root[:, None])[:, -1], 0.0)
         return found
 
+    def asked(form: Array, rows: Array) -> tuple[Array, Array]:
+        """-> |C_j| in a matrix Z near the largest eigenvectors of the form, with a trace of about one in each ball, and these traces."""
+        root = np.sqrt(np.repeat(rows, runs, 1))
+        Z = form / root[:, :, None] / root[:, None]
+        Z = Z / (np.sqrt((Z * Z).sum((1, 2), keepdims=True)) + 1e-100) + np.eye(d) / 2
+        for _ in range(3):
+            Z = Z @ Z
+            Z = Z / np.einsum("nii->n", Z)[:, None, None]
+        Z = Z / root[:, :, None] / root[:, None]
+        traces = np.add.reduceat(np.einsum("nii->ni", Z), starts, 1)
+        unit = (traces * rows).sum(1, keepdims=True) / rows.sum(1, keepdims=True)
+        return np.sqrt(np.maximum(((Z @ C) * C).sum(1), 0.0) / unit), traces / unit
+
     Q, columns = (Q + Q.swapaxes(1, 2)) / 2, np.sqrt((C * C).sum(1)) + 1e-100
-    K, rows = (C / columns[:, None]) @ C.swapaxes(1, 2), scale(Q)
-    share = np.clip(np.sqrt(largest(K, rows) * rows.sum(1) / (columns.sum(1) + 1e-100)), 1e-3, 1e3)  # where both parts cost the same
-    w, K = share[:, None] * columns, K / (2 * share[:, None, None])
-    rows = np.sqrt(rows**2 + scale(K) ** 2)
+    K, first = (C / columns[:, None]) @ C.swapaxes(1, 2), scale(Q)
+    share = np.clip(np.sqrt(largest(K, first) * first.sum(1) / (columns.sum(1) + 1e-100)), 1e-3, 1e3)  # where both parts cost the same
+    first = np.sqrt(first**2 + scale(K / (2 * share[:, None, None])) ** 2)
     ends = []
-    for form in (Q + K, K - Q):
+    for side in (Q, -Q):
+        w, rows = share[:, None] * columns, first
+        for way in (0.5, 0.3, None):  # the best w are those lengths, the best prices have equal traces: some of the way there, twice
+            form = side + (C / (2 * w[:, None])) @ C.swapaxes(1, 2)
+            if way is not None:
+                length, traces = asked(form, rows)
+                w, rows = w * np.clip(length / w, 0.05, 20.0) ** way, rows * np.clip(traces, 0.05, 20.0) ** way
         prices = (largest(form, rows) + 1e-6 * np.abs(form).max((1, 2)) / rows.max(1))[:, None] * rows + 1e-90
         lack = _lack(np.repeat(prices, runs, 1)[:, None] * np.eye(d) - form)
-        ends.append(prices.sum(1) + len(starts) * lack + w.sum(1) / 2)
-    total = np.abs(Q).sum((1, 2)) + w.sum(1) + (np.abs(C).sum(1) ** 2 / w).sum(1) + ends[0] + ends[1]
-    charge = 16 * gamma(2 * (d + m) + 32) * total + TINY
-    return -(ends[1] + charge), ends[0] + charge
+        end = prices.sum(1) + len(starts) * lack + w.sum(1) / 2
+        total = np.abs(Q).sum((1, 2)) + w.sum(1) + (np.abs(C).sum(1) ** 2 / w).sum(1) + end
+        ends.append(end + 16 * gamma(2 * (d + m) + 32) * total + TINY)
+    return -ends[1], ends[0]

@@ -167,31 +167,38 @@ def _outer(L: Array, M: Array, d: int) -> Array:
 
 
 def along(function: Product | Pieces, y: Model, slope: Array, bend: Array, low: Array, high: Array, ball: Ball) -> Model:
-    """function(y) for low <= y <= high. Of D = L u + q + e with |q| <= width, |e| <= rest, the square is (L u)^2, of which products of two
-    remainders lie between 0 and named^2, and what is at most 2 |L u| |q + e| and (q + e)^2."""
+    """function(y) for low <= y <= high. Of D = L u + q + e with |q + e| <= loose and |D| <= away the square is (L u)^2, of which products
+    of two remainders lie between 0 and named^2, and at most loose (2 away - loose) more or loose (2 reach - loose) less, |L u| <= reach."""
     curved = (bend,) if isinstance(function, Product) else ()
     least = function.least(1.0, (slope,), (low,), (high,), *curved)
     most = -function.least(-1.0, (-slope,), (low,), (high,), *(-part for part in curved))
     p = Spread.of(y, ball)
     steep, loose = slope + 2 * bend * p.at, p.width + p.rest
-    c = (least + most) / 2 + p.at * (slope + bend * p.at) - steep * p.middle + bend * (p.named**2 + loose**2) / 2
-    rest = (most - least) / 2 + np.abs(steep) * p.rest + np.abs(bend) * (p.named**2 / 2 + loose**2 / 2 + 2 * (p.linear + p.named) * loose)
+    line = p.linear + p.named
+    away = np.maximum(np.minimum(np.maximum(high - p.at, p.at - low), line + loose), loose)
+    reach = np.maximum(np.minimum(line, away + loose), loose)
+    c = (least + most) / 2 + p.at * (slope + bend * p.at) - steep * p.middle + bend * (p.named**2 / 2 + loose * (away - reach))
+    rest = (most - least) / 2 + np.abs(steep) * p.rest + np.abs(bend) * (p.named**2 / 2 + loose * (away + reach - loose))
     B = _outer(y.L, y.L, ball.d) * bend[:, None, None]
     B[:, :, : y.B.shape[2]] += steep[:, None, None] * y.B
     charged = np.abs(least) + np.abs(most) + 4 * np.abs(slope) * p.all + 16 * np.abs(bend) * p.all**2
     return _made(c, steep[:, None] * y.L, B, rest, charged)
 
 
-def times(a: Model, z: Model, a_largest: Array, z_largest: Array, ball: Ball) -> Model:
-    """a z, where the values themselves are never larger in size than that."""
+def times(a: Model, z: Model, a_ends: tuple[Array, Array], z_ends: tuple[Array, Array], ball: Ball) -> Model:
+    """a z, where the values themselves lie between these ends. Without its rest a model is no farther from `at` than `away`."""
     p, q, k = Spread.of(a, ball), Spread.of(z, ball), max(a.L.shape[1], z.L.shape[1])
     L, M = (np.pad(y.L, ((0, 0), (0, k - y.L.shape[1]))) for y in (a, z))
     B = _outer(L, M, ball.d)
     for y, at in ((a, q.at), (z, p.at)):
         B[:, :, : y.B.shape[2]] += at[:, None, None] * y.B
     c = p.at * q.at - p.at * q.middle - q.at * p.middle
-    rest = p.named * q.named + (p.linear + p.named) * q.width + p.width * (q.linear + q.named) + p.width * q.width
-    rest = rest + p.rest * z_largest + q.rest * (a_largest + p.rest)
+    lines, aways, largest = (p.linear + p.named, q.linear + q.named), [], []
+    for side, line, (low, high) in zip((p, q), lines, (a_ends, z_ends), strict=True):
+        aways.append(np.minimum(np.maximum(high - side.at, side.at - low) + side.rest, line + side.width))
+        largest.append(np.maximum(np.abs(low), np.abs(high)))
+    rest = p.named * q.named + np.minimum(lines[0] * q.width + p.width * aways[1], p.width * lines[1] + q.width * aways[0])
+    rest = rest + p.rest * largest[1] + q.rest * (largest[0] + p.rest)
     return _made(c, p.at[:, None] * M + q.at[:, None] * L, B, rest, 8 * p.all * q.all)
 
 
@@ -312,11 +319,11 @@ class Models(Bounds):
         self._store(place, Model(*joined), not self._summed(place))
 
     def _through(self, step: Applied, place: int, some: Array) -> Model:
-        factors, largest = [], []
+        factors, values = [], []
         for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):
             y = self.models[part.source].taken(part.take[some])
-            low, high = (part.taken(ends[part.source])[0, some] for ends in (self.lower, self.upper))
-            most = np.maximum(np.abs(low), np.abs(high))
+            low, high = (part.taken(known[part.source])[0, some] for known in (self.lower, self.upper))
+            ends = low, high
             if function != Product("identity"):
                 if f"parabolas/{place}" in self.slopes:
                     slope, bend = self.slopes[f"parabolas/{place}"][0][:, argument][:, some]
@@ -327,10 +334,10 @@ class Models(Bounds):
                 if not bool(((np.abs(slope) < LARGEST) & (np.abs(bend) < LARGEST)).all()):
                     raise Rejected(f"step {place} ({step.name}): a parabola is no number")
                 y = along(function, y, slope, bend, low, high, self.ball)
-                most = np.abs(np.stack(function.range((low,), (high,)))).max(0)
+                ends = function.range((low,), (high,))
             factors.append(y)
-            largest.append(most)
-        return factors[0] if len(factors) == 1 else times(factors[0], factors[1], largest[0], largest[1], self.ball)
+            values.append(ends)
+        return factors[0] if len(factors) == 1 else times(factors[0], factors[1], values[0], values[1], self.ball)
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
         """The better of both."""

@@ -61,6 +61,30 @@ def test_mixed_signs_cost_less_than_their_sizes_together() -> None:
     assert float(((high - low) / 2 / together).max()) < 0.5
 
 
+def test_weights_follow_the_form() -> None:
+    """Two of every eight variables hardly matter from above, since their squares count downwards: lengths of rows alone do not see that."""
+    Q, C = forms(7, 32, 40, "mixed")
+    Q = (Q + Q.mT) / 8
+    Q[:, ::4, ::4] -= 8 * torch.eye(8).double()
+    _, high = spectral.reach(Q, C, torch.arange(32))
+    rows, columns = Q.square().sum(-1).sqrt(), 3 * C.square().sum(-2).sqrt()
+    form = Q + (C / columns[:, None]) @ C.mT
+    plain = (torch.linalg.eigvalsh(form / rows[:, :, None].sqrt() / rows[:, None].sqrt())[:, -1] * rows.sum(-1) + columns.sum(-1)) / 2
+    assert float((high / plain).max()) < 0.9
+
+
+def test_columns_that_are_forgotten_are_paid_for() -> None:
+    Q, C = forms(8, 10, 9, "mixed")
+    C[..., :4] *= 1e-3
+    low, high = spectral.reach(1e-6 * Q, C, torch.arange(10))
+    assert bool((worst(1e-6 * Q, C, torch.arange(10), 1.0) <= high).all())
+    only = C.clone()
+    only[..., 4:] = 0  # and nothing else: they are all that there is
+    low, high = spectral.reach(0 * Q, only, torch.arange(10))
+    assert bool((worst(1e-12 * Q, only, torch.arange(10), 1.0) <= high + 1e-9).all())
+    assert bool((low < 0).all())
+
+
 def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
     Q, C = forms(1, 9, 3, "mixed")
     alone = spectral.reach(Q, C, torch.arange(9))

@@ -30,7 +30,7 @@ from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.traversal import Forward, forward
-from holdfast.memory import free_bytes
+from holdfast.memory import free_bytes, numbers
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
@@ -38,10 +38,11 @@ from holdfast.rounding import TINY, gamma
 
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
 MOST_IN_BALLS = 2**25  # numbers in the curvature of a node, for one input, that trust regions are asked about
-IN_BALLS_AT_ONCE = {"cpu": 2**21, "cuda": 2**25}  # of these, how many together
+IN_BALLS_AT_ONCE, COPIES = 2**21, 24  # of these how many together on a processor, and tensors of so many that are alive then
 FEW, MOST_FOR_EIGENVALUES = 8, {"cpu": 100, "cuda": 1024}  # variables of a quadratic form whose eigenvalues are asked for
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
+Interval = tuple[Tensor, Tensor]  # its ends
 Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
 
 
@@ -174,8 +175,8 @@ class Model:
         if self.bent is None or not self.ball.box:
             reach = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
             low, high = self.c + p.middle - reach, self.c + p.middle + reach
-            numbers = 0 if self.bent is None else self.bent.d * (self.bent.d + self.bent.m) * self.c.shape[1]
-            if self.bent is None or self.ball.q != 2 or not 0 < numbers <= MOST_IN_BALLS:
+            count = 0 if self.bent is None else self.bent.d * (self.bent.d + self.bent.m) * self.c.shape[1]
+            if self.bent is None or self.ball.q != 2 or not 0 < count <= MOST_IN_BALLS:
                 return low, high
             below, above = self._over_balls(self.bent)
             return torch.maximum(low, below), torch.minimum(high, above)
@@ -201,7 +202,7 @@ class Model:
     def _over_balls(self, bent: Curvature) -> tuple[Tensor, Tensor]:
         """Both ends in the Euclidean norm, by trust regions, some elements at a time. A remainder is at its worse end where v cannot
         turn it, else largest."""
-        step = max(1, IN_BALLS_AT_ONCE[self.c.device.type] // max(1, len(self.c) * bent.d * (bent.d + bent.m)))
+        step = max(1, numbers(self.c.device, IN_BALLS_AT_ONCE, COPIES) // max(1, len(self.c) * bent.d * (bent.d + bent.m)))
         ends = [self._some_over_balls(bent, some) for some in torch.arange(self.c.shape[1], device=self.c.device).split(step)]
         missed = self.rest + 32 * gamma(self.terms) * self.parts.size + TINY
         return torch.cat([low for low, _ in ends], 1) - missed, torch.cat([high for _, high in ends], 1) + missed
@@ -237,7 +238,7 @@ def _narrowed(bent: Curvature, middle: Tensor, width: Tensor, groups: Tensor) ->
     if not FEW <= d <= MOST_FOR_EIGENVALUES[device]:
         return middle, width
     ends = []
-    step = max(1, IN_BALLS_AT_ONCE[device] // max(1, len(width) * d * (d + bent.m)))
+    step = max(1, numbers(width.device, IN_BALLS_AT_ONCE, COPIES) // max(1, len(width) * d * (d + bent.m)))
     with torch.no_grad():
         for some in torch.arange(width.shape[1], device=width.device).split(step):
             clock.check()
@@ -289,26 +290,32 @@ def _along(curve: Curve, y: Model, lower: Tensor, upper: Tensor, bends: Tensor) 
     p = y.parts
     at, slope, bend = _chosen(curve, y, lower, upper, bends)
     least, most = deviation(curve, slope, bend, lower, upper, at)
-    loose, reach = p.width + y.rest, p.linear + p.named
-    c = (least + most) / 2 + bend * (p.named**2 + loose**2) / 2 - slope * p.middle
-    rest = (most - least) / 2 + slope.abs() * y.rest + bend.abs() * (p.named**2 / 2 + loose**2 / 2 + 2 * reach * loose)
-    size = c.abs() + slope.abs() * (p.size + p.middle.abs()) + 2 * bend.abs() * (reach + loose) ** 2 + most.abs() + least.abs()
+    loose, line = p.width + y.rest, p.linear + p.named
+    # |D| <= away, |D - (J v + R r)| <= loose: D^2 is at most loose (2 away - loose) above (J v + R r)^2, loose (2 reach - loose) below.
+    away = torch.maximum(torch.minimum(_away(at, lower, upper), line + loose), loose)
+    reach = torch.maximum(torch.minimum(line, away + loose), loose)
+    c = (least + most) / 2 + bend * (p.named**2 / 2 + loose * (away - reach)) - slope * p.middle
+    rest = (most - least) / 2 + slope.abs() * y.rest + bend.abs() * (p.named**2 / 2 + loose * (away + reach - loose))
+    size = c.abs() + slope.abs() * (p.size + p.middle.abs()) + 2 * bend.abs() * (line + loose) ** 2 + most.abs() + least.abs()
     steep, mine = slope[..., None], (y.J, y.R)
     square = Curvature(pairs=(Pair(bend, mine, mine),))
     bent = square if y.bent is None else y.bent.times(slope).plus(square)
     return Model(c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball)
 
 
-def _product(a: Model, z: Model, a_largest: Tensor, z_largest: Tensor) -> Model:
-    """a z, exact to the second order; the true values of both never exceed `largest` in size."""
+def _product(a: Model, z: Model, a_values: Interval, z_values: Interval) -> Model:
+    """a z, exact to the second order; the true values of both lie between the ends."""
     p, q = a.parts, z.parts
     a_at, z_at = a.c + p.middle, z.c + q.middle
     inputs, remainders = _union(a.inputs, z.inputs), max(a.R.shape[-1], z.R.shape[-1])
     a, z = a.spread(inputs, remainders), z.spread(inputs, remainders)
     c = a_at * z_at - a_at * q.middle - z_at * p.middle
     a_reach, z_reach = p.linear + p.named, q.linear + q.named
-    rest = p.named * q.named + a_reach * q.width + p.width * z_reach + p.width * q.width
-    rest = rest + a.rest * z_largest + z.rest * (a_largest + a.rest)
+    # a - a_at is its linear part and no more than the width beside it, and in all no more than `away`.
+    a_away = torch.minimum(_away(a_at, *a_values) + a.rest, a_reach + p.width)
+    z_away = torch.minimum(_away(z_at, *z_values) + z.rest, z_reach + q.width)
+    rest = p.named * q.named + torch.minimum(a_reach * q.width + p.width * z_away, p.width * z_reach + q.width * a_away)
+    rest = rest + a.rest * _away(0 * z_at, *z_values) + z.rest * (_away(0 * a_at, *a_values) + a.rest)
     size = c.abs() + 2 * (a_at.abs() + p.size) * (z_at.abs() + q.size)
     u, w = a_at[..., None], z_at[..., None]
     bent = Curvature(pairs=(Pair(torch.ones_like(c), (a.J, a.R), (z.J, z.R)),))
@@ -612,7 +619,7 @@ def range_of(model: Model, node: Node, boxes: Boxes | None) -> tuple[Tensor, Ten
 
 
 def _relaxed(node: Relaxed, sources: list[Model], ranges: list[tuple[Tensor, Tensor]], bends: Bends) -> Model:
-    models, largest = [], []
+    models, values = [], []
     curves = node.relaxation.curves() or ()
     for place, (curve, source, (lower, upper)) in enumerate(zip(curves, sources, ranges, strict=True)):
         ends = lower, upper
@@ -620,8 +627,14 @@ def _relaxed(node: Relaxed, sources: list[Model], ranges: list[tuple[Tensor, Ten
             source = _along(curve, source, lower, upper, bends[node, place])
             ends = curve.function(lower), curve.function(upper)  # curves that enter products rise
         models.append(source)
-        largest.append(torch.maximum(ends[0].abs(), ends[1].abs()) * (1 + gamma(8)))
+        off = gamma(8) * torch.maximum(ends[0].abs(), ends[1].abs())
+        values.append((ends[0] - off, ends[1] + off))
     if len(models) == 1:
         return models[0]
-    (a, z), (a_largest, z_largest) = models, largest
-    return _product(a, z, a_largest, z_largest)
+    (a, z), (a_values, z_values) = models, values
+    return _product(a, z, a_values, z_values)
+
+
+def _away(value: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """How far the ends are from a value, the farther of both."""
+    return torch.maximum(upper - value, value - lower)

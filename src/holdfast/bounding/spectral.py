@@ -5,19 +5,29 @@ For |v_g| <= 1 in every group g of variables (of one each, in a box), |r_j| <= 1
     v'C r  <=  sum of |C_j v|  <=  1/2 (sum of w_j + v'K v),    K = sum of C_j C_j' / w_j,
 
 so that 1/2 v'Q v + v'C r <= 1/2 (v'(Q + K) v + sum of w_j). And where Lambda - (Q + K) has no eigenvalue below -lack, Lambda diagonal with
-one number for each group, v'(Q + K) v is at most the sum of these numbers and lack for every group. From below the same of -Q. Any w and
-any Lambda are sound: they are a multiple of the lengths of columns, and of rows. (The best Lambda is that of a semidefinite programme.)
+one number for each group, v'(Q + K) v is at most the sum of these numbers and lack for every group. From below the same of -Q.
+
+Any w and any Lambda are sound, so they are looked for in float32. The best are those of a semidefinite programme, whose dual is a matrix Z
+without negative eigenvalues and with a trace of one in each group: there w_j is the root of C_j'Z C_j. They begin as lengths of columns and
+of rows and go a part of the way to what a Z near to it asks for: a power of Q + K in the units of its rows.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from holdfast.bounding.curvature import matvec
 from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
-NEARLY = 1e-6  # of the largest eigenvalue: by how much more than that is taken, so that a Cholesky factor exists
-POWERS = 40  # steps of the power method, on a graphics card
-MORE = 0.02  # of what they find, which is too little
+WAYS = (0.5, 0.3)  # how far they go, round by round, in logarithms
+FARTHEST = 20.0  # by which factor at most
+SQUARINGS = 3  # of Q + K, for Z
+KRYLOV = 12  # products that find a largest eigenvalue
+FORGOTTEN = 0.02  # of all columns' sizes: the first of them, remainders of long ago, that are bounded by their sizes instead
+SMALL = 1e-6  # of the largest: rows and columns that are shorter count as this long, so that nothing is divided by next to nothing
+NEARLY = 1e-5  # of that, and a tenth of it of all: by how much more is taken, so that a Cholesky factor exists
 
 
 @torch.no_grad()
@@ -26,56 +36,102 @@ def reach(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
 
     A proof in float64; in float32 a draft, for training.
     """
-    known = Q.isfinite().all((-1, -2)) & C.isfinite().all((-1, -2))
-    Q, C = torch.where(known[..., None, None], Q, 0), torch.where(known[..., None, None], C, 0)
-    Q = (Q + Q.mT) / 2
-    tiny = torch.finfo(Q.dtype).tiny ** 0.5
-    columns = C.square().sum(-2).sqrt() + tiny
-    K = (C / columns[..., None, :]) @ C.mT
-    # The price of K falls as that of w rises, and they cost least together where they are equal.
+    sizes = C.abs().sum(-2)
+    few = int((sizes.cumsum(-1) <= FORGOTTEN * sizes.sum(-1, keepdim=True)).flatten(0, -2).all(0).sum())
+    beside, C = sizes[..., :few].sum(-1) * (1 + gamma(C.shape[-1] * C.shape[-2])), C[..., few:]
     member = torch.nn.functional.one_hot(groups.unique(return_inverse=True)[1]).to(Q)  # (d, groups)
-    rows = _lengths(Q, member, tiny)
-    share = (_largest(K, rows @ member.mT) * rows.sum(-1) / (columns.sum(-1) + tiny)).sqrt().clamp(1e-3, 1e3)
-    w, K = share[..., None] * columns, K / share[..., None, None]
-    rows = (rows.square() + _lengths(K, member, tiny).square()).sqrt()
-    above, below = (_above(form, rows, member, w) for form in (Q + K, K - Q))
+    unit = Q.abs().amax((-1, -2)) + torch.nn.functional.pad(sizes, (0, 1)).amax(-1) + TINY
+    Q = torch.stack([Q + Q.mT, -(Q + Q.mT)]) / 2  # where the second ends above, the first ends below
+    w, rows = _weights((Q / unit[..., None, None]).float(), (C / unit[..., None, None]).float(), member.float())
+    high, low = _above(Q, C, w.to(Q) * unit[..., None], rows.to(Q) * unit[..., None], member)
+    known = unit.isfinite()
+    return torch.where(known, -low - beside, -torch.inf), torch.where(known, high + beside, torch.inf)
+
+
+def _above(Q: Tensor, C: Tensor, w: Tensor, rows: Tensor, member: Tensor) -> Tensor:
+    """-> (...) >= 1/2 v'Q v + v'C r, Lambda a multiple of the rows (..., groups)."""
+    form = Q + _crossed(C, w)
+    weight = _largest(_in_units(form, rows @ member.mT).float())[..., None].to(rows) * rows
+    less = lack(-form, weight @ member.mT) if form.dtype == torch.float64 else 0.0
+    above = (weight.sum(-1) + member.shape[1] * less + w.sum(-1)) / 2
     # All that was added up, in absolute values; K is off by units of the sizes in its own sums.
     d, m = C.shape[-2:]
     size = Q.abs().sum((-1, -2)) + w.sum(-1) + ((C.abs().sum(-2)).square() / w).sum(-1)
-    charge = 8 * gamma(2 * (d + m) + 32) * (size + above.abs() + below.abs()) + TINY
-    high, low = above + charge, -(below + charge)
-    inf = torch.inf
-    return torch.where(known, low.nan_to_num(-inf, -inf, -inf), -inf), torch.where(known, high.nan_to_num(inf, inf, inf), inf)
+    return (above + 8 * gamma(2 * (d + m) + 32) * (size + above.abs()) + TINY).nan_to_num(torch.inf, torch.inf, torch.inf)
 
 
-def _above(form: Tensor, rows: Tensor, member: Tensor, w: Tensor) -> Tensor:
-    """-> (...) >= 1/2 (v' form v + sum of w)."""
-    each = rows @ member.mT
-    weight = (_largest(form, each) + NEARLY * form.abs().amax((-1, -2)) / rows.amax(-1))[..., None] * rows  # (..., groups)
-    less = lack(-form, weight @ member.mT) if form.dtype == torch.float64 else 0.0
-    return (weight.sum(-1) + member.shape[1] * less + w.sum(-1)) / 2
+def _weights(Q: Tensor, C: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+    """Q (2, ..., d, d), C (..., d, m) -> w (2, ..., m) and rows (2, ..., groups), where no coefficient is above one."""
+    w, rows = C.square().sum(-2).sqrt() + SMALL, _lengths(Q[0], member)
+    K = _product(C / w[..., None, :], C.mT)
+    # The price of K falls as that of w rises, and they cost least together where they are equal.
+    share = (_largest(_in_units(K, rows @ member.mT)) * rows.sum(-1) / (w.sum(-1) + SMALL)).sqrt().clamp(1e-3, 1e3)[..., None]
+    w, K = share * w, K / share[..., None]
+    rows = torch.hypot(rows, _lengths(K, member))
+    for round, way in enumerate(WAYS):
+        K = _crossed(C, w) if round else K
+        each = rows @ member.mT
+        Z = _in_units(_power(_in_units(Q + K, each)), each)
+        traces = Z.diagonal(dim1=-2, dim2=-1) @ member
+        unit = (traces * rows).sum(-1, keepdim=True) / rows.sum(-1, keepdim=True)
+        asked = ((_times(Z, C) * C).sum(-2).clamp_min(0) / unit).sqrt()
+        rows = rows * (traces / unit).clamp(1 / FARTHEST, FARTHEST) ** way
+        w = w * (asked / w).clamp(1 / FARTHEST, FARTHEST) ** way
+    return w, rows
 
 
-def _lengths(form: Tensor, member: Tensor, tiny: float) -> Tensor:
-    """-> (..., groups): of the rows, the same for all of a group. Those that are much shorter than the others count as a little longer, so
-    that nothing is divided by next to nothing."""
+def _crossed(C: Tensor, w: Tensor) -> Tensor:
+    """w (2, ..., m) -> both K."""
+    return _times([C / one[..., None, :] for one in w], C.mT)
+
+
+def _times(left: Sequence[Tensor] | Tensor, right: Tensor) -> Tensor:
+    """One product for both on the left, so that what is on the right is not copied."""
+    return torch.stack(_product(torch.cat(tuple(left), -2), right).chunk(2, -2))
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """In float32 a draft will do, and graphics cards are many times as fast at half of the digits."""
+    return (a.bfloat16() @ b.bfloat16()).float() if a.is_cuda and a.dtype == torch.float32 else a @ b
+
+
+def _in_units(form: Tensor, rows: Tensor) -> Tensor:
+    """form_ij / (rows_i rows_j)^1/2."""
+    inverse = rows.rsqrt()
+    return (form * inverse[..., :, None]).mul_(inverse[..., None, :])
+
+
+def _power(form: Tensor) -> Tensor:
+    """Of the form, moved so that eigenvalues below zero count least: it holds most of the largest eigenvectors."""
+    Z = form / (form.square().sum((-1, -2), keepdim=True).sqrt() + torch.finfo(form.dtype).tiny)
+    Z.diagonal(dim1=-2, dim2=-1).add_(0.5)
+    for _ in range(SQUARINGS):
+        Z = _product(Z, Z)
+        Z /= Z.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return Z
+
+
+def _lengths(form: Tensor, member: Tensor) -> Tensor:
+    """-> (..., groups): of the rows, the same for all of a group."""
     lengths = (form.square().sum(-1) @ member / member.sum(0)).sqrt()
-    return lengths + 1e-6 * lengths.amax(-1, keepdim=True) + tiny
+    return lengths + SMALL * lengths.amax(-1, keepdim=True) + SMALL**3
 
 
-def _largest(form: Tensor, rows: Tensor) -> Tensor:
-    """-> (...) >= 0, about: the largest eigenvalue of the form in the units of its rows."""
-    root = rows.sqrt()
-    scaled = form / root[..., :, None] / root[..., None, :]
-    if not form.is_cuda:
-        try:
-            return torch.linalg.eigvalsh(scaled)[..., -1].clamp_min(0)  # type: ignore[no-any-return]
-        except RuntimeError:  # it did not converge for one of them
-            return torch.full_like(root[..., 0], torch.nan)
-    shift = scaled.square().sum((-1, -2)).sqrt() / 2  # no eigenvalue of the power method's matrix that matters is negative
-    x = torch.ones_like(root).unsqueeze(-1)
-    for _ in range(POWERS):
-        x = scaled @ x + shift[..., None, None] * x
-        x = x / x.norm(dim=-2, keepdim=True)
-    found = (x * (scaled @ x)).sum((-1, -2))
-    return (found + MORE * (found.abs() + shift)).clamp_min(0)
+def _largest(form: Tensor) -> Tensor:
+    """-> (...) >= 0: about the largest eigenvalue of a form with rows about one long, rather a little more than less. Lanczos's method."""
+    x = form.sum(-1) + torch.linspace(0.5, 1.0, form.shape[-1], dtype=form.dtype, device=form.device)
+    along, lengths, before = [], [x.norm(dim=-1)], torch.zeros_like(x)
+    for _ in range(min(KRYLOV, form.shape[-1])):
+        x = x / (lengths[-1][..., None] + torch.finfo(x.dtype).tiny)
+        image = matvec(form, x)
+        along.append((image * x).sum(-1))
+        x, before = image - along[-1][..., None] * x - lengths[-1][..., None] * before, x
+        lengths.append(x.norm(dim=-1))
+    beside = torch.stack(lengths[1:-1], -1)
+    T = torch.diag_embed(torch.stack(along, -1)) + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
+    try:
+        values, vectors = torch.linalg.eigh(T.nan_to_num(0, 0, 0))
+    except RuntimeError:  # it did not converge for one of them
+        return torch.full_like(lengths[-1], torch.nan)
+    found: Tensor = values[..., -1] + lengths[-1] * vectors[..., -1, -1].abs()  # an eigenvalue is no further away than that
+    return (found + NEARLY * (found.abs() + 0.1)).clamp_min(0)

@@ -71,8 +71,9 @@ def lack(Q: Tensor, weight: Tensor) -> Tensor:
     with it, so nothing needs to be known of how the factor was computed."""
     M = Q + torch.diag_embed(weight)
     factor, failed = torch.linalg.cholesky_ex(M)
-    off = (factor @ factor.mT - M).abs() + 4 * gamma(Q.shape[-1] + 4) * (factor.abs() @ factor.abs().mT + M.abs())
-    return torch.where(failed == 0, off.sum(-1).amax(-1), torch.inf)
+    lengths = factor.norm(dim=-1)  # |factor| times its transpose is nowhere above their products
+    off = (factor @ factor.mT - M).abs().sum(-1) + 8 * gamma(Q.shape[-1] + 4) * (lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1))
+    return torch.where(failed == 0, off.amax(-1), torch.inf)
 
 
 def _norms(x: Tensor, member: Tensor) -> Tensor:
