@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,12 +21,13 @@ from benchmarks.certify.table import Table
 from benchmarks.hamming.nets import Case
 from benchmarks.hamming.peers import PEERS, Peer, peers
 from holdfast.api.radius import radius_problems
+from holdfast.execution.dealing import Memory
 from holdfast.hamming.branch import Branch, Tree
 from holdfast.hamming.greedy import Greedy
 from holdfast.problem import Problem
 from holdfast.region.units import Unit
 from holdfast.replay import replay
-from holdfast.result import Key, Record
+from holdfast.result import Record
 from holdfast.solver import Progress
 
 SMALLEST = (0.0, 1e-6, 1e-4)  # pixels that a peer moved by less are put back, whichever of these serves it best
@@ -128,22 +129,6 @@ class Counted(Branch):
         return after, claims
 
 
-@dataclass
-class Known:
-    """Brackets that the next search goes on from."""
-
-    records: dict[Key, Record] = field(default_factory=dict)
-
-    def finished(self) -> dict[Key, Record]:
-        return {}
-
-    def unfinished(self) -> dict[Key, Record]:
-        return self.records
-
-    def write(self, records: Sequence[Record]) -> None:
-        self.records.update({record.key: record for record in records})
-
-
 @dataclass(frozen=True)
 class Proof:
     bracket: hf.Bracket
@@ -167,7 +152,7 @@ def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.i
         if known < most <= record.bracket.lower.value:
             raise KeyboardInterrupt
 
-    known = Known()
+    known = Memory()
     hf.solve([problem], [Greedy()], hf.Stop(seconds=seconds), store=known)
     left = max(0.0, deadline - time.perf_counter())
     (record,) = _quietly(lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch))
