@@ -184,15 +184,21 @@ class _Pass:
         return out
 
     def _best_of_several(self, values: Tensor, columns: Tensor, width: int) -> Tensor:
+        place, rows, taken, node = self._several
+        table = values.new_zeros((len(taken), rows, width))
+        table.view(-1).scatter_(0, (place[:, None] * width + columns).flatten(), values.flatten())
+        best = table.topk(taken.shape[1], dim=1, largest=False).values
+        return values.new_zeros((len(self.region), width)).index_add(0, node, (best * taken[..., None]).sum(1))
+
+    @cached_property
+    def _several(self) -> tuple[Tensor, int, Tensor, Tensor]:
+        """Of the groups of which several units may change: the row of each pair in a table of all their units, how many rows a group has
+        there, (groups, most units) bool which of its smallest count, and the region of each."""
         which, place = self.group[self.several].unique(return_inverse=True)
         rank, budgets = self.rank[self.several], self.region.budgets.flatten()[which]
-        table = values.new_zeros((len(which), int(rank.max()) + 1, width))
-        table.view(-1).scatter_(0, ((place * table.shape[1] + rank)[:, None] * width + columns).flatten(), values.flatten())
-        most = int(budgets.max())
-        best = table.topk(most, dim=1, largest=False).values
+        rows, most = int(rank.max()) + 1, int(budgets.max())
         taken = torch.arange(most, device=place.device) < budgets[:, None]
-        node = which // self.region.budgets.shape[1]
-        return values.new_zeros((len(self.region), width)).index_add(0, node, (best * taken[..., None]).sum(1))
+        return place * rows + rank, rows, taken, which // self.region.budgets.shape[1]
 
     # ---- layer by layer
 
@@ -311,7 +317,10 @@ class _Pass:
 
     @cached_property
     def _local(self) -> bool:
-        """Is it less work to go back group by group than through whole layers?"""
+        """Is it less work to go back group by group than through whole layers? Graphics cards multiply whole layers in less time than it
+        takes to list what the groups touch."""
+        if self.region.labels.is_cuda:
+            return False
         whole = sum(layer.weight.numel() for layer in self.chain.layers[:2])
         fewest = len(self.group.unique()) * self.chain.windows.second[0].numel()
         largest = int(self.rank.max()) if len(self.rank) else len(self.chain.windows.elements)
