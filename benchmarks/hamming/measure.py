@@ -125,7 +125,9 @@ class Counted(Branch):
         began = clock(problem.network)
         after, claims = super().step(problem, state)
         self.spent.seconds += clock(problem.network) - began
-        self.spent.nodes += after.frontier.looked - state.frontier.looked if after else min(len(state.frontier), self.nodes_at_once)
+        self.spent.nodes += (
+            after.frontier.looked - state.frontier.looked if after else min(len(state.frontier), self.at_once(state.safe.device))
+        )
         return after, claims
 
 

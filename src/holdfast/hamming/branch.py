@@ -22,6 +22,8 @@ from holdfast.property import LinearProperty
 from holdfast.region import Sparse
 from holdfast.result import Traits
 
+ON_A_CARD = 16  # times as many domains at once
+
 
 @dataclass(frozen=True, eq=False)
 class Tree:
@@ -45,7 +47,7 @@ class Tree:
 class Branch(Method[Tree]):
     """Every count is tried as soon as the one before it is proved.
 
-    nodes_at_once  domains looked at in one step, over all inputs; fewer while they are large.
+    nodes_at_once  domains looked at in one step, over all inputs, and on a graphics card sixteen times as many; fewer while they are large.
     queue          domains that may wait before the search goes deep first, which keeps their number small.
     finest         a value is halved until its range is this share of the domain; what is not proved then stays unknown.
     """
@@ -75,9 +77,8 @@ class Branch(Method[Tree]):
             return str(error)
         return None
 
-    @property
-    def _rule(self) -> BudgetSplit:
-        return BudgetSplit(self.nodes_at_once, self.queue, self.finest)
+    def at_once(self, device: torch.device) -> int:
+        return self.nodes_at_once * (ON_A_CARD if device.type == "cuda" else 1)
 
     def start(self, problem: Problem, seed: int) -> Tree:
         question = question_of(problem)
@@ -101,7 +102,8 @@ class Branch(Method[Tree]):
     def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, Claims]:
         if not len(state.frontier):
             return None, Claims(proved=state.safe, assumptions=ASSUMPTIONS, checks=CHECKS)
-        frontier, points = self._rule.advance(state.question, state.frontier)
+        rule = BudgetSplit(self.at_once(state.safe.device), self.queue, self.finest)
+        frontier, points = rule.advance(state.question, state.frontier)
         witness, broken = _counterexamples(problem, state, points)
         tree = _grown(_pruned(_noted(replace(state, frontier=frontier, broken=broken))))
         claims = Claims(proved=tree.safe, witness=witness, found=broken < state.broken, assumptions=ASSUMPTIONS, checks=CHECKS)
