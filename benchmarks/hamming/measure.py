@@ -125,9 +125,8 @@ class Counted(Branch):
         began = clock(problem.network)
         after, claims = super().step(problem, state)
         self.spent.seconds += clock(problem.network) - began
-        self.spent.nodes += (
-            after.frontier.looked - state.frontier.looked if after else min(len(state.frontier), self.at_once(state.safe.device))
-        )
+        left = min(len(state.frontier), self.at_once(state.safe.device))
+        self.spent.nodes += after.frontier.looked - state.frontier.looked if after else left
         return after, claims
 
 
