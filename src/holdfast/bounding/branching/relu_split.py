@@ -4,6 +4,7 @@ For networks with many inputs, whose boxes cannot be halved often enough. A part
 bounds are found anew, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from holdfast import batch, clock
 from holdfast.bounding.alpha_beta_crown import Found, Rows, apart, arguments, tightened, together
+from holdfast.bounding.boxes import Ends
+from holdfast.bounding.branching.end_split import refined
 from holdfast.bounding.branching.frontier import NUMBERS, Branching, Frontier, Points, Question, Seen, all_open, upto
 from holdfast.bounding.branching.leaf_program import solve
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_within import propagate, taken
-from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.graph.graph import Graph, Node
 from holdfast.memory import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Region
@@ -24,6 +27,9 @@ from holdfast.region import Region
 LAST = 8  # times the usual training, for a part with nothing left to cut
 USUAL, MANY = 216, 2**16  # pairs that are looked at together on a processor, and on a graphics card with room for them
 COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
+ROUNDS = 4  # of the first pass over the ends: so often the worst part of each is looked at
+PAID = 0.1  # of what a bound misses: what a pass has to win, if another is to follow
+SHARE = 0.5  # of the time that is left, for a pass at most
 TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
 
 
@@ -36,7 +42,8 @@ class Decisions(Frontier):
     upper: Tensor = field(kw_only=True)
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
-    tight: Tensor = field(kw_only=True)  # (n,) bool: its ends were trained; before a region is cut, they are worth that
+    tight: Tensor = field(kw_only=True)  # (n,) int64: how often its ends were narrowed; before a region is cut, they are worth that
+    before: Tensor = field(kw_only=True)  # (n,): its bound when they were narrowed last
     first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
     ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if decisions go on to help as they did
 
@@ -55,6 +62,9 @@ class ActivationSplit(Branching[Decisions]):
     pace: float = 0.2
     refine: bool = True
     ends: int | None = None  # arguments whose ends are trained before the first cut, the costliest; None: all
+    passes: int = (
+        4  # over all layers, in which these ends are then narrowed by cuts of their own, each four times as long as the one before
+    )
 
     @torch.no_grad()
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Decisions:
@@ -69,7 +79,7 @@ class ActivationSplit(Branching[Decisions]):
             lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
         return Decisions(
             task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=lower, upper=upper, slope=blank * torch.nan, multiplier=blank,
-            tight=torch.zeros_like(task, dtype=torch.bool), first=nothing, ahead=torch.ones_like(nothing),
+            tight=torch.zeros_like(task), before=nothing, first=nothing, ahead=torch.ones_like(nothing),
         )  # fmt: skip
 
     def at_once(self, question: Question) -> int:
@@ -121,29 +131,54 @@ class ActivationSplit(Branching[Decisions]):
         return replace(parts, slope=slope, multiplier=multiplier)
 
     def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
-        """Each with its costliest argument taken as positive and as negative; the whole region, before that, with trained ends."""
+        """Each with its costliest argument taken as positive and as negative; the whole region, before that, with narrower ends."""
         if not gain.shape[1]:
-            return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight)
+            return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight, dtype=torch.bool)
         most, place = gain.max(1, keepdim=True)
-        stuck = parts.tight & (most.squeeze(1) <= 0)
+        whole = self._worth_narrowing(parts)
+        stuck = ~whole & (most.squeeze(1) <= 0)
         positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
         negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
-        halves = (batch.take(half, parts.tight & ~stuck) for half in (positive, negative))
-        return batch.concatenate([self._tightened(question, batch.take(parts, ~parts.tight), gain[~parts.tight]), *halves]), stuck
+        halves = (batch.take(half, ~whole & ~stuck) for half in (positive, negative))
+        return batch.concatenate([self._narrowed(question, batch.take(parts, whole), gain[whole]), *halves]), stuck
 
-    def _tightened(self, question: Question, parts: Decisions, gain: Tensor) -> Decisions:
+    def _worth_narrowing(self, parts: Decisions) -> Tensor:
+        """-> (n,) bool: whole regions whose ends are not trained yet, and those that the last time brought much nearer to being settled."""
+        paid = parts.bound - parts.before > PAID * -parts.before
+        again = (parts.tight == 1) | paid | parts.before.isinf()
+        return ~parts.sign.any(1) & ((parts.tight == 0) | again & (parts.tight <= self.passes))
+
+    def _narrowed(self, question: Question, parts: Decisions, gain: Tensor) -> Decisions:
         if not len(parts):
             return parts
         graph, region = question.graph, batch.take(question.region, parts.task)
         worth = gain > 0
         if self.ends is not None and self.ends < gain.shape[1]:
             worth &= gain >= gain.topk(self.ends, dim=1).values[:, -1:]
-        held = tightened(graph, region, self.steps, self.pace, self.at_once(question), worth=apart(graph, worth))
-        lower, upper = (
-            {**apart(graph, end), **{node: ends[side] for node, ends in held.items()}}
-            for side, end in enumerate((parts.lower, parts.upper))
-        )
-        return replace(parts, lower=together(graph, lower), upper=together(graph, upper), tight=torch.ones_like(parts.tight))
+        ends = {
+            node: (low, high)
+            for (node, low), high in zip(apart(graph, parts.lower).items(), apart(graph, parts.upper).values(), strict=True)
+        }
+        at_once, turn = self.at_once(question), int(parts.tight.min())
+        if turn == 0:
+            held = tightened(graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends)
+        else:
+            held = _refined(graph, region, ends, ROUNDS * 4 ** (turn - 1), at_once, apart(graph, worth))
+        lower, upper = (together(graph, {node: both[side] for node, both in (ends | held).items()}) for side in (0, 1))
+        return replace(parts, lower=lower, upper=upper, tight=parts.tight + 1, before=parts.bound)
+
+
+def _refined(
+    graph: Graph, region: Region, ends: Mapping[Node, Ends], rounds: int, at_once: int, worth: Mapping[Node, Tensor]
+) -> dict[Node, Ends]:
+    """The ends of every row in its turn, each with its part of a share of the time that is left."""
+    found, until = list[dict[Node, Ends]](), clock.share(SHARE)
+    for row in torch.arange(len(region), device=graph.device).split(1):
+        with clock.within(until), clock.within(clock.share(1 / (len(region) - len(found)))):
+            known = {node: (low[row], high[row]) for node, (low, high) in ends.items()}
+            chosen = {node: which[row] for node, which in worth.items()}
+            found.append(refined(graph, batch.take(region, row), known, rounds, at_once, worth=chosen))
+    return {node: (torch.cat([held[node][0] for held in found]), torch.cat([held[node][1] for held in found])) for node in ends}
 
 
 def _at_once(question: Question, parts: Decisions) -> Seen[Decisions]:
