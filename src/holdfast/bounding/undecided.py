@@ -35,15 +35,13 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class Undecided:
-    """k arguments: those that are not decided, and some whose signs are conditions though ends decide them. In the order of the graph, a
-    group for each node; all in float32."""
+    """The k arguments that are not decided, in the order of the graph, a group for each node; all in float32."""
 
     region: Region  # one row
     place: Tensor  # (k,): which they are among all arguments
     groups: list[slice]
-    bends: Tensor  # (k,) bool: those that are not decided
     of_input: Tensor  # (k, inputs): the arguments, as functions of the input,
-    of_earlier: Tensor  # (k, k): of the functions of those that bend
+    of_earlier: Tensor  # (k, k): and of their functions
     shift: Tensor  # (k,)
     asked: tuple[Tensor, Tensor, Tensor]  # the rows that are asked for, in the same way: (tasks, inputs), (tasks, k), (tasks,)
     sides: tuple[Tensor, Tensor]  # (k,) each: the slopes below and above zero
@@ -52,48 +50,40 @@ class Undecided:
     value: Tensor  # (k,): of the functions at zero
 
     @staticmethod
-    def of(graph: Graph, known: Boxes, matrix: Tensor, offset: Tensor, conditions: Tensor) -> "Undecided | None":
-        """known: over a region of one row. matrix (tasks, size of the output), offset (tasks,): the rows that are asked for. conditions
-        (arguments,) bool: of decided ones. None: where something else than the functions of `bent` is read, or too much is undecided."""
+    def of(graph: Graph, known: Boxes, matrix: Tensor, offset: Tensor) -> "Undecided | None":
+        """known: over a region of one row. matrix (tasks, size of the output), offset (tasks,): the rows that are asked for. None: where
+        something else than the functions of `bent` is read, or too much is undecided."""
         functions = bent(graph)
         lower, upper = (together(graph, side)[0] for side in (known.lower, known.upper))
         undecided = (lower < 0) & (upper > 0)
-        inputs = graph.entry.size
+        inputs, place = graph.entry.size, undecided.nonzero().flatten()
         if len(functions) != len(arguments(graph)) or any(isinstance(node, Relaxed) and node not in functions for node in graph.nodes):
             return None
-        if (inputs + int(undecided.sum())) * max(node.size for node in graph.nodes) > NUMBERS:
+        if (inputs + len(place)) * max(node.size for node in graph.nodes) > NUMBERS:
             return None
-        forms = _Forms(graph, known, undecided | conditions)
+        forms = _Forms(graph, known)
         forward(graph.nodes, forms.visit)
-        place = (undecided | conditions).nonzero().flatten()
-        bends = undecided[place]
-        symbols = inputs + int(bends.sum())
-        rows = torch.cat([torch.nn.functional.pad(rows, (0, symbols - rows.shape[1])) for rows in forms.rows])
-
-        def apart(all_of: Tensor) -> tuple[Tensor, Tensor]:
-            earlier = all_of.new_zeros((len(all_of), len(place)))
-            earlier[:, bends] = all_of[:, inputs:]
-            return all_of[:, :inputs].float().contiguous(), earlier.float()
-
         columns, shift = forms.of[graph.output]
-        asked = torch.nn.functional.pad(matrix @ columns.mT, (0, symbols - len(columns)))
-        met = {node.inputs[0]: node.relaxation.sides() for node in functions}
-        planes = {node.inputs[0]: known.planes[node] for node in functions}
 
-        def each(number: int) -> Tensor:
-            found = [torch.full((a.size,), (s.below, s.above, s.value)[number], device=graph.device) for a, s in met.items() if s]
-            return torch.cat(found)[place]
+        def whole(rows: Tensor) -> tuple[Tensor, Tensor]:
+            """(n, inputs + some functions) -> (n, inputs), (n, k)."""
+            rows = torch.nn.functional.pad(rows, (0, inputs + len(place) - rows.shape[1])).float()
+            return rows[:, :inputs].contiguous(), rows[:, inputs:].contiguous()
 
-        def of_planes(number: int) -> Tensor:
-            parts = {a: (p.lower[0], p.upper[0], p.upper_offset)[number] for a, p in planes.items()}
-            return together(graph, parts)[0][place].float()
-
+        planes = [known.planes[node] for node in functions]
+        sides = [
+            (p.upper_offset[0].flatten(), s) for p, s in zip(planes, (node.relaxation.sides() for node in functions), strict=True) if s
+        ]
+        lines = [[torch.full_like(like, number) for number in (s.below, s.above, s.value)] for like, s in sides]
+        below, above, value = (torch.cat(parts)[place].float() for parts in zip(*lines, strict=True))
+        slopes = [[side.flatten() for side in (p.lower[0], p.upper[0], p.upper_offset)] for p in planes]
+        own, steep, height = (torch.cat(parts)[place].float() for parts in zip(*slopes, strict=True))
         ends = torch.tensor([0, *(len(rows) for rows in forms.rows)]).cumsum(0).tolist()
-        return Undecided(
-            known.region, place, [slice(a, b) for a, b in pairwise(ends) if a < b], bends, *apart(rows),
-            torch.cat(forms.shifts).float(), (*apart(asked), (matrix @ shift + offset).float()), (each(0), each(1)), of_planes(0),
-            (of_planes(1), of_planes(2)), each(2),
-        )  # fmt: skip
+        groups = [slice(a, b) for a, b in pairwise(ends) if a < b]
+        of_input, of_earlier = (torch.cat(parts) for parts in zip(*(whole(rows) for rows in forms.rows), strict=True))
+        asked = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
+        moved = torch.cat(forms.shifts).float()
+        return Undecided(known.region, place, groups, of_input, of_earlier, moved, asked, (below, above), own, (steep, height), value)
 
     def at(self, x: Tensor, task: Tensor) -> Tensor:
         """(n, inputs), (n,) -> (n,): the rows at points of the region."""
@@ -102,11 +92,11 @@ class Undecided:
             v = x @ self.of_input[group].mT + found[:, : group.start] @ self.of_earlier[group, : group.start].mT + self.shift[group]
             found[:, group] = torch.maximum(self.sides[0][group] * v, self.sides[1][group] * v) + self.value[group]
         of_input, of_earlier, shift = (part[task] for part in self.asked)
-        return (of_input * x).sum(1) + (of_earlier * found * self.bends).sum(1) + shift
+        return (of_input * x).sum(1) + (of_earlier * found).sum(1) + shift
 
     def cost(self, sign: Tensor, draft: Draft) -> Tensor:
         """-> (n, k): what is lost because an argument is not decided."""
-        return torch.where(self.bends & (sign == 0), draft.entering * self.upper[1], 0)
+        return torch.where(sign == 0, draft.entering * self.upper[1], 0)
 
     def trained(self, task: Tensor, sign: Tensor, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Draft:
         """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best that was met."""
@@ -147,7 +137,7 @@ class _Walk:
     def __init__(self, of: Undecided, task: Tensor, sign: Tensor) -> None:
         self.of, self.sign = of, sign  # (n, k)
         line = torch.where(sign > 0, of.sides[1], of.sides[0])
-        self.free = of.bends & (sign == 0)  # (n, k): whose slope is
+        self.free = sign == 0  # (n, k): whose slope is
         self.own, self.steep = (torch.where(sign == 0, first, line) for first in (of.own, of.upper[0]))
         self.above = torch.where(self.free, of.upper[1], of.value)
         self.asked = tuple(part[task] for part in of.asked)
@@ -180,10 +170,10 @@ class _Walk:
 
 class _Forms(Forward):
     """Every node as an affine function of the input and of the functions that are not decided: columns (inputs + functions so far, size)
-    and a shift (size,); of the arguments that are chosen, the rows."""
+    and a shift (size,); of the arguments that are not decided, the rows."""
 
-    def __init__(self, graph: Graph, known: Boxes, chosen: Tensor) -> None:
-        self.known, self.chosen = known, dict(zip(arguments(graph), chosen.split([a.size for a in arguments(graph)]), strict=True))
+    def __init__(self, graph: Graph, known: Boxes) -> None:
+        self.known = known
         self.of: dict[Node, tuple[Tensor, Tensor]] = {}
         self.rows: list[Tensor] = []
         self.shifts: list[Tensor] = []
@@ -203,9 +193,9 @@ class _Forms(Forward):
         assert sides is not None
         columns, shift = self.of[source]
         lower, upper = (end[source].flatten() for end in (self.known.lower, self.known.upper))
-        self.rows.append(columns[:, self.chosen[source]].mT)
-        self.shifts.append(shift[self.chosen[source]])
         bends = ((lower < 0) & (upper > 0)).nonzero().flatten()
+        self.rows.append(columns[:, bends].mT)
+        self.shifts.append(shift[bends])
         slope = torch.where(lower >= 0, sides.above, sides.below).to(columns)
         slope[bends] = 0
         fresh = columns.new_zeros((self.count - len(columns) + len(bends), node.size))

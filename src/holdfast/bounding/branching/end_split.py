@@ -27,6 +27,13 @@ from holdfast.region import Region
 
 NEAR = 0.1  # of what an end may still win: when so little is left, it is near enough
 FIRST, STEPS, PACE = 20, 8, 0.5  # of training: over the whole region, over what is cut from it
+ROUNDS, FEWEST = 16, 4  # of the first pass; at least, even where all signs are decided that can be
+LEFT = 0.5  # of the signs of a layer that may be decided, to the power of the pass: when no more are left it is the next one's turn
+HOPELESS = 0.95  # of them: when so many are left after a quarter of its rounds, a layer waits for better ends before it
+MISSED = 0.01  # of a layer's signs: so few that are not decided do not matter
+FEWER = 16  # times fewer rounds, behind a layer where they do
+LAYER = 0.5  # of the time that is left, for a layer at most
+PAID = 0.02  # of what a row misses: what a pass has to win, if it decides no sign
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +46,6 @@ class Sought:
     matrix: Tensor  # (n, size of the output)
     offset: Tensor  # (n,)
     enough: Tensor  # (n,): parts above this are settled
-
-    @staticmethod
-    def of(graph: Graph, known: Boxes, matrix: Tensor, offset: Tensor, conditions: Tensor) -> "Sought | None":
-        undecided = Undecided.of(graph, known, matrix, offset, conditions)
-        return None if undecided is None else Sought(graph, known, undecided, matrix, offset, torch.zeros_like(offset))
 
     def proved(self, parts: "Leaves") -> Tensor:
         """-> (n,): what the slopes and multipliers of each part prove of its row there."""
@@ -77,12 +79,10 @@ class EndSplit(BranchAndBound[Sought, Leaves]):
     steps: int = STEPS
 
     def start(self, question: Sought) -> Leaves:
-        task, undecided = torch.arange(len(question.matrix), device=question.matrix.device), question.undecided
-        lower = together(question.graph, question.known.lower)[0, undecided.place]
-        sign = torch.where(undecided.bends, 0, torch.where(lower >= 0, 1, -1)).to(torch.int8).expand(len(task), -1)
-        blank, nothing = torch.zeros_like(sign, dtype=torch.float32), torch.full_like(question.enough, -torch.inf)
+        task, nothing = torch.arange(len(question.matrix), device=question.matrix.device), torch.full_like(question.enough, -torch.inf)
+        blank = torch.zeros((len(task), len(question.undecided.place)), device=task.device)
         open_ = torch.ones((len(task), 1), dtype=torch.bool, device=task.device)
-        return Leaves(task, open_, nothing, sign=sign, slope=blank * torch.nan, multiplier=blank)
+        return Leaves(task, open_, nothing, sign=blank.to(torch.int8), slope=blank * torch.nan, multiplier=blank)
 
     def at_once(self, question: Sought) -> int:
         return self.batch
@@ -107,94 +107,153 @@ class EndSplit(BranchAndBound[Sought, Leaves]):
         return batch.concatenate(list(halves)), stuck
 
 
-def refined(
-    graph: Graph,
-    region: Region,
-    known: Mapping[Node, Ends],
-    rounds: int,
-    at_once: int,
-    *,
-    worth: Mapping[Node, Tensor] | None = None,
-) -> dict[Node, Ends]:
-    """Narrower ends of every undecided argument over a region of one row, or of those worth it (1, *shape) bool, layer after layer; those
-    that were found until the clock ends it, beside those that are known to hold there already.
+@dataclass
+class _Trees:
+    """The search for some rows of a node, as far as it has come: of each what is proved, what was met, and the parts that wait."""
 
-    rounds  in each of which the worst part of every open end is looked at, and more of them where more fit.
-    """
-    held, planes = dict(known), clock.in_time(partial(propagate, graph, region), None)
-    first = min((function.place for function in bent(graph)), default=0)
-    layers = [node for node in arguments(graph) if node.place > first]  # ends of those before it are exact
-    for layer, node in enumerate(layers if planes is not None else ()):
-        if clock.passed():
-            break
-        part = graph.upto(node)
-        found = clock.in_time(partial(propagate, part, region, within=held), None)
-        if found is None or planes is None:
-            break
-        boxes, _ = found
-        lower, upper = boxes.lower[node].flatten().clone(), boxes.upper[node].flatten().clone()
-        undecided = (lower < 0) & (upper > 0)
-        element = (undecided if worth is None else undecided & worth[node].flatten()).nonzero().flatten()
-        if len(element):
-            unit = torch.eye(node.size, dtype=torch.float64, device=element.device)[element]
-            matrix = torch.cat([unit, -unit])
-            sought = Sought.of(part, boxes, matrix, torch.zeros_like(matrix[:, 0]), _conditions(part, planes[0], boxes))
-            if sought is None:
-                break
-            with clock.within(clock.share(1 / (len(layers) - layer))):
-                end = _searched(sought, torch.cat([lower[element], -upper[element]]), rounds, EndSplit(at_once), sides=True)
-            lower[element], upper[element] = end[: len(element)], torch.maximum(end[: len(element)], -end[len(element) :])
-        held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
-    return held
+    rule: EndSplit
+    matrix: Tensor  # (n, size)
+    offset: Tensor  # (n,)
+    end: Tensor  # (n,): the rows are at least this
+    sides: bool  # whether the second half is the first one turned around, of which no more than the signs are asked
+    parts: Leaves | None = None
+    place: Tensor = field(init=False)  # (k,): the arguments whose signs make the parts
+    begun: Tensor = field(init=False)  # (n,): `end` after the first look
+    enough: Tensor = field(init=False)
+    met: Tensor = field(init=False)
+    stuck: Tensor = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.begun, self.enough = self.end, torch.zeros_like(self.end)
+        self.met, self.stuck = torch.full_like(self.end, torch.inf), torch.zeros_like(self.end, dtype=torch.bool)
 
-def _conditions(graph: Graph, planes: Boxes, known: Boxes) -> Tensor:
-    """-> (arguments,) bool: those that ends decide, and planes do not. There planes may say less than the ends, so that a condition which
-    no point of the region fails may raise them."""
-    by_planes, by_ends = ((together(graph, boxes.lower)[0], together(graph, boxes.upper)[0]) for boxes in (planes, known))
-    return (by_planes[0] < 0) & (by_planes[1] > 0) & ((by_ends[0] >= 0) | (by_ends[1] <= 0))
+    def grow(self, graph: Graph, known: Boxes, rounds: int, left: float) -> None:
+        """At most so many more rounds, in each of which the worst part of every open row is looked at, and more of them where more fit; a
+        few once only this part of the signs that may be decided is left, and a quarter where nearly all are."""
+        undecided = Undecided.of(graph, known, self.matrix, self.offset)
+        if undecided is None:
+            return
+        question = Sought(graph, known, undecided, self.matrix, self.offset, self.enough)
+        parts = self.rule.start(question) if self.parts is None else self._with_ends(question, self.parts)
+        self.place = undecided.place
+        for turn in range(rounds):
+            looking = replace(self.rule, steps=FIRST) if self.parts is None else self.rule
+            wanted = self.wanted()
+            for _ in range(max(1, -(-int(wanted[parts.task.unique()].sum()) // self.rule.batch))):
+                now = wanted[parts.task]
+                seen = None if clock.passed() or not bool(now.any()) else clock.in_time(
+                    partial(looking.advance, question, batch.take(parts, now)), None
+                )  # fmt: skip
+                if seen is None:
+                    self.parts = self.parts if self.parts is None else parts
+                    return
+                looked, points = seen
+                self.stuck[list(looked.given_up)] = True  # with nothing left to cut, its tree will say no more than it did
+                parts = batch.concatenate([batch.take(parts, ~now), batch.take(looked, ~self.stuck[looked.task])])
+                least = torch.full_like(self.end, torch.inf).scatter_reduce(0, parts.task, parts.bound, "amin")
+                self.end = torch.where(self.stuck, self.end, torch.maximum(self.end, torch.minimum(least, self.enough)))
+                self._meet(question.undecided.at(points.x.flatten(1).float(), points.task).double(), points.task)
+            if self.parts is None:
+                self.begun = self.end
+            if self.sides:
+                self.enough = torch.minimum(self.enough, torch.where(self.met > 0, 0, self.met - NEAR * (self.met - self.begun)))
+            question, parts = replace(question, enough=self.enough), batch.take(parts, ~(parts.bound > self.enough[parts.task]))
+            self.parts = parts
+            if (turn >= FEWEST and self.missing() <= left) or (turn >= rounds // FEWEST and self.sides and self.missing() > HOPELESS):
+                return
 
+    def _with_ends(self, question: Sought, parts: Leaves) -> Leaves:
+        """The parts, where ends have decided more since: of both sides of an argument the one that they leave."""
+        place = question.undecided.place  # some of those before
+        lower = together(question.graph, question.known.lower)[0, self.place]
+        kept = torch.isin(self.place, place)
+        other = torch.where(lower >= 0, -1, 1).to(torch.int8)
+        possible = ((parts.sign != other) | kept).all(1)
+        changes = {name: getattr(parts, name)[:, kept] for name in ("sign", "slope", "multiplier")}
+        return batch.take(replace(parts, **changes), possible)
 
-def _searched(question: Sought, end: Tensor, rounds: int, rule: EndSplit, *, sides: bool) -> Tensor:
-    """end (n,): what the rows are known to be at least -> the same, or more.
+    def _meet(self, value: Tensor, task: Tensor) -> None:
+        """(k,) values of the rows at points, each of which is one for both sides."""
+        self.met = self.met.scatter_reduce(0, task, value, "amin")
+        if self.sides:
+            self.met = _other(_other(self.met).scatter_reduce(0, task, -value, "amin"))
 
-    sides  whether the second half of the rows is the first one turned around, of which no more than the signs are asked.
-    """
-    parts, looking = rule.start(question), replace(rule, steps=FIRST)
-    met, stuck = torch.full_like(end, torch.inf), torch.zeros_like(end, dtype=torch.bool)
-    begun = end
-    for turn in range(rounds):
-        wanted = ~stuck & _wanted(end, met) if sides else ~stuck
-        for _ in range(max(1, -(-int(wanted[parts.task.unique()].sum()) // rule.batch))):
-            now = wanted[parts.task]
-            if clock.passed() or not bool(now.any()):
-                return end
-            seen = clock.in_time(partial(looking.advance, question, batch.take(parts, now)), None)
-            if seen is None:
-                return end
-            looked, points = seen
-            stuck[list(looked.given_up)] = True  # with nothing left to cut, its tree will say no more than it did
-            parts = batch.concatenate([batch.take(parts, ~now), batch.take(looked, ~stuck[looked.task])])
-            least = torch.full_like(end, torch.inf).scatter_reduce(0, parts.task, parts.bound, "amin")
-            end = torch.where(stuck, end, torch.maximum(end, torch.minimum(least, question.enough)))
-            value = question.undecided.at(points.x.flatten(1).float(), points.task).double()
-            met = met.scatter_reduce(0, points.task, value, "amin")
-            if sides:  # a point is one for both sides
-                met = _other(_other(met).scatter_reduce(0, points.task, -value, "amin"))
-        if turn == 0:
-            begun, looking = end, rule
-        near = torch.where(met > 0, 0, met - NEAR * (met - begun))
-        question = replace(question, enough=torch.minimum(question.enough, near))
-        parts = batch.take(parts, ~(parts.bound > question.enough[parts.task]))
-    return end
+    def wanted(self) -> Tensor:
+        """-> (n,) bool: where more may be won. Where every value met has one sign, the end that may prove it comes first."""
+        if not self.sides:
+            return ~self.stuck
+        decided, hopeful = self.end >= 0, self.met > 0
+        return ~self.stuck & ~(decided | _other(decided)) & (hopeful | ~_other(hopeful))
 
+    def missing(self) -> float:
+        """Of the signs that may be decided since all values met have one sign, the part of those that are not; zero where they are few."""
+        if not self.sides:
+            return 1.0
+        decided, hopeful = ((side | _other(side))[: len(side) // 2] for side in (self.end >= 0, self.met > 0))
+        left = int((hopeful & ~decided).sum())
+        return 0.0 if left <= MISSED * self.matrix.shape[1] else left / int((hopeful | decided).sum())
 
-def _wanted(end: Tensor, met: Tensor) -> Tensor:
-    """(2 n,) of all lower ends, then of all upper ones -> (2 n,) bool: where more may be won. A sign that is decided is all that is asked;
-    where every value met has one sign, the end that may prove it comes first."""
-    decided, hopeful = end >= 0, met > 0
-    return ~(decided | _other(decided)) & (hopeful | ~_other(hopeful))
+    def settled(self) -> Tensor:
+        """-> (n,) bool: the rows that are positive in every part."""
+        if self.parts is None:
+            return torch.zeros_like(self.stuck)
+        return ~self.stuck.index_fill(0, self.parts.task, True)
 
 
 def _other(sides: Tensor) -> Tensor:
     return sides.roll(len(sides) // 2)
+
+
+def refined(
+    graph: Graph,
+    region: Region,
+    known: Mapping[Node, Ends],
+    rows: tuple[Tensor, Tensor],
+    passes: int,
+    at_once: int,
+    *,
+    worth: Mapping[Node, Tensor],
+) -> tuple[dict[Node, Ends], Tensor]:
+    """Ends of the undecided arguments worth it, (1, *shape) bool, over a region of one row, until some rows of the output, (rows, outputs)
+    and offsets (rows,), are positive; the best that is found until the clock ends it. And (rows,) bool: which of them are.
+
+    passes  over all layers, each with twice the rounds of the one before. A layer whose signs could be decided and are not has few behind
+            it: most of what follows from its ends would be cut for in vain.
+    """
+    rule, held, trees = EndSplit(at_once), dict(known), dict[Node, tuple[Tensor, _Trees]]()
+    last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), sides=False)
+    first = min((function.place for function in bent(graph)), default=0)
+    layers = [node for node in arguments(graph) if node.place > first]  # of those before it ends are exact
+    for turn in range(passes):
+        rounds, before = ROUNDS * 2**turn, (last.end, _undecided(held))
+        for node in [*layers, graph.output]:
+            part = graph.upto(node)
+            found = None if clock.passed() else clock.in_time(partial(propagate, part, region, within=held), None)
+            if found is None:
+                return held, last.settled()
+            boxes, _ = found
+            if node is graph.output:
+                last.grow(part, boxes, rounds, 0.0)
+                continue
+            lower, upper = boxes.lower[node].flatten().clone(), boxes.upper[node].flatten().clone()
+            if node not in trees:
+                which = ((lower < 0) & (upper > 0) & worth[node].flatten()).nonzero().flatten()
+                unit = torch.eye(node.size, dtype=torch.float64, device=which.device)[which]
+                none = torch.zeros_like(unit[:, 0]).repeat(2)
+                trees[node] = which, _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, sides=True)
+            which, tree = trees[node]
+            if len(which):
+                tree.end = torch.maximum(tree.end, torch.cat([lower[which], -upper[which]]))
+                with clock.within(clock.share(LAYER)):
+                    tree.grow(part, boxes, rounds, LEFT ** (turn + 1))
+                lower[which], upper[which] = tree.end[: len(which)], torch.maximum(tree.end[: len(which)], -tree.end[len(which) :])
+                rounds = rounds if tree.missing() <= LEFT else max(1, rounds // FEWER)
+            held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
+        won = bool((last.end - before[0] > PAID * -last.end).any())
+        if bool(last.settled().all()) or not (won or _undecided(held) < before[1]):
+            break
+    return held, last.settled()
+
+
+def _undecided(ends: Mapping[Node, Ends]) -> int:
+    return sum(int(((lower < 0) & (upper > 0)).sum()) for lower, upper in ends.values())

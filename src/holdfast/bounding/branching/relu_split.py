@@ -27,9 +27,7 @@ from holdfast.region import Region
 LAST = 8  # times the usual training, for a part with nothing left to cut
 USUAL, MANY = 216, 2**16  # pairs that are looked at together on a processor, and on a graphics card with room for them
 COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
-ROUNDS = 4  # of the first pass over the ends: so often the worst part of each is looked at
-PAID = 0.1  # of what a bound misses: what a pass has to win, if another is to follow
-SHARE = 0.5  # of the time that is left, for a pass at most
+SHARE = 0.75  # of the time that is left, for ends that are cut for
 TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
 
 
@@ -42,8 +40,7 @@ class Decisions(Frontier):
     upper: Tensor = field(kw_only=True)
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
-    tight: Tensor = field(kw_only=True)  # (n,) int64: how often its ends were narrowed; before a region is cut, they are worth that
-    before: Tensor = field(kw_only=True)  # (n,): its bound when they were narrowed last
+    tight: Tensor = field(kw_only=True)  # (n,) int64: 1 with trained ends, 2 with those of `refined`; before a region is cut they pay
     first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
     ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if decisions go on to help as they did
 
@@ -79,7 +76,7 @@ class ActivationSplit(Branching[Decisions]):
             lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
         return Decisions(
             task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=lower, upper=upper, slope=blank * torch.nan, multiplier=blank,
-            tight=torch.zeros_like(task), before=nothing, first=nothing, ahead=torch.ones_like(nothing),
+            tight=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
         )  # fmt: skip
 
     def at_once(self, question: Question) -> int:
@@ -135,50 +132,49 @@ class ActivationSplit(Branching[Decisions]):
         if not gain.shape[1]:
             return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight, dtype=torch.bool)
         most, place = gain.max(1, keepdim=True)
-        whole = self._worth_narrowing(parts)
+        whole = ~parts.sign.any(1) & (parts.tight < (2 if self.passes else 1))
         stuck = ~whole & (most.squeeze(1) <= 0)
         positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
         negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
         halves = (batch.take(half, ~whole & ~stuck) for half in (positive, negative))
         return batch.concatenate([self._narrowed(question, batch.take(parts, whole), gain[whole]), *halves]), stuck
 
-    def _worth_narrowing(self, parts: Decisions) -> Tensor:
-        """-> (n,) bool: whole regions whose ends are not trained yet, and those that the last time brought much nearer to being settled."""
-        paid = parts.bound - parts.before > PAID * -parts.before
-        again = (parts.tight == 1) | paid | parts.before.isinf()
-        return ~parts.sign.any(1) & ((parts.tight == 0) | again & (parts.tight <= self.passes))
-
     def _narrowed(self, question: Question, parts: Decisions, gain: Tensor) -> Decisions:
+        """Whole regions with narrower ends; without those that are settled by that."""
         if not len(parts):
             return parts
         graph, region = question.graph, batch.take(question.region, parts.task)
-        worth = gain > 0
+        worth, at_once = gain > 0, self.at_once(question)
         if self.ends is not None and self.ends < gain.shape[1]:
             worth &= gain >= gain.topk(self.ends, dim=1).values[:, -1:]
-        ends = {
-            node: (low, high)
-            for (node, low), high in zip(apart(graph, parts.lower).items(), apart(graph, parts.upper).values(), strict=True)
-        }
-        at_once, turn = self.at_once(question), int(parts.tight.min())
-        if turn == 0:
-            held = tightened(graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends)
+        lower, upper = apart(graph, parts.lower), apart(graph, parts.upper)
+        ends = {node: (lower[node], upper[node]) for node in lower}
+        if bool((parts.tight == 0).any()):
+            ends |= tightened(graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends)
         else:
-            held = _refined(graph, region, ends, ROUNDS * 4 ** (turn - 1), at_once, apart(graph, worth))
-        lower, upper = (together(graph, {node: both[side] for node, both in (ends | held).items()}) for side in (0, 1))
-        return replace(parts, lower=lower, upper=upper, tight=parts.tight + 1, before=parts.bound)
+            ends, parts = self._refined(question, parts, ends, apart(graph, worth))
+        lower, upper = ({node: both[side] for node, both in ends.items()} for side in (0, 1))
+        parts = replace(parts, lower=together(graph, lower), upper=together(graph, upper), tight=parts.tight + 1)
+        return batch.take(parts, parts.open.any(1))
 
-
-def _refined(
-    graph: Graph, region: Region, ends: Mapping[Node, Ends], rounds: int, at_once: int, worth: Mapping[Node, Tensor]
-) -> dict[Node, Ends]:
-    """The ends of every row in its turn, each with its part of a share of the time that is left."""
-    found, until = list[dict[Node, Ends]](), clock.share(SHARE)
-    for row in torch.arange(len(region), device=graph.device).split(1):
-        with clock.within(until), clock.within(clock.share(1 / (len(region) - len(found)))):
-            known = {node: (low[row], high[row]) for node, (low, high) in ends.items()}
-            chosen = {node: which[row] for node, which in worth.items()}
-            found.append(refined(graph, batch.take(region, row), known, rounds, at_once, worth=chosen))
-    return {node: (torch.cat([held[node][0] for held in found]), torch.cat([held[node][1] for held in found])) for node in ends}
+    def _refined(
+        self, question: Question, parts: Decisions, ends: Mapping[Node, Ends], worth: Mapping[Node, Tensor]
+    ) -> tuple[dict[Node, Ends], Decisions]:
+        """Every region in its turn, each with its part of a share of the time that is left."""
+        found, until, open_ = list[dict[Node, Ends]](), clock.share(SHARE), parts.open.clone()
+        for row in torch.arange(len(parts), device=open_.device).split(1):
+            task, known = parts.task[row], {node: (low[row], high[row]) for node, (low, high) in ends.items()}
+            polytope = parts.open[row[0]].nonzero().flatten()
+            matrix, offset = question.rules.matrix[task[0], polytope], question.rules.offset[task[0], polytope]
+            with clock.within(until), clock.within(clock.share(1 / (len(parts) - len(found)))):
+                held, positive = refined(
+                    question.graph, batch.take(question.region, task), known, (matrix.flatten(0, 1), offset.flatten()), self.passes,
+                    self.at_once(question), worth={node: which[row] for node, which in worth.items()},
+                )  # fmt: skip
+            found.append(held)
+            open_[row[0], polytope] = ~positive.reshape(offset.shape).any(1)  # one row of a polytope that is positive rules it out
+        both = {node: (torch.cat([held[node][0] for held in found]), torch.cat([held[node][1] for held in found])) for node in ends}
+        return both, replace(parts, open=open_)
 
 
 def _at_once(question: Question, parts: Decisions) -> Seen[Decisions]:
