@@ -31,7 +31,9 @@ ROUNDS, FEWEST = 16, 4  # of the first pass; at least, even where all signs are 
 LEFT = 0.5  # of the signs of a layer that may be decided, to the power of the pass: when no more are left it is the next one's turn
 HOPELESS = 0.95  # of them: when so many are left after a quarter of its rounds, a layer waits for better ends before it
 MISSED = 0.01  # of a layer's signs: so few that are not decided do not matter
+FRESH = 0.95  # of the arguments that were undecided: when fewer are left, a tree begins anew
 FEWER = 16  # times fewer rounds, behind a layer where they do
+REACH = 4.0  # times the least value met: what a row may miss if signs are to be decided for it
 LAYER = 0.5  # of the time that is left, for a layer at most
 PAID = 0.02  # of what a row misses: what a pass has to win, if it decides no sign
 
@@ -121,11 +123,13 @@ class _Trees:
     begun: Tensor = field(init=False)  # (n,): `end` after the first look
     enough: Tensor = field(init=False)
     met: Tensor = field(init=False)
-    stuck: Tensor = field(init=False)
+    stuck: Tensor = field(init=False)  # (n,) bool: trees of which a part was given up
+    done: Tensor = field(init=False)  # (n,) bool: those of which nothing was left
 
     def __post_init__(self) -> None:
         self.begun, self.enough = self.end, torch.zeros_like(self.end)
         self.met, self.stuck = torch.full_like(self.end, torch.inf), torch.zeros_like(self.end, dtype=torch.bool)
+        self.done = self.stuck.clone()
 
     def grow(self, graph: Graph, known: Boxes, rounds: int, left: float) -> None:
         """At most so many more rounds, in each of which the worst part of every open row is looked at, and more of them where more fit; a
@@ -134,8 +138,11 @@ class _Trees:
         if undecided is None:
             return
         question = Sought(graph, known, undecided, self.matrix, self.offset, self.enough)
+        if self.parts is not None and (not self.sides or len(undecided.place) < FRESH * len(self.place)):
+            # Ends are so much better that a tree from the root on will be smaller than what waits.
+            self.done, self.parts, self.stuck = self.settled(), None, torch.zeros_like(self.stuck)
         parts = self.rule.start(question) if self.parts is None else self._with_ends(question, self.parts)
-        self.place = undecided.place
+        parts, self.place = batch.take(parts, ~self.done[parts.task]), undecided.place
         for turn in range(rounds):
             looking = replace(self.rule, steps=FIRST) if self.parts is None else self.rule
             wanted = self.wanted()
@@ -193,11 +200,13 @@ class _Trees:
         left = int((hopeful & ~decided).sum())
         return 0.0 if left <= MISSED * self.matrix.shape[1] else left / int((hopeful | decided).sum())
 
+    def near(self) -> bool:
+        """Whether the rows miss no more than some times the least value that was met."""
+        return bool((-self.end <= REACH * self.met).all()) and bool(self.met.isfinite().all())
+
     def settled(self) -> Tensor:
-        """-> (n,) bool: the rows that are positive in every part."""
-        if self.parts is None:
-            return torch.zeros_like(self.stuck)
-        return ~self.stuck.index_fill(0, self.parts.task, True)
+        """-> (n,) bool: the rows that are above `enough` in every part of some tree."""
+        return self.done if self.parts is None else self.done | ~self.stuck.index_fill(0, self.parts.task, True)
 
 
 def _other(sides: Tensor) -> Tensor:
@@ -218,7 +227,7 @@ def refined(
     and offsets (rows,), are positive; the best that is found until the clock ends it. And (rows,) bool: which of them are.
 
     passes  over all layers, each with twice the rounds of the one before. A layer whose signs could be decided and are not has few behind
-            it: most of what follows from its ends would be cut for in vain.
+            it, and so have rows that are far from positive: most of what follows would be cut for in vain.
     """
     rule, held, trees = EndSplit(at_once), dict(known), dict[Node, tuple[Tensor, _Trees]]()
     last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), sides=False)
@@ -233,7 +242,7 @@ def refined(
                 return held, last.settled()
             boxes, _ = found
             if node is graph.output:
-                last.grow(part, boxes, rounds, 0.0)
+                last.grow(part, boxes, ROUNDS * 2**turn // 2 if last.near() else 1, 0.0)
                 continue
             lower, upper = boxes.lower[node].flatten().clone(), boxes.upper[node].flatten().clone()
             if node not in trees:
@@ -250,7 +259,8 @@ def refined(
                 rounds = rounds if tree.missing() <= LEFT else max(1, rounds // FEWER)
             held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
         won = bool((last.end - before[0] > PAID * -last.end).any())
-        if bool(last.settled().all()) or not (won or _undecided(held) < before[1]):
+        failed = bool((last.met <= 0).any())  # what fails has to be looked for
+        if failed or bool(last.settled().all()) or not (won or _undecided(held) < before[1]):
             break
     return held, last.settled()
 

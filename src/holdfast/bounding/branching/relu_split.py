@@ -27,7 +27,7 @@ from holdfast.region import Region
 LAST = 8  # times the usual training, for a part with nothing left to cut
 USUAL, MANY = 216, 2**16  # pairs that are looked at together on a processor, and on a graphics card with room for them
 COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
-SHARE = 0.75  # of the time that is left, for ends that are cut for
+SHARE = 0.9  # of the time that is left, for ends that are cut for
 TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
 
 
