@@ -36,6 +36,12 @@ def passed() -> bool:
     return time.monotonic() >= deadline()
 
 
+def share(part: float) -> float:
+    """Until when this part of the time that is left is spent."""
+    now = time.monotonic()
+    return now + part * (deadline() - now)
+
+
 def check() -> None:
     """Cut off what runs now, if the time is up and somebody said `in_time`."""
     if _spared.get() and time.monotonic() >= deadline() + GRACE:

@@ -191,7 +191,7 @@ def cut_by_signs(match: Matched, region: Region, claim: Claim, planes: Planes, s
     groups = [place for place, group in enumerate(claim.groups) if not bounds[0, list(group)].max() > SURE * scale]
     at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
     leaves = Leaves(match, claim, whole, at, groups, match.width <= FEW, SURE * scale)
-    rule = _Judged(refine=leaves.anew, leaves=leaves)
+    rule = _Judged(refine=leaves.anew, leaves=leaves, passes=0)  # the checker knows nothing of ends that were cut for
     rows = max(len(claim.groups[group]) for group in groups)
     chosen = [[*claim.groups[group], *claim.groups[group][:1] * (rows - len(claim.groups[group]))] for group in groups]
     offset = claim.offset[chosen] - claim.above - SLACK * scale
@@ -202,7 +202,7 @@ def cut_by_signs(match: Matched, region: Region, claim: Claim, planes: Planes, s
         none = torch.zeros((1, len(groups), match.width))
         held = {**{f.name: getattr(first, f.name) for f in fields(first)}, "lower": lower, "upper": upper}
         frontier: Decisions = Kept(
-            **{**held, "tight": torch.ones(1, dtype=torch.bool)}, slopes=none, multipliers=none, more=none[..., 0].double()
+            **{**held, "tight": torch.ones_like(first.tight)}, slopes=none, multipliers=none, more=none[..., 0].double()
         )
         while len(frontier):
             hopeless = frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE

@@ -106,8 +106,7 @@ class Rows:
     def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Found:
         """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met until the
         clock ends it."""
-        own = together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
-        slope = torch.where(self.undecided & ~slope.isnan(), slope, own)
+        slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
         weight = torch.zeros_like(self.offset)  # of the rows, before the softmax
         if steps:
             slope, multiplier, weight = self._drafted(slope, multiplier, weight, steps, pace)
@@ -187,9 +186,19 @@ class Rows:
     def take(self, which: Tensor) -> "Rows":
         return replace(self, known=taken(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
 
-    def proved(self, multiplier: Tensor, weight: Tensor) -> Tensor:
-        """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows and the functions' own slopes."""
-        return torch.nan_to_num(self._least(self._planes(multiplier, multiplier, {}), weight), -torch.inf, torch.inf, -torch.inf)
+    def proved(self, multiplier: Tensor, weight: Tensor, slope: Tensor | None = None) -> Tensor:
+        """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows, and by these slopes or (None, or where they
+        are NaN) the functions' own."""
+        lift: dict[Relaxed, Tensor] = {}
+        if slope is not None:
+            slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
+            lift = {node: weight.new_zeros(()) for node in bent(self.graph) if node.place < self.node.place}
+        planes = self._planes(multiplier if slope is None else slope, multiplier, lift)
+        return torch.nan_to_num(self._least(planes, weight), -torch.inf, torch.inf, -torch.inf)
+
+    def _own(self) -> Tensor:
+        """-> (n, arguments): the slopes of the functions' own lower planes."""
+        return together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
 
     def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[Found, list[Tensor]]:
         """What these slopes, multipliers and weights of rows prove, and the gradients of the proved numbers."""

@@ -14,7 +14,7 @@ from holdfast.bounding import crown
 from holdfast.bounding.boxes import Boxes, Ends, Linear
 from holdfast.bounding.crown import Walk
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
-from holdfast.bounding.relax.base import Planes, intercept
+from holdfast.bounding.relax.base import Planes, intercept, planes
 from holdfast.bounding.traversal import Forward, forward
 from holdfast.bounding.zonotope import Forms
 from holdfast.region import Region
@@ -78,6 +78,19 @@ def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:
     return ((boxes.upper[node] < held[0]) | (boxes.lower[node] > held[1])).flatten(1).any(1)
 
 
+def with_ends(graph: Graph, boxes: Boxes, ends: Mapping[Node, Ends]) -> Boxes:
+    """The same boxes where the values of some nodes are held to narrower ends, for the points that do so. The planes of the functions that
+    read them follow; what else lies behind them keeps its ends, which hold there, too."""
+    changed = replace(boxes, lower=dict(boxes.lower), upper=dict(boxes.upper), planes=dict(boxes.planes), tilts={}, points={})
+    for node, held in ends.items():
+        changed.keep(node, *held)
+    for node in graph.nodes:
+        if isinstance(node, Relaxed) and any(source in ends for source in node.inputs):
+            lower, upper = (tuple(side[source] for source in node.inputs) for side in (changed.lower, changed.upper))
+            changed.planes[node] = planes(node.relaxation, lower, upper)
+    return changed
+
+
 def with_slopes(boxes: Boxes, below: Mapping[Node, Tensor]) -> Boxes:
     """The same boxes with other slopes of the lower planes of some functions of one argument; the intercepts follow."""
     changed = replace(boxes, planes=dict(boxes.planes), magnitude=dict(boxes.magnitude), tilts={})
@@ -108,13 +121,13 @@ def taken(boxes: Boxes, rows: Tensor) -> Boxes:
     def some(values: dict[Node, Tensor]) -> dict[Node, Tensor]:
         return {node: value[rows] for node, value in values.items()}
 
-    planes = {
+    some_planes = {
         node: Planes(tuple(s[rows] for s in p.lower), p.lower_offset[rows], tuple(s[rows] for s in p.upper), p.upper_offset[rows])
         for node, p in boxes.planes.items()
     }
     # A node may be taken to move in rows in which it does not: that costs time only.
     moving = {node: slice(0, len(rows) if where.start < where.stop else 0) for node, where in boxes.moving.items()}
     return Boxes(
-        batch.take(boxes.region, rows), some(boxes.lower), some(boxes.upper), some(boxes.magnitude), planes,
+        batch.take(boxes.region, rows), some(boxes.lower), some(boxes.upper), some(boxes.magnitude), some_planes,
         moving=moving, elements=some(boxes.elements),
     )  # fmt: skip

@@ -234,7 +234,8 @@ def _cut(problem: Problem, bends: Bends) -> Branching[Any] | str:
     if isinstance(found, NonlinearSplit):
         return replace(found, view=quadratic_of(problem), bends=bends)
     assert isinstance(found, ActivationSplit)
-    return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS)
+    # An attempt at a radius is one of many, and may not take the time that ends of its own would.
+    return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS, passes=0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ For networks with many inputs, whose boxes cannot be halved often enough. A part
 bounds are found anew, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from holdfast import batch, clock
 from holdfast.bounding.alpha_beta_crown import Found, Rows, apart, arguments, tightened, together
+from holdfast.bounding.boxes import Ends
+from holdfast.bounding.branching.end_split import refined
 from holdfast.bounding.branching.frontier import NUMBERS, Branching, Frontier, Points, Question, Seen, all_open, upto
 from holdfast.bounding.branching.leaf_program import solve
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_within import propagate, taken
-from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.graph.graph import Graph, Node
 from holdfast.memory import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Region
@@ -24,6 +27,7 @@ from holdfast.region import Region
 LAST = 8  # times the usual training, for a part with nothing left to cut
 USUAL, MANY = 216, 2**16  # pairs that are looked at together on a processor, and on a graphics card with room for them
 COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
+SHARE = 0.9  # of the time that is left, for ends that are cut for
 TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
 
 
@@ -36,7 +40,7 @@ class Decisions(Frontier):
     upper: Tensor = field(kw_only=True)
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
-    tight: Tensor = field(kw_only=True)  # (n,) bool: its ends were trained; before a region is cut, they are worth that
+    tight: Tensor = field(kw_only=True)  # (n,) int64: 1 with trained ends, 2 with those of `refined`; before a region is cut they pay
     first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
     ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if decisions go on to help as they did
 
@@ -55,6 +59,9 @@ class ActivationSplit(Branching[Decisions]):
     pace: float = 0.2
     refine: bool = True
     ends: int | None = None  # arguments whose ends are trained before the first cut, the costliest; None: all
+    passes: int = (
+        4  # over all layers, in which these ends are then narrowed by cuts of their own, each four times as long as the one before
+    )
 
     @torch.no_grad()
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Decisions:
@@ -69,7 +76,7 @@ class ActivationSplit(Branching[Decisions]):
             lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
         return Decisions(
             task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=lower, upper=upper, slope=blank * torch.nan, multiplier=blank,
-            tight=torch.zeros_like(task, dtype=torch.bool), first=nothing, ahead=torch.ones_like(nothing),
+            tight=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
         )  # fmt: skip
 
     def at_once(self, question: Question) -> int:
@@ -121,29 +128,53 @@ class ActivationSplit(Branching[Decisions]):
         return replace(parts, slope=slope, multiplier=multiplier)
 
     def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
-        """Each with its costliest argument taken as positive and as negative; the whole region, before that, with trained ends."""
+        """Each with its costliest argument taken as positive and as negative; the whole region, before that, with narrower ends."""
         if not gain.shape[1]:
-            return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight)
+            return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight, dtype=torch.bool)
         most, place = gain.max(1, keepdim=True)
-        stuck = parts.tight & (most.squeeze(1) <= 0)
+        whole = ~parts.sign.any(1) & (parts.tight < (2 if self.passes else 1))
+        stuck = ~whole & (most.squeeze(1) <= 0)
         positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
         negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
-        halves = (batch.take(half, parts.tight & ~stuck) for half in (positive, negative))
-        return batch.concatenate([self._tightened(question, batch.take(parts, ~parts.tight), gain[~parts.tight]), *halves]), stuck
+        halves = (batch.take(half, ~whole & ~stuck) for half in (positive, negative))
+        return batch.concatenate([self._narrowed(question, batch.take(parts, whole), gain[whole]), *halves]), stuck
 
-    def _tightened(self, question: Question, parts: Decisions, gain: Tensor) -> Decisions:
+    def _narrowed(self, question: Question, parts: Decisions, gain: Tensor) -> Decisions:
+        """Whole regions with narrower ends; without those that are settled by that."""
         if not len(parts):
             return parts
         graph, region = question.graph, batch.take(question.region, parts.task)
-        worth = gain > 0
+        worth, at_once = gain > 0, self.at_once(question)
         if self.ends is not None and self.ends < gain.shape[1]:
             worth &= gain >= gain.topk(self.ends, dim=1).values[:, -1:]
-        held = tightened(graph, region, self.steps, self.pace, self.at_once(question), worth=apart(graph, worth))
-        lower, upper = (
-            {**apart(graph, end), **{node: ends[side] for node, ends in held.items()}}
-            for side, end in enumerate((parts.lower, parts.upper))
-        )
-        return replace(parts, lower=together(graph, lower), upper=together(graph, upper), tight=torch.ones_like(parts.tight))
+        lower, upper = apart(graph, parts.lower), apart(graph, parts.upper)
+        ends = {node: (lower[node], upper[node]) for node in lower}
+        if bool((parts.tight == 0).any()):
+            ends |= tightened(graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends)
+        else:
+            ends, parts = self._refined(question, parts, ends, apart(graph, worth))
+        lower, upper = ({node: both[side] for node, both in ends.items()} for side in (0, 1))
+        parts = replace(parts, lower=together(graph, lower), upper=together(graph, upper), tight=parts.tight + 1)
+        return batch.take(parts, parts.open.any(1))
+
+    def _refined(
+        self, question: Question, parts: Decisions, ends: Mapping[Node, Ends], worth: Mapping[Node, Tensor]
+    ) -> tuple[dict[Node, Ends], Decisions]:
+        """Every region in its turn, each with its part of a share of the time that is left."""
+        found, until, open_ = list[dict[Node, Ends]](), clock.share(SHARE), parts.open.clone()
+        for row in torch.arange(len(parts), device=open_.device).split(1):
+            task, known = parts.task[row], {node: (low[row], high[row]) for node, (low, high) in ends.items()}
+            polytope = parts.open[row[0]].nonzero().flatten()
+            matrix, offset = question.rules.matrix[task[0], polytope], question.rules.offset[task[0], polytope]
+            with clock.within(until), clock.within(clock.share(1 / (len(parts) - len(found)))):
+                held, positive = refined(
+                    question.graph, batch.take(question.region, task), known, (matrix.flatten(0, 1), offset.flatten()), self.passes,
+                    self.at_once(question), worth={node: which[row] for node, which in worth.items()},
+                )  # fmt: skip
+            found.append(held)
+            open_[row[0], polytope] = ~positive.reshape(offset.shape).any(1)  # one row of a polytope that is positive rules it out
+        both = {node: (torch.cat([held[node][0] for held in found]), torch.cat([held[node][1] for held in found])) for node in ends}
+        return both, replace(parts, open=open_)
 
 
 def _at_once(question: Question, parts: Decisions) -> Seen[Decisions]:

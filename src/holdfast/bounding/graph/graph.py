@@ -4,7 +4,7 @@ A node's value for one input keeps the batch axis that the operators expect, at 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import getitem
 from typing import Any
 
@@ -45,6 +45,10 @@ class Graph:
     @property
     def output(self) -> Node:
         return self.nodes[-1]
+
+    def upto(self, node: Node) -> "Graph":
+        """The graph whose output is this node."""
+        return replace(self, nodes=self.nodes[: node.place + 1], ending=None)
 
     def add_entry(self, shape: Sequence[int]) -> Node:
         return self._keep(Entry(len(self.nodes), "input", (), tuple(shape)))
