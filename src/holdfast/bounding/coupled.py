@@ -16,11 +16,13 @@ a bound in float64 with its roundings paid for (docs/rounding.md).
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import batch, clock
+from holdfast.bounding import crown
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.boxes import Boxes
@@ -31,9 +33,12 @@ from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.rounding import TINY, gamma
 
-BARRIER = (1e-3, 1e-5)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
+BARRIER = (3e-2, 3e-4)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
 BETAS = (0.9, 0.9)
+WARM = 20  # steps until the pace is reached
 LOOK = 25  # steps after which a row that will not get there is given up
+LAST = 100
+FADE = 0.02
 HOPE = 2.0  # times what the last of these won may still be won
 UNSURE = 2.0**-14  # of how far planes let the row fall: less is not told from zero in float32
 MOST = 2**25  # numbers in the forms of the widest node
@@ -302,17 +307,54 @@ def _planes(asked: Coupling) -> tuple[Numbers, Numbers, Tensor]:
     curve = torch.zeros_like(slope)
     curve[:, kept] = 0.03
     start_at = Numbers(
-        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.full_like(units.pull, 0.1), begin, torch.ones_like(limit)
+        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.ones_like(units.pull), begin, torch.ones_like(limit)
     )  # fmt: skip
     return start_at, units, falls
 
 
 @torch.no_grad()
-def least(asked: Coupling, steps: int = 200, pace: float = 0.1) -> Tensor:
-    """-> (rows,): no row is below this anywhere in the region; training ends where that is above zero, or cannot get there."""
+def scores(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, *, sign: bool, steps: int = 200) -> Tensor:
+    """matrix (batch, rows, outputs), offset (batch, rows) -> (batch,): no row + offset is below this anywhere in the region; minus infinity
+    where there would be too many variables, NaN where there was no time.
+
+    sign  whether all rows are above zero is all that is asked: one that is not ends it, and what is known of this one is returned.
+    """
+    found = torch.full_like(offset[:, 0], torch.nan)
+    for k in range(len(region)):
+        one = torch.tensor([k], device=offset.device)
+        part = partial(_score, graph, batch.take(region, one), matrix[k], offset[k], sign, steps)
+        known = None if clock.passed() else clock.in_time(part, None)
+        if known is None:
+            break
+        found[k] = known
+    return found
+
+
+def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int) -> float:
+    boxes = crown.propagate(graph, region)
+    planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
+    asked = coupling(graph, boxes, matrix, offset)
+    if asked is None or not bool(planes.isfinite().all()):
+        return -torch.inf
+    order = planes.argsort()
+    best = float("inf")
+    for row in order:
+        if float(planes[row]) >= (0 if sign else best):
+            return min(best, float(planes[row]))
+        bound = max(float(planes[row]), float(least(asked.rows(row[None]), steps=steps, sign=sign)))
+        best = min(best, bound)
+        if sign and bound <= 0:
+            return bound
+        if clock.passed():
+            return -torch.inf if sign else min(best, float(planes[order[-1]]))
+    return best
+
+
+def least(asked: Coupling, *, steps: int = 200, pace: float = 0.2, sign: bool = True) -> Tensor:
+    """-> (rows,): no row is below this anywhere in the region. sign: training ends where that is above zero, or cannot get there."""
     begun, units, falls = _planes(asked)
     draft = asked.float()
-    trained = _trained(draft, begun, units, falls, steps, pace)
+    trained = _trained(draft, begun, units, falls, steps, pace, sign)
     best = torch.full_like(asked.constant, -torch.inf)
     for _ in range(4):  # float32 may have been on the wrong side of the barrier
         best = torch.maximum(best, proved(asked, trained.times(units)))
@@ -322,7 +364,7 @@ def least(asked: Coupling, steps: int = 200, pace: float = 0.1) -> Tensor:
     return best
 
 
-def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, steps: int, pace: float) -> Numbers:
+def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, steps: int, pace: float, sign: bool) -> Numbers:
     """Adam along the gradient of the bound and of the barrier, in float32; the numbers with the best bounds, in float64."""
     units = Numbers(*(value.float() for value in units.values()))
     free = Numbers(*(value.float() for value in begun.values()))
@@ -347,13 +389,13 @@ def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, ste
         better = value > best
         kept = Numbers(*(torch.where(better[:, None], a, b) for a, b in zip(now.values(), kept.values(), strict=True)))
         best = torch.maximum(best, value.double())
-        if clock.passed() or bool((best > UNSURE * falls).all()):
+        if clock.passed() or (sign and bool((best > UNSURE * falls).all())):
             break
-        if step % LOOK == LOOK - 1:
-            if step > LOOK and bool((best + HOPE * (best - earlier) < 0).any()):
+        if sign and step % LOOK == LOOK - 1:
+            if step > LAST and bool((best + HOPE * (best - earlier) < 0).any()):
                 break
             earlier = best.clone()
-        ascent.step([g * u for g, u in zip(gradients.values(), units.values(), strict=True)], pace * (1.02 - step / steps))
+        ascent.step([g * u for g, u in zip(gradients.values(), units.values(), strict=True)], pace * min(1.0, (step + 1) / WARM) * FADE ** (step / steps))
         for value_ in (now.pull, now.wall, now.limit):
             value_.clamp_min_(1e-4)
     return Numbers(*(value.double() for value in kept.values()))

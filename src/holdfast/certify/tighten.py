@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
+from holdfast.bounding import coupled
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.ascent import Ascent, Memory
 from holdfast.bounding.bounder import Trained
@@ -39,6 +40,7 @@ AHEAD = 1.03  # times the radius in training: planes are found anew when it has 
 MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
+COUPLED_CLOSE = 1.03  # the same of neurons that move together
 PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
 
@@ -94,8 +96,10 @@ class Training:
     best: Bends  # those with which `reached` was passed
     step: int
     planes: Trial | None = None  # as long as the trained planes are not done
+    coupled: Trial | None = None  # as long as neurons that move together are not done
     trial: Trial | None = None  # as long as the first coefficients are not done
     memory: Memory | None = None  # of Adam
+    upper: Tensor | None = None  # (batch,): what was met by anyone
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class Tighten(Method[Training]):
     rate: float = 0.02
     push: float = 0.01  # how much further to try once a radius has been passed
     trials: int = 4  # radii for trained planes, and for models before training
+    radii: int = 5  # for neurons that move together
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, LinearProperty):
@@ -128,7 +133,7 @@ class Tighten(Method[Training]):
 
     def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
         """Training goes on beyond what is proved."""
-        better = lower.isfinite() & (lower > state.low)
+        state, better = replace(state, upper=upper), lower.isfinite() & (lower > state.low)
         if not bool(better.any()):
             return state
         search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
@@ -141,7 +146,7 @@ class Tighten(Method[Training]):
         return None if self.done(problem, state) else state, claims
 
     def done(self, problem: Problem, state: Training) -> bool:
-        if state.search is not None or state.planes is not None or state.trial is not None:
+        if state.search is not None or state.planes is not None or state.coupled is not None or state.trial is not None:
             return False
         return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
@@ -155,9 +160,12 @@ class Tighten(Method[Training]):
         if state.planes is not None:
             after = self._planed(problem, state)
             gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(state.planes.low_score.isnan().all())
-            more = gained or after.trial is not None or (after.planes is not None and not clock.passed())
+            more = gained or after.coupled is not None or after.trial is not None or (after.planes is not None and not clock.passed())
             obstacle = "" if more else f"trained planes prove no more than tier fast{' in the time there was' if clock.passed() else ''}"
             return after, Claims(proved=after.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
+        if state.coupled is not None:
+            state = self._coupled(problem, state)
+            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
         if state.trial is None:
             state = self._trained(problem, state)
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -193,7 +201,7 @@ class Tighten(Method[Training]):
         assert trial is not None
         if problem.goal != "radius":
             state = replace(state, low=torch.fmax(state.low, _by_planes(problem)))
-            return state if clock.passed() else self._modelled(problem, replace(state, planes=None))
+            return state if clock.passed() else self._joined(problem, replace(state, planes=None))
         radius = problem.family.at(torch.minimum(trial.next(state.low), problem.family.limit())).radius.double()
         score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
@@ -204,6 +212,34 @@ class Tighten(Method[Training]):
         low, trial = torch.where(score > 0, torch.maximum(state.low, radius), state.low), trial.heard(radius, score)
         done = trial.done(low, self.trials)
         state = replace(state, low=low, trying=FURTHER * low, planes=None if done else trial)
+        return self._joined(problem, state) if done else state
+
+    def _joined(self, problem: Problem, state: Training) -> Training:
+        """After trained planes: neurons that move together, where they are known, else the models."""
+        region = problem.family.at(1.0) if problem.goal == "radius" else problem.region
+        if coupled.obstacle(graph_of(problem), region) is not None:
+            return self._modelled(problem, state)
+        return replace(state, coupled=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
+
+    def _coupled(self, problem: Problem, state: Training) -> Training:
+        """Neurons that move together, at one radius: between what is proved and what was met, or what failed."""
+        trial, graph = state.coupled, graph_of(problem)
+        assert trial is not None
+        matrix, offset = rows_of(problem, graph)
+        if problem.goal != "radius":
+            low = torch.fmax(state.low, coupled.scores(graph, problem.region, matrix, offset, sign=False))
+            return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, coupled=None))
+        upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
+        further = torch.where(trial.high.isinf() & upper.isfinite(), (state.low * upper).sqrt(), trial.next(state.low))
+        radius = problem.family.at(torch.minimum(further, problem.family.limit())).radius.double()
+        score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
+        rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
+        if len(rows):
+            score[rows] = coupled.scores(graph, problem.take(rows).family.at(radius[rows]), matrix[rows], offset[rows], sign=True)
+        # Training ends once it has passed zero, so that how far it did says nothing.
+        low, trial = torch.where(score > 0, torch.maximum(state.low, radius), state.low), trial.heard(radius, torch.where(score > 0, torch.inf, score))
+        done = trial.done(low, self.radii)
+        state = replace(state, low=low, trying=FURTHER * low, coupled=None if done else trial)
         return self._modelled(problem, state) if done else state
 
     def _tried(self, problem: Problem, state: Training) -> Training:
