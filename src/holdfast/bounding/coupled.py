@@ -26,6 +26,7 @@ from holdfast.bounding import crown
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.bundles import Bundles, bundled
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.trust_region import lack
 from holdfast.bounding.zonotope import Form, Forms
@@ -86,6 +87,7 @@ class Coupling:
     linear: Tensor  # (rows, variables)
     aside: Tensor  # (rows, n - k): on v = x / half - 1 of those without a variable
     missed: Tensor  # (rows,): what computing these may have missed
+    bundles: tuple[Bundles, ...] = ()  # the arguments, by what they read
 
     @property
     def half(self) -> Tensor:
@@ -100,7 +102,9 @@ class Coupling:
             return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
         ball = self.ball and Ball(**{f.name: getattr(self.ball, f.name).float() for f in fields(self.ball)})
-        return replace(self, ball=ball, **{f.name: single(getattr(self, f.name)) for f in fields(self) if f.name != "ball"})  # type: ignore[arg-type]
+        bundles = tuple(bundle.to(torch.float32) for bundle in self.bundles)
+        rest = {f.name: single(getattr(self, f.name)) for f in fields(self) if f.name not in ("ball", "bundles")}
+        return replace(self, ball=ball, bundles=bundles, **rest)  # type: ignore[arg-type]
 
 
 def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
@@ -130,13 +134,17 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     out = forms.of[graph.output]
     linear = matrix @ _columns(out.generators[0].T, size + count)
     total = (matrix.abs() @ out.size[0]) + offset.abs() + linear.abs().sum(1)
+    rows = torch.cat([torch.cat([form.centre[0][some] for form, some in arguments])[:, None], slopes[:, columns]], dim=1)
+    own = torch.zeros_like(used, dtype=torch.long)
+    own[kept] = 1 + len(moves) + torch.arange(len(kept), device=kept.device)
     starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
+    layers = tuple(zip(starts[:-1], starts[1:], strict=True))
     return Coupling(
-        torch.cat([torch.cat([form.centre[0][some] for form, some in arguments])[:, None], slopes[:, columns]], dim=1),
-        torch.cat([form.error[0][some] for form, some in arguments]), ends[0], ends[1], kept, free,
-        tuple(zip(starts[:-1], starts[1:], strict=True)), len(moves), _ball(boxes.region, forms.of[graph.entry], moves),
+        rows, torch.cat([form.error[0][some] for form, some in arguments]), ends[0], ends[1], kept, free,
+        layers, len(moves), _ball(boxes.region, forms.of[graph.entry], moves),
         matrix @ out.centre[0] + offset, linear[:, columns], linear[:, size + free],
         matrix.abs() @ out.error[0] * (1 + 4 * gamma(matrix.shape[1])) + 4 * gamma(matrix.shape[1] + 4) * total + TINY,
+        tuple(bundled(rows, own, layers)),
     )  # fmt: skip
 
 
@@ -248,11 +256,13 @@ def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tenso
 def _matrix(asked: Coupling, free: Numbers, peaks: Tensor) -> Tensor:
     """-> (rows, 1 + variables, 1 + variables): L of the variables, with the number one before them."""
     z, half, first = asked.arguments, asked.half[asked.kept], 1 + asked.inputs
-    found = (z.T * free.curve[:, None]) @ z
-    mixed = -0.5 * (free.pull * half)[..., None] * z[asked.kept]
-    found[:, first:] += mixed
-    found[:, :, first:] += mixed.mT
-    line = free.slope @ z / 2 + mixed.sum(1)
+    found = free.curve.new_zeros((len(free.curve), z.shape[1], z.shape[1]))
+    mixed = torch.zeros_like(free.curve)
+    mixed[:, asked.kept] = -0.5 * free.pull * half
+    for bundle in asked.bundles:
+        bundle.add_squares(free.curve, found)
+        bundle.add_beside(mixed, found)
+    line = (free.slope / 2 + mixed) @ z
     square, tilt = free.pull * half.square(), free.tilt * half
     line[:, first:] += square + tilt / 2
     line[:, 1:] += asked.linear / 2
@@ -350,6 +360,7 @@ def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: b
     return best
 
 
+@torch.no_grad()
 def least(asked: Coupling, *, steps: int = 200, pace: float = 0.2, sign: bool = True) -> Tensor:
     """-> (rows,): no row is below this anywhere in the region. sign: training ends where that is above zero, or cannot get there."""
     begun, units, falls = _planes(asked)
@@ -413,10 +424,11 @@ def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Num
     # The gradient along the matrix: v v' of the bound, the inverse of the barrier.
     along = v[:, :, None] * v[:, None]
     along[:, 1:, 1:] += barrier[..., None, None] * torch.cholesky_inverse(factor) if barrier.ndim else 0.0
-    image = asked.arguments @ along  # (rows, n, columns)
-    z = (v @ asked.arguments.T)
-    kept, half, first = asked.kept, asked.half[asked.kept], 1 + asked.inputs
-    mine = image[:, kept, first:].diagonal(dim1=1, dim2=2)
+    z, kept, half, first = v @ asked.arguments.T, asked.kept, asked.half[asked.kept], 1 + asked.inputs
+    squares, beside = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
+    for bundle in asked.bundles:
+        bundle.squares(along, squares)
+        bundle.beside(along, beside)
     diagonal = along.diagonal(dim1=1, dim2=2)
     inside = diagonal[:, 1:first]
     limit = free.limit
@@ -424,10 +436,10 @@ def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Num
         ball = asked.ball
         limit = (inside * ball.radius.square() + 2 * v[:, 1:first] * ball.radius * ball.shift + ball.shift.square()) @ ball.member - ball.reach.square()
     gradients = Numbers(
-        (image * asked.arguments).sum(-1) - top.square(),
+        squares[:, :-1] - top.square(),
         z - top,
         half * (1 + v[:, first:]) - top[:, kept].clamp_min(0),
-        half.square() * (1 + 2 * v[:, first:] + diagonal[:, first:]) - half * (z[:, kept] + mine),
+        half.square() * (1 + 2 * v[:, first:] + diagonal[:, first:]) - half * (z[:, kept] + beside[:, kept]),
         inside - 1,
         limit,
     )  # fmt: skip
