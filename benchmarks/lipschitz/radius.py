@@ -2,7 +2,7 @@
 
 python -m benchmarks.lipschitz radius --out benchmarks/.cache/results
 
-The lower end is proved, the upper end witnessed (hf.radius, tier fast). Every other search then looks for something closer by itself: a
+The lower end is proved, the upper end witnessed (hf.radius; --tier and --seconds an input say with what means). Every other search then looks for something closer by itself: a
 claim above its witness would be false. Beside them stands the radius that DeepQuant reads off a Lipschitz estimate: s(x) / Q, Q the
 steepest ratio that coordinate search finds with 2,000 queries; too small a Q makes it too large.
 """
@@ -24,6 +24,7 @@ from benchmarks.certify.table import Table
 from holdfast.chance import Chance
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
+from holdfast.api.methods import Tier
 from holdfast.method import Method
 from holdfast.property import Robustness
 from holdfast.region import Ball
@@ -31,13 +32,16 @@ from holdfast.region import Ball
 NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}  # and the radius of the ball in which Q is searched
 QUERIES = 2000
 COLUMNS = [
-    "network", "norm", "median lower", "median upper", "median upper / lower", "s each", "other searches", "closest witness, median",
+    "network", "norm", "tier", "median lower", "median upper", "median upper / lower", "s each", "other searches", "closest witness, median",
     "claims above a witness", "s / Q above a witness, logits", "probabilities",
 ]  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="so many images are left out at the start")
+    parser.add_argument("--tier", choices=["fast", "tight", "split"], default="fast")
+    parser.add_argument("--seconds", type=float, help="for each image, by the wall clock; without, until the methods are done")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--norms", nargs="+", choices=list(NORMS), default=list(NORMS))
     parser.add_argument("--out", type=Path, help="folder for the table")
@@ -48,16 +52,23 @@ def main(chosen: argparse.Namespace) -> None:
     table = Table(COLUMNS, chosen.out, "radius")
     for name in chosen.networks:
         net = hf.Network.from_torch(NETWORKS[name]().eval(), domain=(0, 1))
-        right = (net(data.x).argmax(1) == data.y).nonzero().flatten()[: chosen.count]
+        right = (net(data.x).argmax(1) == data.y).nonzero().flatten()[chosen.first : chosen.first + chosen.count]
         x, y = data.x[right], data.y[right]
         for norm in chosen.norms:
-            table.add(name, norm, *_measured(net, x, y, *NORMS[norm]))
-    table.say(f"{chosen.count} test images that the network gets right, in their order. {QUERIES} queries for each Q.")
+            table.add(name, norm, chosen.tier, *_measured(net, x, y, *NORMS[norm], chosen.tier, chosen.seconds))
+    table.say(
+        f"{chosen.count} test images from {chosen.first} on that the network gets right, in their order. {QUERIES} queries for each Q."
+    )
 
 
-def _measured(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float) -> list[object]:
+def _measured(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, tier: Tier, seconds_each: float | None) -> list[object]:
     began = time.process_time()
-    brackets = hf.radius(net, x, y, norm=norm)
+    # One by one, so that the budget is each image's own.
+    brackets = (
+        [hf.radius(net, x[k : k + 1], y[k : k + 1], norm=norm, tier=tier, stop=hf.Stop(seconds=seconds_each))[0] for k in range(len(x))]
+        if tier != "fast"
+        else hf.radius(net, x, y, norm=norm)
+    )
     seconds = (time.process_time() - began) / len(x)
     lower, upper = torch.tensor([(b.lower.value, b.upper.value) for b in brackets], dtype=torch.float64).unbind(1)
     others = searches()

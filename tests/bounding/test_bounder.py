@@ -9,7 +9,7 @@ from bounds_zoo import RECURRENT, ZOO, network, values
 from torch import Tensor
 
 from holdfast import clock
-from holdfast.bounding.bounder import AffineForms, Bounder, ClosedForm, SecondOrder, Trained
+from holdfast.bounding.bounder import AffineForms, Bounder, ClosedForm, Coupled, SecondOrder, Trained
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, build
 from holdfast.bounding.second_order import Quadratic
@@ -21,6 +21,7 @@ BOUNDERS: dict[str, Callable[[Graph], Bounder]] = {
     "forms and walks": lambda graph: AffineForms(graph, walks=True),
     "second order": lambda graph: SecondOrder(Quadratic(graph)),
     "trained": lambda graph: Trained(graph, steps=4),
+    "coupled": lambda graph: Coupled(graph, steps=6),
 }
 
 

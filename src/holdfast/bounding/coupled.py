@@ -1,22 +1,10 @@
-"""Bounds that know that neurons move together: Lagrange's dual with squares (Shor's relaxation; Raghunathan et al. 2018).
+"""Undecided ReLUs of a network over one region, and how low rows of its output get when these are bounded together (`lagrangian`).
 
-Planes charge every undecided neuron by itself for the worst place of its argument, although one change of the input cannot bring all of
-them there: in the Euclidean norm the squares of all changes together have a limit. So squares are kept. Over a region every argument z of
-an undecided ReLU x = max(z, 0) is z = centre + slopes . v up to an error, where the variables v, none above one in size, are the inputs and
-the ReLUs before it. For any numbers s, b, a and p
-
-    s z^2 + b z + a x - peak + p x (x - z)  <=  0,   peak = the largest s z^2 + b z + a max(z, 0) for z between its ends,
-
-since x (x - z) is zero. Any weights >= 0 of v_k^2 - 1 <= 0 and of |change|^2 - radius^2 <= 0 may be added too. The sum of all this and of a
-row of the output is a quadratic function L(v) <= row; if L - bound has no negative eigenvalue, the row is nowhere below the bound. ReLUs that
-no other argument reads need no variable: their a takes them out of the row.
-
-Any numbers are sound, so they are trained in float32 with a logarithmic barrier in front of the first negative eigenvalue, and put once into
-a bound in float64 with its roundings paid for (docs/rounding.md).
+Affine forms say what every argument is made of: its noises are the inputs that move and the undecided ReLUs themselves.
 """
 
-from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,25 +12,19 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.bounding import crown
 from holdfast.bounding.alpha_beta_crown import bent
-from holdfast.bounding.ascent import Ascent
 from holdfast.bounding.boxes import Boxes
-from holdfast.bounding.bundles import Bundles, bundled
+from holdfast.bounding.bundles import bundled
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
-from holdfast.bounding.trust_region import lack
+from holdfast.bounding.lagrangian import STEPS, Ball, Coupling, Numbers, least, put_away
 from holdfast.bounding.zonotope import Form, Forms
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.rounding import TINY, gamma
 
-BARRIER = (3e-2, 3e-4)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
-BETAS = (0.9, 0.9)
-WARM = 20  # steps until the pace is reached
-LOOK = 25  # steps after which a row that will not get there is given up
-LAST = 100
-FADE = 0.02
-HOPE = 2.0  # times what the last of these won may still be won
-UNSURE = 2.0**-14  # of how far planes let the row fall: less is not told from zero in float32
-MOST = 2**25  # numbers in the forms of the widest node
+MOST = 2**26  # numbers in the forms of the widest node
+FEW, MANY = 1024, 4096  # variables on a processor, and on a graphics card: a step costs their third power
+
+Memory = dict[tuple[int, int], Numbers]  # by input and row: what training ended with, of all ReLUs and inputs; NaN where there was nothing
 
 
 def obstacle(graph: Graph, region: Region) -> str | None:
@@ -57,59 +39,10 @@ def obstacle(graph: Graph, region: Region) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Ball:
-    """For each ball g the sum of (radius_k v_k + shift_k)^2 over its inputs is at most reach_g^2."""
-
-    member: Tensor  # (inputs, balls)
-    radius: Tensor  # (inputs,)
-    shift: Tensor
-    reach: Tensor  # (balls,)
-
-
-@dataclass(frozen=True)
-class Coupling:
-    """The undecided ReLUs of a network over one region.
-
-    Variables are the inputs that move and then the kept ReLUs, x = half (1 + v); with the number one before them they are columns.
-    """
-
-    arguments: Tensor  # (n, 1 + variables): z is within `error` of their sum, each times its variable
-    error: Tensor  # (n,)
-    lower: Tensor  # (n,) lower <= z <= upper
-    upper: Tensor
-    kept: Tensor  # (k,): which of the n have a variable
-    free: Tensor  # (n - k,): and which have none
-    layers: tuple[tuple[int, int], ...]  # those of one function lie side by side
-    inputs: int
-    ball: Ball | None
-    constant: Tensor  # (rows,) of the rows
-    linear: Tensor  # (rows, variables)
-    aside: Tensor  # (rows, n - k): on v = x / half - 1 of those without a variable
-    missed: Tensor  # (rows,): what computing these may have missed
-    bundles: tuple[Bundles, ...] = ()  # the arguments, by what they read
-
-    @property
-    def half(self) -> Tensor:
-        return self.upper / 2
-
-    def rows(self, which: Tensor) -> "Coupling":
-        some = {name: getattr(self, name)[which] for name in ("constant", "linear", "aside", "missed")}
-        return replace(self, **some)
-
-    def float(self) -> "Coupling":
-        def single(value: object) -> object:
-            return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-        ball = self.ball and Ball(**{f.name: getattr(self.ball, f.name).float() for f in fields(self.ball)})
-        bundles = tuple(bundle.to(torch.float32) for bundle in self.bundles)
-        rest = {f.name: single(getattr(self, f.name)) for f in fields(self) if f.name not in ("ball", "bundles")}
-        return replace(self, ball=ball, bundles=bundles, **rest)  # type: ignore[arg-type]
-
-
 def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
     """Of one region: boxes of a batch of one, matrix (rows, outputs), offset (rows,). None where there would be too many variables."""
-    forms = _Signals(*_inputs(graph, boxes.region))
+    entered = Forms.over(graph.entry, *boxes.region.enclosing_box())
+    forms = _Signals(entered.of, entered.share)
     undecided = {node: (boxes.lower[s] < 0) & (boxes.upper[s] > 0) for node in bent(graph) for s in node.inputs}
     count = sum(int(u.sum()) for u in undecided.values())
     if (graph.entry.size + count) * max(node.size for node in graph.nodes) > MOST:
@@ -124,12 +57,14 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
             (source,) = node.inputs
             arguments.append((forms.of[source], undecided[node].flatten().nonzero().flatten()))
             forms.decided(node, boxes.lower[source].flatten(1), boxes.upper[source].flatten(1))
-    ends = [together(side, undecided) for side in (boxes.lower, boxes.upper)]
+    ends = [torch.cat([side[node.inputs[0]][some] for node, some in undecided.items()]) for side in (boxes.lower, boxes.upper)]
     moves = (forms.of[graph.entry].radius[0] > 0).nonzero().flatten()
     size = graph.entry.size
     slopes = torch.cat([_columns(form.generators[0][:, some].T, size + count) for form, some in arguments])
     used = (slopes[:, size:] != 0).any(0)
     kept, free = used.nonzero().flatten(), (~used).nonzero().flatten()
+    if len(moves) + len(kept) > (MANY if graph.device.type == "cuda" else FEW):
+        return None
     columns = torch.cat([moves, size + kept])
     out = forms.of[graph.output]
     linear = matrix @ _columns(out.generators[0].T, size + count)
@@ -138,27 +73,18 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     own = torch.zeros_like(used, dtype=torch.long)
     own[kept] = 1 + len(moves) + torch.arange(len(kept), device=kept.device)
     starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
-    layers = tuple(zip(starts[:-1], starts[1:], strict=True))
+    layers = tuple(pairwise(starts))
     return Coupling(
         rows, torch.cat([form.error[0][some] for form, some in arguments]), ends[0], ends[1], kept, free,
         layers, len(moves), _ball(boxes.region, forms.of[graph.entry], moves),
         matrix @ out.centre[0] + offset, linear[:, columns], linear[:, size + free],
         matrix.abs() @ out.error[0] * (1 + 4 * gamma(matrix.shape[1])) + 4 * gamma(matrix.shape[1] + 4) * total + TINY,
-        tuple(bundled(rows, own, layers)),
+        torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(), moves, tuple(bundled(rows, own, layers)),
     )  # fmt: skip
-
-
-def together(side: dict[object, Tensor], undecided: dict[Relaxed, Tensor]) -> Tensor:  # type: ignore[type-arg]
-    return torch.cat([side[node.inputs[0]][some] for node, some in undecided.items()])
 
 
 def _columns(rows: Tensor, count: int) -> Tensor:
     return torch.nn.functional.pad(rows, (0, count - rows.shape[1]))
-
-
-def _inputs(graph: Graph, region: Region) -> tuple[dict[object, Form], Tensor]:  # type: ignore[type-arg]
-    forms = Forms.over(graph.entry, *region.enclosing_box())
-    return forms.of, forms.share
 
 
 class _Signals(Forms):
@@ -185,6 +111,8 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> Ball | None:
     if not isinstance(region, NormFamily) or region.p != 2:
         return None
     group, reach = region.balls()
+    if not bool(reach.isfinite().all()):
+        return None
     centre, middle = region.centre.double().flatten(1)[0, moves], entry.centre[0, moves]
     member = torch.nn.functional.one_hot(group.flatten(1)[0, moves], reach.shape[1]).double()
     shift = middle - centre
@@ -192,147 +120,21 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> Ball | None:
     return Ball(member, entry.radius[0, moves], shift, (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY)
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The free numbers, row by row."""
-
-    curve: Tensor  # (rows, n): s
-    slope: Tensor  # (rows, n): b
-    tilt: Tensor  # (rows, k): a
-    pull: Tensor  # (rows, k): p
-    wall: Tensor  # (rows, inputs) >= 0: of v^2 - 1
-    limit: Tensor  # (rows, balls) >= 0
-
-    def values(self) -> list[Tensor]:
-        return [getattr(self, f.name) for f in fields(self)]
-
-    def times(self, units: "Numbers") -> "Numbers":
-        return Numbers(*(value * unit for value, unit in zip(self.values(), units.values(), strict=True)))
-
-    def convexer(self, rows: Tensor, times: float) -> "Numbers":
-        """With less that curves downwards and more that curves upwards in some rows, (rows,) bool."""
-        more, less = (torch.where(rows, factor, 1.0)[:, None].to(self.curve) for factor in (torch.tensor(times), torch.tensor(1 / times)))
-        curve = torch.where(self.curve < 0, self.curve * less, self.curve)
-        return replace(self, curve=curve, pull=self.pull * more, wall=self.wall * more * more, limit=self.limit * more * more)
-
-
-def _tilts(asked: Coupling, free: Numbers) -> Tensor:
-    """-> (rows, n): a."""
-    whole = free.curve.new_zeros(free.curve.shape)
-    whole[:, asked.kept] = free.tilt
-    whole[:, asked.free] = -asked.aside / asked.half[asked.free]
-    return whole
-
-
-def _peaks(asked: Coupling, free: Numbers) -> tuple[Tensor, Tensor]:
-    """-> (rows, n): no s z^2 + b z + a max(z, 0) is above the first, rounding included in float64; and where it is largest.
-
-    On either side of zero it is a parabola: the largest where it curves upwards at an end, else nowhere above the tangent at any place, the
-    best of which is its top.
-    """
-    zero = torch.zeros_like(asked.lower)
-    below = _top(free.curve, free.slope, asked.lower, zero)
-    above = _top(free.curve, free.slope + _tilts(asked, free), zero, asked.upper)
-    return torch.maximum(below[0], above[0]), torch.where(below[0] >= above[0], below[1], above[1])
-
-
-def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest s z^2 + b z for low <= z <= high."""
-
-    def value(z: Tensor) -> Tensor:
-        return (s * z + b) * z
-
-    down = s < 0
-    place = torch.minimum(torch.maximum(-b / torch.where(down, 2 * s, -1.0), low), high)
-    ends = torch.where(value(low) >= value(high), low, high)
-    place = torch.where(down, place, ends)
-    rise = 2 * s * place + b
-    tangent = torch.maximum(rise * (low - place), rise * (high - place)).clamp_min(0)
-    largest = torch.maximum(low.abs(), high.abs())
-    charge = 64 * gamma(4) * (s.abs() * largest + b.abs()) * largest + TINY if s.dtype == torch.float64 else 0.0
-    return value(place) + torch.where(down, tangent, 0) + charge, place
-
-
-def _matrix(asked: Coupling, free: Numbers, peaks: Tensor) -> Tensor:
-    """-> (rows, 1 + variables, 1 + variables): L of the variables, with the number one before them."""
-    z, half, first = asked.arguments, asked.half[asked.kept], 1 + asked.inputs
-    found = free.curve.new_zeros((len(free.curve), z.shape[1], z.shape[1]))
-    mixed = torch.zeros_like(free.curve)
-    mixed[:, asked.kept] = -0.5 * free.pull * half
-    for bundle in asked.bundles:
-        bundle.add_squares(free.curve, found)
-        bundle.add_beside(mixed, found)
-    line = (free.slope / 2 + mixed) @ z
-    square, tilt = free.pull * half.square(), free.tilt * half
-    line[:, first:] += square + tilt / 2
-    line[:, 1:] += asked.linear / 2
-    diagonal = torch.cat([free.wall, square], dim=1)
-    constant = asked.constant - peaks.sum(1) - free.wall.sum(1) + square.sum(1) + tilt.sum(1) - asked.aside.sum(1)
-    if asked.ball is not None:
-        weight = free.limit @ asked.ball.member.T
-        diagonal[:, : asked.inputs] += weight * asked.ball.radius.square()
-        line[:, 1:first] += weight * asked.ball.radius * asked.ball.shift
-        constant = constant + (weight * asked.ball.shift.square()).sum(1) - free.limit @ asked.ball.reach.square()
-    found[:, 0] += line
-    found[:, :, 0] += line
-    found.diagonal(dim1=1, dim2=2)[:, 1:] += diagonal
-    found[:, 0, 0] += constant
-    return found
-
-
-def _planes(asked: Coupling) -> tuple[Numbers, Numbers, Tensor]:
-    """-> where training begins, near the planes in closed form; the units of the numbers; and how far planes let the rows fall, (rows,)."""
-    rows, n = len(asked.constant), len(asked.lower)
-    slope, wide, tilt = (asked.linear.new_zeros((rows, n)) for _ in range(3))
-    column = torch.full((n,), -1, device=asked.kept.device)
-    column[asked.kept] = 1 + asked.inputs + torch.arange(len(asked.kept), device=asked.kept.device)
-    line = torch.nn.functional.pad(asked.linear, (1, 0))
-    of_free = asked.linear.new_zeros((rows, n))
-    of_free[:, asked.free] = asked.aside
-    width = asked.upper - asked.lower
-    for start, stop in reversed(asked.layers):
-        if start == stop:
-            continue
-        here = slice(start, stop)
-        weight = torch.where(column[here] < 0, of_free[:, here], line[:, column[here].clamp_min(0)]) / asked.half[here]
-        share = torch.where(weight < 0, asked.upper[here] / width[here], (asked.upper > -asked.lower)[here].to(width))
-        slope[:, here], tilt[:, here] = weight * share, -weight
-        line = line + slope[:, here] @ asked.arguments[here]
-        size = weight.abs()
-        wide[:, here] = torch.maximum(size, size.mean(1, keepdim=True) / 10).clamp_min(1e-12)
-    at_inputs = line[:, 1 : 1 + asked.inputs]
-    falls = at_inputs.abs().sum(1).clamp_min(1e-12)
-    ball, kept = asked.ball, asked.kept
-    if ball is None:
-        limit = asked.linear.new_zeros((rows, 0))
-        wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
-        begin = torch.ones_like(wall)
-    else:
-        steep = ((at_inputs / ball.radius.clamp_min(1e-12)).square() @ ball.member).sqrt()
-        falls = (steep * ball.reach).sum(1).clamp_min(1e-12)
-        limit = (steep / (2 * ball.reach.clamp_min(1e-12))).clamp_min(1e-12)
-        wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
-        begin = torch.full_like(wall, 0.01)
-    units = Numbers(wide / width, wide, wide[:, kept], wide[:, kept] / width[kept], wall, limit)
-    curve = torch.zeros_like(slope)
-    curve[:, kept] = 0.03
-    start_at = Numbers(
-        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.ones_like(units.pull), begin, torch.ones_like(limit)
-    )  # fmt: skip
-    return start_at, units, falls
-
-
 @torch.no_grad()
-def scores(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, *, sign: bool, steps: int = 200) -> Tensor:
+def scores(
+    graph: Graph, region: Region, matrix: Tensor, offset: Tensor, *, sign: bool, memory: Memory | None = None, steps: int = STEPS
+) -> Tensor:
     """matrix (batch, rows, outputs), offset (batch, rows) -> (batch,): no row + offset is below this anywhere in the region; minus infinity
     where there would be too many variables, NaN where there was no time.
 
     sign  whether all rows are above zero is all that is asked: one that is not ends it, and what is known of this one is returned.
+    memory  of the same inputs and rows at other radii; what is found is put there.
     """
+    memory = {} if memory is None else memory
     found = torch.full_like(offset[:, 0], torch.nan)
     for k in range(len(region)):
         one = torch.tensor([k], device=offset.device)
-        part = partial(_score, graph, batch.take(region, one), matrix[k], offset[k], sign, steps)
+        part = partial(_score, graph, batch.take(region, one), matrix[k], offset[k], sign, steps, k, memory)
         known = None if clock.passed() else clock.in_time(part, None)
         if known is None:
             break
@@ -340,7 +142,8 @@ def scores(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, *, sign
     return found
 
 
-def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int) -> float:
+def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int, k: int, memory: Memory) -> float:
+    sizes = sum(s.size for node in bent(graph) for s in node.inputs), graph.entry.size
     boxes = crown.propagate(graph, region)
     planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
     asked = coupling(graph, boxes, matrix, offset)
@@ -351,131 +154,16 @@ def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: b
     for row in order:
         if float(planes[row]) >= (0 if sign else best):
             return min(best, float(planes[row]))
-        bound = max(float(planes[row]), float(least(asked.rows(row[None]), steps=steps, sign=sign)))
+        one, key = asked.rows(row[None]), (k, int(row))
+        known, found = memory.get(key), -torch.inf
+        for start in (known, None) if known is not None else (None,):  # where what is known leads nowhere, from planes
+            if found <= 0:
+                value, numbers = least(one, steps=steps, sign=sign, known=start)
+                found, memory[key] = max(found, float(value)), put_away(one, numbers, sizes)
+        bound = max(float(planes[row]), found)
         best = min(best, bound)
         if sign and bound <= 0:
             return bound
         if clock.passed():
             return -torch.inf if sign else min(best, float(planes[order[-1]]))
     return best
-
-
-@torch.no_grad()
-def least(asked: Coupling, *, steps: int = 200, pace: float = 0.2, sign: bool = True) -> Tensor:
-    """-> (rows,): no row is below this anywhere in the region. sign: training ends where that is above zero, or cannot get there."""
-    begun, units, falls = _planes(asked)
-    draft = asked.float()
-    trained = _trained(draft, begun, units, falls, steps, pace, sign)
-    best = torch.full_like(asked.constant, -torch.inf)
-    for _ in range(4):  # float32 may have been on the wrong side of the barrier
-        best = torch.maximum(best, proved(asked, trained.times(units)))
-        if clock.passed() or bool(best.isfinite().all()):
-            break
-        trained = trained.convexer(best.isinf(), 1.02)
-    return best
-
-
-def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, steps: int, pace: float, sign: bool) -> Numbers:
-    """Adam along the gradient of the bound and of the barrier, in float32; the numbers with the best bounds, in float64."""
-    units = Numbers(*(value.float() for value in units.values()))
-    free = Numbers(*(value.float() for value in begun.values()))
-    for _ in range(60):
-        if not bool((failed := _bound(asked, free.times(units), falls.new_zeros(()).float())[0].isinf()).any()):
-            break
-        more = torch.where(failed, 1.5, 1.0)[:, None].float()
-        free = replace(free, wall=free.wall * more, limit=free.limit * more)
-    ascent = Ascent(free.values(), betas=BETAS)
-    now, kept = Numbers(*ascent.values), free
-    best = torch.full_like(falls, -torch.inf)
-    earlier = best.clone()
-    for step in range(steps):
-        barrier = (falls * BARRIER[0] * (BARRIER[1] / BARRIER[0]) ** (step / steps)).float()
-        value, gradients = _bound(asked, now.times(units), barrier)
-        for tries in range(40):
-            if not bool(value.isinf().any()):
-                break
-            for mine, safer in zip(now.values(), now.convexer(value.isinf(), 1.03 * 1.01**tries).values(), strict=True):
-                mine.copy_(safer)
-            value, gradients = _bound(asked, now.times(units), barrier)
-        better = value > best
-        kept = Numbers(*(torch.where(better[:, None], a, b) for a, b in zip(now.values(), kept.values(), strict=True)))
-        best = torch.maximum(best, value.double())
-        if clock.passed() or (sign and bool((best > UNSURE * falls).all())):
-            break
-        if sign and step % LOOK == LOOK - 1:
-            if step > LAST and bool((best + HOPE * (best - earlier) < 0).any()):
-                break
-            earlier = best.clone()
-        ascent.step([g * u for g, u in zip(gradients.values(), units.values(), strict=True)], pace * min(1.0, (step + 1) / WARM) * FADE ** (step / steps))
-        for value_ in (now.pull, now.wall, now.limit):
-            value_.clamp_min_(1e-4)
-    return Numbers(*(value.double() for value in kept.values()))
-
-
-def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Numbers]:
-    """-> (rows,) the bound, minus infinity where the matrix is not positive; and the gradient of it and of the barrier."""
-    peaks, top = _peaks(asked, free)
-    matrix = _matrix(asked, free, peaks)
-    factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
-    v = -torch.cholesky_solve(matrix[:, 1:, :1], factor)[..., 0]
-    value = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1)
-    value = torch.where((failed == 0) & value.isfinite(), value, -torch.inf)
-    v = torch.nn.functional.pad(v, (1, 0), value=1.0)
-    # The gradient along the matrix: v v' of the bound, the inverse of the barrier.
-    along = v[:, :, None] * v[:, None]
-    along[:, 1:, 1:] += barrier[..., None, None] * torch.cholesky_inverse(factor) if barrier.ndim else 0.0
-    z, kept, half, first = v @ asked.arguments.T, asked.kept, asked.half[asked.kept], 1 + asked.inputs
-    squares, beside = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
-    for bundle in asked.bundles:
-        bundle.squares(along, squares)
-        bundle.beside(along, beside)
-    diagonal = along.diagonal(dim1=1, dim2=2)
-    inside = diagonal[:, 1:first]
-    limit = free.limit
-    if asked.ball is not None:
-        ball = asked.ball
-        limit = (inside * ball.radius.square() + 2 * v[:, 1:first] * ball.radius * ball.shift + ball.shift.square()) @ ball.member - ball.reach.square()
-    gradients = Numbers(
-        squares[:, :-1] - top.square(),
-        z - top,
-        half * (1 + v[:, first:]) - top[:, kept].clamp_min(0),
-        half.square() * (1 + 2 * v[:, first:] + diagonal[:, first:]) - half * (z[:, kept] + beside[:, kept]),
-        inside - 1,
-        limit,
-    )  # fmt: skip
-    return value, gradients
-
-
-def proved(asked: Coupling, free: Numbers) -> Tensor:
-    """-> (rows,): in float64, with every rounding paid for; minus infinity where the matrix is not positive."""
-    peaks, _ = _peaks(asked, free)
-    matrix = _matrix(asked, free, peaks)
-    factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
-    v = -torch.cholesky_solve(matrix[:, 1:, :1], factor)[..., 0]
-    size = _size(asked, free, peaks)
-    bound = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1) - 1e-9 * size
-    bound = torch.where(failed == 0, bound, 0)
-    order = torch.arange(1, matrix.shape[1] + 1, device=matrix.device) % matrix.shape[1]  # one last, so that its root is what is left
-    matrix[:, 0, 0] -= bound
-    matrix = matrix[:, order][:, :, order]
-    short = lack(matrix, torch.zeros_like(matrix[:, 0]))
-    largest = torch.maximum(asked.lower.abs(), asked.upper.abs())
-    pulled = torch.zeros_like(free.curve)
-    pulled[:, asked.kept] = free.pull.abs() * asked.upper[asked.kept]
-    off = (pulled + free.curve.abs() * (2 * largest + asked.error) + free.slope.abs()) @ asked.error
-    terms = len(asked.lower) + matrix.shape[1]
-    charge = 8 * gamma(4 * terms + 64) * (size + bound.abs()) + 2 * (off + asked.missed) + short * matrix.shape[1] * (1 + gamma(terms))
-    found = bound - charge - TINY
-    return torch.where((failed == 0) & found.isfinite(), found, -torch.inf)
-
-
-def _size(asked: Coupling, free: Numbers, peaks: Tensor) -> Tensor:
-    """-> (rows,): at least all that is added up in L, in absolute values, for variables no larger than one."""
-    reach, half = asked.arguments.abs().sum(1), asked.half[asked.kept]
-    total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)
-    total = total + free.pull.abs() @ (2 * half * (2 * half + reach[asked.kept])) + free.tilt.abs() @ (2 * half)
-    total = total + 2 * free.wall.sum(1) + asked.constant.abs() + asked.linear.abs().sum(1) + 4 * asked.aside.abs().sum(1)
-    if asked.ball is not None:
-        ball = asked.ball
-        total = total + free.limit @ (ball.member.T @ (ball.radius + ball.shift.abs()).square() + ball.reach.square())
-    return total

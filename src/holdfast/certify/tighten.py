@@ -1,11 +1,11 @@
-"""Tighter proofs: trained planes below functions that bend at zero, then second-order models whose free coefficients are trained, at a
-radius that grows as they improve. Networks that have only one of the two are proved by that one.
+"""Tighter proofs: trained planes below functions that bend at zero, then these functions bounded together, then second-order models whose
+free coefficients are trained, at a radius that grows as they improve. Networks that have only some of them are proved by those.
 
 Training works in float32, since any coefficients are sound; what it reaches is then proved in float64 with every rounding paid for.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from holdfast.bounding.bounder import Trained
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
+from holdfast.bounding.lagrangian import Numbers
 from holdfast.bounding.offsets import in_offsets
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
@@ -40,7 +41,7 @@ AHEAD = 1.03  # times the radius in training: planes are found anew when it has 
 MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
-COUPLED_CLOSE = 1.03  # the same of neurons that move together
+COUPLED_CLOSE = 1.04  # the same of neurons that move together
 PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
 
@@ -96,10 +97,12 @@ class Training:
     best: Bends  # those with which `reached` was passed
     step: int
     planes: Trial | None = None  # as long as the trained planes are not done
-    coupled: Trial | None = None  # as long as neurons that move together are not done
+    joint: Trial | None = None  # as long as neurons that move together are not done
     trial: Trial | None = None  # as long as the first coefficients are not done
     memory: Memory | None = None  # of Adam
+    numbers: Mapping[tuple[int, int], tuple[float, Numbers]] = field(default_factory=dict)  # by input and row, and at which radius
     upper: Tensor | None = None  # (batch,): what was met by anyone
+    fast: Tensor | None = None  # (batch,): what planes in closed form proved
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Tighten(Method[Training]):
     rate: float = 0.02
     push: float = 0.01  # how much further to try once a radius has been passed
     trials: int = 4  # radii for trained planes, and for models before training
-    radii: int = 5  # for neurons that move together
+    radii: int = 4  # for neurons that move together
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, LinearProperty):
@@ -146,7 +149,7 @@ class Tighten(Method[Training]):
         return None if self.done(problem, state) else state, claims
 
     def done(self, problem: Problem, state: Training) -> bool:
-        if state.search is not None or state.planes is not None or state.coupled is not None or state.trial is not None:
+        if state.search is not None or state.planes is not None or state.joint is not None or state.trial is not None:
             return False
         return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
@@ -160,12 +163,15 @@ class Tighten(Method[Training]):
         if state.planes is not None:
             after = self._planed(problem, state)
             gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(state.planes.low_score.isnan().all())
-            more = gained or after.coupled is not None or after.trial is not None or (after.planes is not None and not clock.passed())
+            more = gained or after.joint is not None or after.trial is not None or (after.planes is not None and not clock.passed())
             obstacle = "" if more else f"trained planes prove no more than tier fast{' in the time there was' if clock.passed() else ''}"
             return after, Claims(proved=after.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
-        if state.coupled is not None:
+        if state.joint is not None:
             state = self._coupled(problem, state)
-            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
+            gained = state.fast is None or bool((state.low > state.fast + 1e-6 * state.fast.abs()).any())
+            more = gained or state.joint is not None or state.trial is not None
+            obstacle = "" if more else "trained planes and neurons bounded together prove no more than tier fast"
+            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
         if state.trial is None:
             state = self._trained(problem, state)
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -185,7 +191,7 @@ class Tighten(Method[Training]):
         if state.search is not None or self._cannot(problem):
             return state
         if bent(graph_of(problem)):
-            return replace(state, planes=Trial.above(state.low, PLANES_GROWTH, PLANES_CLOSE))
+            return replace(state, planes=Trial.above(state.low, PLANES_GROWTH, PLANES_CLOSE), fast=state.low)
         return self._modelled(problem, state)
 
     def _modelled(self, problem: Problem, state: Training) -> Training:
@@ -219,27 +225,45 @@ class Tighten(Method[Training]):
         region = problem.family.at(1.0) if problem.goal == "radius" else problem.region
         if coupled.obstacle(graph_of(problem), region) is not None:
             return self._modelled(problem, state)
-        return replace(state, coupled=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
+        return replace(state, joint=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
 
     def _coupled(self, problem: Problem, state: Training) -> Training:
         """Neurons that move together, at one radius: between what is proved and what was met, or what failed."""
-        trial, graph = state.coupled, graph_of(problem)
+        trial, graph = state.joint, graph_of(problem)
         assert trial is not None
         matrix, offset = rows_of(problem, graph)
         if problem.goal != "radius":
             low = torch.fmax(state.low, coupled.scores(graph, problem.region, matrix, offset, sign=False))
-            return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, coupled=None))
+            return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, joint=None))
         upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
         further = torch.where(trial.high.isinf() & upper.isfinite(), (state.low * upper).sqrt(), trial.next(state.low))
         radius = problem.family.at(torch.minimum(further, problem.family.limit())).radius.double()
         score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
         if len(rows):
-            score[rows] = coupled.scores(graph, problem.take(rows).family.at(radius[rows]), matrix[rows], offset[rows], sign=True)
+            place = {int(row): k for k, row in enumerate(rows)}
+            # What was trained at a larger radius holds at a smaller one at once; the other way round it is in the way.
+            memory = {
+                (place[row], one): numbers
+                for (row, one), (at, numbers) in state.numbers.items()
+                if row in place and at >= float(radius[row])
+            }
+            begun = dict(memory)
+            score[rows] = coupled.scores(
+                graph, problem.take(rows).family.at(radius[rows]), matrix[rows], offset[rows], sign=True, memory=memory
+            )
+            found = {
+                (int(rows[k]), one): (float(radius[rows[k]]), numbers)
+                for (k, one), numbers in memory.items()
+                if begun.get((k, one)) is not numbers
+            }
+            state = replace(state, numbers={**state.numbers, **found})
         # Training ends once it has passed zero, so that how far it did says nothing.
-        low, trial = torch.where(score > 0, torch.maximum(state.low, radius), state.low), trial.heard(radius, torch.where(score > 0, torch.inf, score))
-        done = trial.done(low, self.radii)
-        state = replace(state, low=low, trying=FURTHER * low, coupled=None if done else trial)
+        low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
+        trial = trial.heard(radius, torch.where(score > 0, torch.inf, score))
+        # Where there are too many variables at one radius, there are at the next.
+        done = trial.done(low, self.radii) or bool((score == -torch.inf).all())
+        state = replace(state, low=low, trying=FURTHER * low, joint=None if done else trial)
         return self._modelled(problem, state) if done else state
 
     def _tried(self, problem: Problem, state: Training) -> Training:
