@@ -2,9 +2,9 @@
 
 python -m benchmarks.lipschitz radius --out benchmarks/.cache/results
 
-The lower end is proved, the upper end witnessed (hf.radius; --tier and --seconds an input say with what means). Every other search then looks for something closer by itself: a
-claim above its witness would be false. Beside them stands the radius that DeepQuant reads off a Lipschitz estimate: s(x) / Q, Q the
-steepest ratio that coordinate search finds with 2,000 queries; too small a Q makes it too large.
+The lower end is proved, the upper end witnessed (hf.radius; --tier and --seconds say with what means). Every other search then looks for
+something closer by itself: a claim above its witness would be false. Beside them stands the radius that DeepQuant reads off a Lipschitz
+estimate: s(x) / Q, Q the steepest ratio that coordinate search finds with 2,000 queries; too small a Q makes it too large.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from benchmarks.certify.table import Table
+from holdfast.api.methods import Tier
 from holdfast.chance import Chance
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
-from holdfast.api.methods import Tier
 from holdfast.method import Method
 from holdfast.property import Robustness
 from holdfast.region import Ball
@@ -32,8 +32,8 @@ from holdfast.region import Ball
 NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}  # and the radius of the ball in which Q is searched
 QUERIES = 2000
 COLUMNS = [
-    "network", "norm", "tier", "median lower", "median upper", "median upper / lower", "s each", "other searches", "closest witness, median",
-    "claims above a witness", "s / Q above a witness, logits", "probabilities",
+    "network", "norm", "tier", "median lower", "median upper", "median upper / lower", "s each", "other searches",
+    "closest witness, median", "claims above a witness", "s / Q above a witness, logits", "probabilities",
 ]  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class Coupling:
     def ahead(self) -> Tensor:
         """-> (k,): how many layers with variables there are from that of each kept ReLU on, its own included."""
         ends = [stop for start, stop in self.layers if bool(((self.kept >= start) & (self.kept < stop)).any())]
-        return sum((self.kept < end).long() for end in ends) if ends else self.kept
+        return torch.stack([(self.kept < end).long() for end in ends]).sum(0) if ends else self.kept
 
     def rows(self, which: Tensor) -> "Coupling":
         some = {name: getattr(self, name)[which] for name in ("constant", "linear", "aside", "missed")}
@@ -113,8 +113,8 @@ class Numbers:
         return Numbers(*(value * unit for value, unit in zip(self.values(), units.values(), strict=True)))
 
     def convexer(self, rows: Tensor, times: float, ahead: Tensor) -> "Numbers":
-        """With less that curves downwards and more that curves upwards in some rows, (rows,) bool; the more so the more layers are ahead, (k,):
-        what pulls a ReLU to its argument also pulls at the ReLUs and the inputs in that argument."""
+        """With less that curves downwards and more that curves upwards in some rows, (rows,) bool; the more so the more layers are
+        ahead, (k,): what pulls a ReLU to its argument also pulls at the ReLUs and the inputs in that argument."""
         step = torch.where(rows, times, 1.0)[:, None].to(self.curve)
         inputs = step ** (1 + int(ahead.max()) if len(ahead) else 1)
         curve = torch.where(self.curve < 0, self.curve / step, self.curve)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast import batch, clock
 from holdfast.bounding import coupled
-from holdfast.bounding.alpha_beta_crown import bent
+from holdfast.bounding.alpha_beta_crown import arguments, bent
 from holdfast.bounding.ascent import Ascent, Memory
 from holdfast.bounding.bounder import Trained
 from holdfast.bounding.boxes import Boxes
@@ -120,6 +120,7 @@ class Tighten(Method[Training]):
     push: float = 0.01  # how much further to try once a radius has been passed
     trials: int = 4  # radii for trained planes, and for models before training
     radii: int = 4  # for neurons that move together
+    few: int = 0  # up to so many neurons are not bounded together, since signs are soon decided
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, LinearProperty):
@@ -223,7 +224,8 @@ class Tighten(Method[Training]):
     def _joined(self, problem: Problem, state: Training) -> Training:
         """After trained planes: neurons that move together, where they are known, else the models."""
         region = problem.family.at(1.0) if problem.goal == "radius" else problem.region
-        if coupled.obstacle(graph_of(problem), region) is not None:
+        graph = graph_of(problem)
+        if sum(node.size for node in arguments(graph)) <= self.few or coupled.obstacle(graph, region) is not None:
             return self._modelled(problem, state)
         return replace(state, joint=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
 
