@@ -117,7 +117,7 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> Ball | None:
     member = torch.nn.functional.one_hot(group.flatten(1)[0, moves], reach.shape[1]).double()
     shift = middle - centre
     unsure = ((2 * gamma(1) * (middle.abs() + centre.abs()) + entry.error[0, moves])[:, None] * member).sum(0)
-    return Ball(member, entry.radius[0, moves], shift, (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY)
+    return Ball(member, entry.generators[0].diagonal()[moves], shift, (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY)
 
 
 @torch.no_grad()

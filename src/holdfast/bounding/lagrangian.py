@@ -344,6 +344,7 @@ def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Num
 
 def proved(asked: Coupling, free: Numbers) -> Tensor:
     """-> (rows,): in float64, with every rounding paid for; minus infinity where the matrix is not positive."""
+    free = replace(free, wall=free.wall.clamp_min(0), limit=free.limit.clamp_min(0))
     peaks, _ = _peaks(asked, free)
     matrix = _matrix(asked, free, peaks)
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
