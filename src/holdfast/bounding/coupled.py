@@ -22,6 +22,7 @@ from holdfast.region.normed import NormFamily
 from holdfast.rounding import TINY, gamma
 
 MOST = 2**26  # numbers in the forms of the widest node
+NEAR = 0.1  # of what planes lack: numbers with more are worth remembering
 FEW, MANY = 1024, 4096  # variables on a processor, and on a graphics card: a step costs their third power
 
 Memory = dict[tuple[int, int], Numbers]  # by input and row: what training ended with, of all ReLUs and inputs; NaN where there was nothing
@@ -155,11 +156,13 @@ def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: b
         if float(planes[row]) >= (0 if sign else best):
             return min(best, float(planes[row]))
         one, key = asked.rows(row[None]), (k, int(row))
-        known, found = memory.get(key), -torch.inf
+        known, found = memory.pop(key, None), -torch.inf
         for start in (known, None) if known is not None else (None,):  # where what is known leads nowhere, from planes
             if found <= 0:
                 value, numbers = least(one, steps=steps, sign=sign, known=start)
-                found, memory[key] = max(found, float(value)), put_away(one, numbers, sizes)
+                found = max(found, float(value))
+        if found > NEAR * float(planes[row]):
+            memory[key] = put_away(one, numbers, sizes)
         bound = max(float(planes[row]), found)
         best = min(best, bound)
         if sign and bound <= 0:

@@ -42,6 +42,7 @@ MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained t
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
 COUPLED_CLOSE = 1.04  # the same of neurons that move together
+NEXT = 0.4  # of the way from what they proved to where they failed, for the next radius
 PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
 
@@ -238,7 +239,8 @@ class Tighten(Method[Training]):
             low = torch.fmax(state.low, coupled.scores(graph, problem.region, matrix, offset, sign=False))
             return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, joint=None))
         upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
-        further = torch.where(trial.high.isinf() & upper.isfinite(), (state.low * upper).sqrt(), trial.next(state.low))
+        between = torch.where(trial.high.isinf(), GROWTH * state.low, state.low + NEXT * (trial.high - state.low))
+        further = torch.where(trial.high.isinf() & upper.isfinite(), (state.low * upper).sqrt(), between)
         radius = problem.family.at(torch.minimum(further, problem.family.limit())).radius.double()
         score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
@@ -260,9 +262,8 @@ class Tighten(Method[Training]):
                 if begun.get((k, one)) is not numbers
             }
             state = replace(state, numbers={**state.numbers, **found})
-        # Training ends once it has passed zero, so that how far it did says nothing.
         low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
-        trial = trial.heard(radius, torch.where(score > 0, torch.inf, score))
+        trial = trial.heard(radius, score)
         # Where there are too many variables at one radius, there are at the next.
         done = trial.done(low, self.radii) or bool((score == -torch.inf).all())
         state = replace(state, low=low, trying=FURTHER * low, joint=None if done else trial)
