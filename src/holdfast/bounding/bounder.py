@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
-from holdfast.bounding import crown, crown_within
+from holdfast.bounding import coupled, crown, crown_within
 from holdfast.bounding.alpha_beta_crown import Rows, apart, arguments, bent, tightened
 from holdfast.bounding.boxes import Boxes, Linear
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_within import taken
 from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.lagrangian import STEPS, least
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.bounding.zonotope import Forms
 from holdfast.memory import free_bytes
@@ -160,6 +161,26 @@ class Trained:
         usual = MANY if self.graph.device.type == "cuda" else USUAL
         needed = 8 * ALIVE * sum(node.size for node in self.graph.nodes)
         return min(usual, max(1, free_bytes(self.graph.device) // needed))
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """Undecided ReLUs bounded together, one input after the other, each row by itself. Nothing where `coupled` has an obstacle."""
+
+    graph: Graph
+    steps: int = STEPS
+
+    def bound(self, region: Region, rows: Tensor) -> Bound:
+        found = _nothing(rows)
+        if coupled.obstacle(self.graph, region) is not None:
+            return found, None
+        for k in range(len(region)):
+            boxes = crown.propagate(self.graph, batch.take(region, torch.tensor([k], device=rows.device)))
+            asked = coupled.coupling(self.graph, boxes, rows[k], torch.zeros_like(rows[k, :, 0]))
+            for row in range(rows.shape[1]) if asked is not None else ():
+                assert asked is not None
+                found[k, row] = least(asked.rows(torch.tensor([row], device=rows.device)), steps=self.steps, sign=False)[0]
+        return _proved(found), None
 
 
 def _over(region: Region, planes: Linear) -> Bound:

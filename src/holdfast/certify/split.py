@@ -88,7 +88,7 @@ class Split(Method[Splitting]):
 
     @property
     def _tighten(self) -> Tighten:
-        return Tighten(steps=self.steps)
+        return Tighten(steps=self.steps, few=FEW)
 
     def obstacle(self, problem: Problem) -> str | None:
         return self._tighten.obstacle(problem)

@@ -1,11 +1,11 @@
-"""Tighter proofs: trained planes below functions that bend at zero, then second-order models whose free coefficients are trained, at a
-radius that grows as they improve. Networks that have only one of the two are proved by that one.
+"""Tighter proofs: trained planes below functions that bend at zero, then these functions bounded together, then second-order models whose
+free coefficients are trained, at a radius that grows as they improve. Networks that have only some of them are proved by those.
 
 Training works in float32, since any coefficients are sound; what it reaches is then proved in float64 with every rounding paid for.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, clock
-from holdfast.bounding.alpha_beta_crown import bent
+from holdfast.bounding import coupled
+from holdfast.bounding.alpha_beta_crown import arguments, bent
 from holdfast.bounding.ascent import Ascent, Memory
 from holdfast.bounding.bounder import Trained
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
+from holdfast.bounding.lagrangian import Numbers
 from holdfast.bounding.offsets import in_offsets
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
@@ -39,6 +41,8 @@ AHEAD = 1.03  # times the radius in training: planes are found anew when it has 
 MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
+COUPLED_CLOSE = 1.04  # the same of neurons that move together
+NEXT = 0.4  # of the way from what they proved to where they failed, for the next radius
 PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
 
@@ -94,8 +98,12 @@ class Training:
     best: Bends  # those with which `reached` was passed
     step: int
     planes: Trial | None = None  # as long as the trained planes are not done
+    joint: Trial | None = None  # as long as neurons that move together are not done
     trial: Trial | None = None  # as long as the first coefficients are not done
     memory: Memory | None = None  # of Adam
+    numbers: Mapping[tuple[int, int], tuple[float, Numbers]] = field(default_factory=dict)  # by input and row, and at which radius
+    upper: Tensor | None = None  # (batch,): what was met by anyone
+    fast: Tensor | None = None  # (batch,): what planes in closed form proved
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class Tighten(Method[Training]):
     rate: float = 0.02
     push: float = 0.01  # how much further to try once a radius has been passed
     trials: int = 4  # radii for trained planes, and for models before training
+    radii: int = 4  # for neurons that move together
+    few: int = 0  # up to so many neurons are not bounded together, since signs are soon decided
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, LinearProperty):
@@ -128,7 +138,7 @@ class Tighten(Method[Training]):
 
     def told(self, problem: Problem, state: Training, lower: Tensor, upper: Tensor) -> Training:
         """Training goes on beyond what is proved."""
-        better = lower.isfinite() & (lower > state.low)
+        state, better = replace(state, upper=upper), lower.isfinite() & (lower > state.low)
         if not bool(better.any()):
             return state
         search = None if state.search is None else Certify().told(problem, state.search, lower, upper)
@@ -141,7 +151,7 @@ class Tighten(Method[Training]):
         return None if self.done(problem, state) else state, claims
 
     def done(self, problem: Problem, state: Training) -> bool:
-        if state.search is not None or state.planes is not None or state.trial is not None:
+        if state.search is not None or state.planes is not None or state.joint is not None or state.trial is not None:
             return False
         return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
@@ -155,9 +165,15 @@ class Tighten(Method[Training]):
         if state.planes is not None:
             after = self._planed(problem, state)
             gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(state.planes.low_score.isnan().all())
-            more = gained or after.trial is not None or (after.planes is not None and not clock.passed())
+            more = gained or after.joint is not None or after.trial is not None or (after.planes is not None and not clock.passed())
             obstacle = "" if more else f"trained planes prove no more than tier fast{' in the time there was' if clock.passed() else ''}"
             return after, Claims(proved=after.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
+        if state.joint is not None:
+            state = self._coupled(problem, state)
+            gained = state.fast is None or bool((state.low > state.fast + 1e-6 * state.fast.abs()).any())
+            more = gained or state.joint is not None or state.trial is not None
+            obstacle = "" if more else "trained planes and neurons bounded together prove no more than tier fast"
+            return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
         if state.trial is None:
             state = self._trained(problem, state)
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -177,7 +193,7 @@ class Tighten(Method[Training]):
         if state.search is not None or self._cannot(problem):
             return state
         if bent(graph_of(problem)):
-            return replace(state, planes=Trial.above(state.low, PLANES_GROWTH, PLANES_CLOSE))
+            return replace(state, planes=Trial.above(state.low, PLANES_GROWTH, PLANES_CLOSE), fast=state.low)
         return self._modelled(problem, state)
 
     def _modelled(self, problem: Problem, state: Training) -> Training:
@@ -193,7 +209,7 @@ class Tighten(Method[Training]):
         assert trial is not None
         if problem.goal != "radius":
             state = replace(state, low=torch.fmax(state.low, _by_planes(problem)))
-            return state if clock.passed() else self._modelled(problem, replace(state, planes=None))
+            return state if clock.passed() else self._joined(problem, replace(state, planes=None))
         radius = problem.family.at(torch.minimum(trial.next(state.low), problem.family.limit())).radius.double()
         score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
@@ -204,6 +220,53 @@ class Tighten(Method[Training]):
         low, trial = torch.where(score > 0, torch.maximum(state.low, radius), state.low), trial.heard(radius, score)
         done = trial.done(low, self.trials)
         state = replace(state, low=low, trying=FURTHER * low, planes=None if done else trial)
+        return self._joined(problem, state) if done else state
+
+    def _joined(self, problem: Problem, state: Training) -> Training:
+        """After trained planes: neurons that move together, where they are known, else the models."""
+        region = problem.family.at(1.0) if problem.goal == "radius" else problem.region
+        graph = graph_of(problem)
+        if sum(node.size for node in arguments(graph)) <= self.few or coupled.obstacle(graph, region) is not None:
+            return self._modelled(problem, state)
+        return replace(state, joint=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
+
+    def _coupled(self, problem: Problem, state: Training) -> Training:
+        """Neurons that move together, at one radius: between what is proved and what was met, or what failed."""
+        trial, graph = state.joint, graph_of(problem)
+        assert trial is not None
+        matrix, offset = rows_of(problem, graph)
+        if problem.goal != "radius":
+            low = torch.fmax(state.low, coupled.scores(graph, problem.region, matrix, offset, sign=False))
+            return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, joint=None))
+        upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
+        between = torch.where(trial.high.isinf(), GROWTH * state.low, state.low + NEXT * (trial.high - state.low))
+        further = torch.where(trial.high.isinf() & upper.isfinite(), (state.low * upper).sqrt(), between)
+        radius = problem.family.at(torch.minimum(further, problem.family.limit())).radius.double()
+        score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
+        rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
+        if len(rows):
+            place = {int(row): k for k, row in enumerate(rows)}
+            # What was trained at a larger radius holds at a smaller one at once; the other way round it is in the way.
+            memory = {
+                (place[row], one): numbers
+                for (row, one), (at, numbers) in state.numbers.items()
+                if row in place and at >= float(radius[row])
+            }
+            begun = dict(memory)
+            score[rows] = coupled.scores(
+                graph, problem.take(rows).family.at(radius[rows]), matrix[rows], offset[rows], sign=True, memory=memory
+            )
+            found = {
+                (int(rows[k]), one): (float(radius[rows[k]]), numbers)
+                for (k, one), numbers in memory.items()
+                if begun.get((k, one)) is not numbers
+            }
+            state = replace(state, numbers={**state.numbers, **found})
+        low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
+        trial = trial.heard(radius, score)
+        # Where there are too many variables at one radius, there are at the next.
+        done = trial.done(low, self.radii) or bool((score == -torch.inf).all())
+        state = replace(state, low=low, trying=FURTHER * low, joint=None if done else trial)
         return self._modelled(problem, state) if done else state
 
     def _tried(self, problem: Problem, state: Training) -> Training:

@@ -59,6 +59,11 @@ class NormFamily(Family):
         free, radius = self.free(), self.radius.double()[:, None]
         return torch.where((free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0)
 
+    def balls(self) -> tuple[Tensor, Tensor]:
+        """-> (batch, *shape): the number of each feature's group; (batch, groups): how far each group may move, rounded up."""
+        span = self._span()
+        return self._each(torch.arange(span.shape[1], device=span.device).expand(span.shape)), span
+
     @cached_property
     def _most_moving(self) -> int:
         """How many groups may move in the row where most do."""

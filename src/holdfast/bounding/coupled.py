@@ -1,0 +1,172 @@
+"""Undecided ReLUs of a network over one region, and how low rows of its output get when these are bounded together (`lagrangian`).
+
+Affine forms say what every argument is made of: its noises are the inputs that move and the undecided ReLUs themselves.
+"""
+
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from holdfast import batch, clock
+from holdfast.bounding import crown
+from holdfast.bounding.alpha_beta_crown import bent
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.bundles import bundled
+from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
+from holdfast.bounding.lagrangian import STEPS, Ball, Coupling, Numbers, least, put_away
+from holdfast.bounding.zonotope import Form, Forms
+from holdfast.region import Region
+from holdfast.region.normed import NormFamily
+from holdfast.rounding import TINY, gamma
+
+MOST = 2**26  # numbers in the forms of the widest node
+NEAR = 0.1  # of what planes lack: numbers with more are worth remembering
+FEW, MANY = 1024, 4096  # variables on a processor, and on a graphics card: a step costs their third power
+
+Memory = dict[tuple[int, int], Numbers]  # by input and row: what training ended with, of all ReLUs and inputs; NaN where there was nothing
+
+
+def obstacle(graph: Graph, region: Region) -> str | None:
+    """Why such bounds are not known."""
+    functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
+    if not functions or bent(graph) != functions or any(node.relaxation.sides().value for node in functions):  # type: ignore[union-attr]
+        return "neurons are coupled only where all functions bend at zero and are lines elsewhere"
+    if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
+        return "neurons are coupled only in boxes and Euclidean balls"
+    if any(isinstance(node, Affine) and not node.small for node in graph.nodes):
+        return "neurons are coupled only where maps are small enough to be kept as matrices"
+    return None
+
+
+def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
+    """Of one region: boxes of a batch of one, matrix (rows, outputs), offset (rows,). None where there would be too many variables."""
+    entered = Forms.over(graph.entry, *boxes.region.enclosing_box())
+    forms = _Signals(entered.of, entered.share)
+    undecided = {node: (boxes.lower[s] < 0) & (boxes.upper[s] > 0) for node in bent(graph) for s in node.inputs}
+    count = sum(int(u.sum()) for u in undecided.values())
+    if (graph.entry.size + count) * max(node.size for node in graph.nodes) > MOST:
+        return None
+    arguments: list[tuple[Form, Tensor]] = []
+    for node in graph.nodes[1:]:
+        clock.check()
+        if isinstance(node, Affine):
+            forms.affine(node)
+        else:
+            assert isinstance(node, Relaxed)
+            (source,) = node.inputs
+            arguments.append((forms.of[source], undecided[node].flatten().nonzero().flatten()))
+            forms.decided(node, boxes.lower[source].flatten(1), boxes.upper[source].flatten(1))
+    ends = [torch.cat([side[node.inputs[0]][some] for node, some in undecided.items()]) for side in (boxes.lower, boxes.upper)]
+    moves = (forms.of[graph.entry].radius[0] > 0).nonzero().flatten()
+    size = graph.entry.size
+    slopes = torch.cat([_columns(form.generators[0][:, some].T, size + count) for form, some in arguments])
+    used = (slopes[:, size:] != 0).any(0)
+    kept, free = used.nonzero().flatten(), (~used).nonzero().flatten()
+    if len(moves) + len(kept) > (MANY if graph.device.type == "cuda" else FEW):
+        return None
+    columns = torch.cat([moves, size + kept])
+    out = forms.of[graph.output]
+    linear = matrix @ _columns(out.generators[0].T, size + count)
+    total = (matrix.abs() @ out.size[0]) + offset.abs() + linear.abs().sum(1)
+    rows = torch.cat([torch.cat([form.centre[0][some] for form, some in arguments])[:, None], slopes[:, columns]], dim=1)
+    own = torch.zeros_like(used, dtype=torch.long)
+    own[kept] = 1 + len(moves) + torch.arange(len(kept), device=kept.device)
+    starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
+    layers = tuple(pairwise(starts))
+    return Coupling(
+        rows, torch.cat([form.error[0][some] for form, some in arguments]), ends[0], ends[1], kept, free,
+        layers, len(moves), _ball(boxes.region, forms.of[graph.entry], moves),
+        matrix @ out.centre[0] + offset, linear[:, columns], linear[:, size + free],
+        matrix.abs() @ out.error[0] * (1 + 4 * gamma(matrix.shape[1])) + 4 * gamma(matrix.shape[1] + 4) * total + TINY,
+        torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(), moves, tuple(bundled(rows, own, layers)),
+    )  # fmt: skip
+
+
+def _columns(rows: Tensor, count: int) -> Tensor:
+    return torch.nn.functional.pad(rows, (0, count - rows.shape[1]))
+
+
+class _Signals(Forms):
+    """Affine forms whose noises are the inputs and the undecided ReLUs themselves."""
+
+    def decided(self, node: Relaxed, lower: Tensor, upper: Tensor) -> None:
+        """f = below z + (above - below) x, and x is z, zero or half (1 + v)."""
+        form, sides = self.of[node.inputs[0]], node.relaxation.sides()
+        assert sides is not None
+        undecided, before = ((lower < 0) & (upper > 0))[0], self.share.shape[2]
+        place = undecided.nonzero().flatten()
+        steep = torch.where(lower >= 0, sides.above, sides.below).double()
+        bend = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
+        generators = form.generators.new_zeros((1, before + len(place), node.size))
+        generators[:, : form.generators.shape[1]] = steep[:, None] * form.generators
+        generators[0, before + torch.arange(len(place), device=place.device), place] = bend[0, place]
+        size = steep.abs() * form.size + 2 * bend.abs()
+        error = steep.abs() * form.error + 16 * gamma(1) * size + TINY
+        self.of[node] = Form.of(steep * form.centre + bend, generators, error)
+        self.share = self.share.new_zeros((1, self.share.shape[1], before + len(place)))
+
+
+def _ball(region: Region, entry: Form, moves: Tensor) -> Ball | None:
+    if not isinstance(region, NormFamily) or region.p != 2:
+        return None
+    group, reach = region.balls()
+    if not bool(reach.isfinite().all()):
+        return None
+    centre, middle = region.centre.double().flatten(1)[0, moves], entry.centre[0, moves]
+    member = torch.nn.functional.one_hot(group.flatten(1)[0, moves], reach.shape[1]).double()
+    shift = middle - centre
+    unsure = ((2 * gamma(1) * (middle.abs() + centre.abs()) + entry.error[0, moves])[:, None] * member).sum(0)
+    return Ball(member, entry.generators[0].diagonal()[moves], shift, (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY)
+
+
+@torch.no_grad()
+def scores(
+    graph: Graph, region: Region, matrix: Tensor, offset: Tensor, *, sign: bool, memory: Memory | None = None, steps: int = STEPS
+) -> Tensor:
+    """matrix (batch, rows, outputs), offset (batch, rows) -> (batch,): no row + offset is below this anywhere in the region; minus infinity
+    where there would be too many variables, NaN where there was no time.
+
+    sign  whether all rows are above zero is all that is asked: one that is not ends it, and what is known of this one is returned.
+    memory  of the same inputs and rows at other radii; what is found is put there.
+    """
+    memory = {} if memory is None else memory
+    found = torch.full_like(offset[:, 0], torch.nan)
+    for k in range(len(region)):
+        one = torch.tensor([k], device=offset.device)
+        part = partial(_score, graph, batch.take(region, one), matrix[k], offset[k], sign, steps, k, memory)
+        known = None if clock.passed() else clock.in_time(part, None)
+        if known is None:
+            break
+        found[k] = known
+    return found
+
+
+def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int, k: int, memory: Memory) -> float:
+    sizes = sum(s.size for node in bent(graph) for s in node.inputs), graph.entry.size
+    boxes = crown.propagate(graph, region)
+    planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
+    asked = coupling(graph, boxes, matrix, offset)
+    if asked is None or not bool(planes.isfinite().all()):
+        return -torch.inf
+    order = planes.argsort()
+    best = float("inf")
+    for row in order:
+        if float(planes[row]) >= (0 if sign else best):
+            return min(best, float(planes[row]))
+        one, key = asked.rows(row[None]), (k, int(row))
+        known, found = memory.pop(key, None), -torch.inf
+        for start in (known, None) if known is not None else (None,):  # where what is known leads nowhere, from planes
+            if found <= 0:
+                value, numbers = least(one, steps=steps, sign=sign, known=start)
+                found = max(found, float(value))
+        if found > NEAR * float(planes[row]):
+            memory[key] = put_away(one, numbers, sizes)
+        bound = max(float(planes[row]), found)
+        best = min(best, bound)
+        if sign and bound <= 0:
+            return bound
+        if clock.passed():
+            return -torch.inf if sign else min(best, float(planes[order[-1]]))
+    return best

@@ -1,0 +1,184 @@
+"""ReLUs that are bounded together: any numbers are sound, trained ones are worth more than planes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from bounds_regions import hostile, seeded
+from bounds_zoo import values
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.bounding.boxes import Boxes
+from holdfast.bounding.bundles import bundled
+from holdfast.bounding.coupled import coupling, obstacle, scores
+from holdfast.bounding.crown import lower_bound, propagate
+from holdfast.bounding.graph.graph import Graph, build
+from holdfast.bounding.lagrangian import Coupling, Numbers, _bound, _planes, _top, least, proved
+from holdfast.region import Ball, Frames, Region
+
+
+class Skipping(nn.Module):
+    """A leaky convolution beside a plain one, and a sum of early and late signals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        early = nn.functional.leaky_relu(self.one(x), 0.1)
+        out: Tensor = self.last((early + nn.functional.relu(self.two(early))).flatten(1))
+        return out
+
+
+def conv() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(24, 3)
+    )  # fmt: skip
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)
+    )  # fmt: skip
+
+
+NETWORKS = {"conv": conv, "deep": deep, "skipping": Skipping}
+
+
+def graph_of(name: str, seed: int = 0) -> Graph:
+    torch.manual_seed(seed)
+    return build(hf.Network.from_torch(NETWORKS[name]().eval()), torch.zeros(1, 1, 4, 4))
+
+
+def ball(p: float, radius: float, seed: int = 0) -> Ball:
+    return Ball(torch.rand((1, 1, 4, 4), generator=seeded(seed)), radius, p, (0, 1))
+
+
+def asked(graph: Graph, region: Region) -> tuple[Boxes, Coupling, Tensor]:
+    boxes, rows = propagate(graph, region), torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    found = coupling(graph, boxes, rows, torch.zeros(6, dtype=torch.float64))
+    assert found is not None
+    return boxes, found, rows
+
+
+def met(graph: Graph, region: Region, rows: Tensor) -> Tensor:
+    """-> (rows,): the least that hostile points see of each row."""
+    points = hostile(graph, region, rows[None], 0)
+    score: Tensor = (values(graph, points.flatten(0, 1))[graph.output].flatten(1) @ rows.T).amin(0)
+    return score
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize(("p", "radius"), [(2.0, 0.8), (math.inf, 0.2)])
+def test_training_wins_over_planes_and_no_point_is_below(name: str, p: float, radius: float) -> None:
+    graph, region = graph_of(name), ball(p, radius)
+    boxes, question, rows = asked(graph, region)
+    assert obstacle(graph, region) is None
+    planes = lower_bound(graph, boxes, rows[None], torch.zeros((1, 6), dtype=torch.float64))[0]
+    found, _ = least(question, steps=60, sign=False)
+    truth = met(graph, region, rows)
+    assert (found <= truth).all()
+    gap, before = (truth - found).mean(), (truth - planes).mean()
+    share = 1.1 if name == "deep" else 0.7 if p == 2 else 0.9  # few neurons in a chain: planes lose little there
+    assert gap < share * before
+
+
+@given(seed=st.integers(0, 10**6), p=st.sampled_from([2.0, math.inf]), wild=st.sampled_from([0.01, 0.1, 1.0]))
+def test_any_numbers_are_sound(seed: int, p: float, wild: float) -> None:
+    """What training never chooses, too: signs and sizes at random, made convex enough to say anything."""
+    graph, region = graph_of(list(NETWORKS)[seed % 3], seed % 5), ball(p, 0.3, seed)
+    _, question, rows = asked(graph, region)
+    begun, units, _ = _planes(question)
+    g = seeded(seed)
+    numbers = Numbers(*(v + wild * torch.randn(v.shape, generator=g, dtype=torch.float64) for v in begun.values()))
+    numbers = replace(numbers, wall=numbers.wall.abs(), limit=numbers.limit.abs(), pull=numbers.pull.abs())
+    for _ in range(80):
+        found = proved(question, numbers.times(units))
+        if found.isfinite().all():
+            break
+        numbers = numbers.convexer(found.isinf(), 1.3, question.ahead)
+    assert found.isfinite().all()
+    assert (found <= met(graph, region, rows)).all()
+
+
+def test_groups_of_features_have_balls_of_their_own() -> None:
+    graph = build(
+        hf.Network.from_torch(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).eval()), torch.zeros(1, 3, 4)
+    )
+    region = Frames(torch.rand((1, 3, 4), generator=seeded(1)), torch.tensor([0.5]), 2, (-1, 1), mask=torch.tensor([[True, False, True]]))
+    _, question, rows = asked(graph, region)
+    assert question.ball is not None
+    assert question.inputs == 8
+    found, _ = least(question, steps=40, sign=False)
+    assert (found <= met(graph, region, rows)).all()
+
+
+@given(s=st.floats(-5, 5), b=st.floats(-5, 5), low=st.floats(-3, 3), width=st.floats(0, 3))
+def test_nothing_is_above_a_top_and_the_top_is_reached(s: float, b: float, low: float, width: float) -> None:
+    curve, slope, ends = torch.tensor(s).double(), torch.tensor(b).double(), torch.tensor([low, low + width]).double()
+    top, place = _top(curve, slope, *ends)
+    z = torch.cat([ends[0] + (ends[1] - ends[0]) * torch.linspace(0, 1, 2001, dtype=torch.float64), ends]).clamp(*ends)
+    truth = (curve * z * z + slope * z).max()
+    assert truth <= top <= truth + 1e-4
+    assert ends[0] <= place <= ends[1]
+
+
+def test_gradients_are_those_of_the_bound() -> None:
+    """Against differences, in float64, of the bound and the barrier."""
+    _, question, _ = asked(graph_of("skipping"), ball(2, 0.4))
+    question = question.rows(torch.tensor([0]))
+    begun, units, _ = _planes(question)
+    # Not where training begins: there the peaks of two sides are equal.
+    begun = Numbers(*(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values()))
+    numbers = begun.times(units).convexer(torch.tensor([True]), 3.0, question.ahead)
+    value, slopes = _bound(question, numbers, torch.zeros(1, dtype=torch.float64))
+    assert value.isfinite().all()
+    for k, (numbers_k, slope) in enumerate(zip(numbers.values(), slopes.values(), strict=True)):
+        way = torch.randn(numbers_k.shape, generator=seeded(k), dtype=torch.float64)
+        step = 1e-6 * float(numbers_k.abs().mean())
+        sides = []
+        for sign in (1, -1):
+            moved = [v + sign * step * way if j == k else v for j, v in enumerate(numbers.values())]
+            sides.append(float(_bound(question, Numbers(*moved), torch.zeros(1, dtype=torch.float64))[0]))
+        assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(float((slope * way).sum()), rel=2e-2, abs=1e-6)
+
+
+def test_bundles_say_what_the_whole_matrix_says() -> None:
+    """Of a convolution, whose places read windows, and of rows without order."""
+    g = seeded(0)
+    windows = torch.block_diag(*(torch.randn(3, 5, generator=g, dtype=torch.float64) for _ in range(6)))
+    loose = torch.randn(10, 30, generator=g, dtype=torch.float64) * (torch.rand(10, 30, generator=g) < 0.4)
+    matrix, own = torch.cat([windows, loose]), torch.arange(28) % 30
+    weight, square = torch.randn(2, 28, generator=g, dtype=torch.float64), torch.randn(2, 30, 30, generator=g, dtype=torch.float64)
+    made = bundled(matrix, own, [(0, 18), (18, 18), (18, 28)])
+    assert len(made) == 2
+    assert made[0].values.shape == (6, 3, 5)
+    total, apart = torch.zeros(2, 30, 30, dtype=torch.float64), torch.zeros(2, 30, 30, dtype=torch.float64)
+    found, beside = torch.zeros(2, 29, dtype=torch.float64), torch.zeros(2, 29, dtype=torch.float64)
+    for bundle in made:
+        bundle.add_squares(weight, total)
+        bundle.add_beside(weight, apart)
+        bundle.squares(square, found)
+        bundle.beside(square, beside)
+    unit = torch.eye(30, dtype=torch.float64)[own]
+    torch.testing.assert_close(total, (matrix.T * weight[:, None]) @ matrix)
+    torch.testing.assert_close(apart, (unit.T * weight[:, None]) @ matrix + (matrix.T * weight[:, None]) @ unit)
+    torch.testing.assert_close(found[:, :-1], torch.einsum("nd,bde,ne->bn", matrix, square, matrix))
+    torch.testing.assert_close(beside[:, :-1], torch.einsum("nd,bde,ne->bn", matrix, square, unit))
+
+
+def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of("conv")
+    rows, region = torch.eye(3).double()[None], ball(2, 0.3)
+    low = scores(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
+    assert 0 < float(low) <= float((met(graph, region, rows[0]) + 5).min())
+    assert float(scores(graph, region, rows, -low[:, None].expand(1, 3) + 4.9, sign=True)) <= 0
+    monkeypatch.setattr("holdfast.bounding.coupled.FEW", 3)
+    assert scores(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
+    assert "Euclidean" in str(obstacle(graph, ball(1, 0.3)))
+    smooth = build(hf.Network.from_torch(nn.Sequential(nn.Linear(2, 2), nn.Tanh()).eval()), torch.zeros(1, 2))
+    assert "bend at zero" in str(obstacle(smooth, region))
