@@ -160,8 +160,14 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     kept = end_split._Trees._with_ends
 
     def told(self: end_split._Trees, question: Sought, parts: Leaves) -> Leaves:
-        seen.append((len(self.place), len(question.undecided.place)))
-        return kept(self, question, parts)
+        place = question.undecided.place
+        seen.append((len(self.place), len(place)))
+        after, at = kept(self, question, parts), together(question.graph, values(question.graph, points(region, 200)))
+        for task in range(len(self.end)):  # no point is lost where ends have decided more since
+            one, other = ((some.sign[some.task == task], at[:, which]) for some, which in ((parts, self.place), (after, place)))
+            before, now = ((sign[:, None] * v >= 0).all(2).any(0) for sign, v in (one, other))
+            assert bool((now | ~before).all())
+        return after
 
     monkeypatch.setattr(end_split._Trees, "_with_ends", told)
     monkeypatch.setattr(end_split, "ROUNDS", 2)

@@ -25,6 +25,7 @@ from holdfast.bounding.graph.graph import Graph, Node
 from holdfast.bounding.undecided import Undecided
 from holdfast.region import Region
 
+MANY = 2**13  # parts that are looked at together, at most: the worst of every tree matter, and many more make a round long
 NEAR = 0.1  # of what an end may still win: when so little is left, it is near enough
 FIRST, STEPS, PACE = 20, 8, 0.5  # of training: over the whole region, over what is cut from it
 ROUNDS, FEWEST = 16, 4  # of the first pass; at least, even where all signs are decided that can be
@@ -90,7 +91,8 @@ class EndSplit(BranchAndBound[Sought, Leaves]):
         return self.batch
 
     def most(self, graph: Graph) -> int:
-        return NUMBERS // (3 * max(1, sum(node.size for node in arguments(graph))))
+        more = 16 if graph.device.type == "cuda" else 4  # a part holds what is undecided, which is a part of all arguments
+        return more * NUMBERS // (3 * max(1, sum(node.size for node in arguments(graph))))
 
     def bound(self, question: Sought, parts: Leaves) -> Seen[Leaves]:
         undecided, task = question.undecided, parts.task
@@ -229,7 +231,7 @@ def refined(
     passes  over all layers, each with twice the rounds of the one before. A layer whose signs could be decided and are not has few behind
             it, and so have rows that are far from positive: most of what follows would be cut for in vain.
     """
-    rule, held, trees = EndSplit(at_once), dict(known), dict[Node, tuple[Tensor, _Trees]]()
+    rule, held, trees = EndSplit(min(at_once, MANY)), dict(known), dict[Node, tuple[Tensor, _Trees]]()
     last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), sides=False)
     first = min((function.place for function in bent(graph)), default=0)
     layers = [node for node in arguments(graph) if node.place > first]  # of those before it ends are exact
