@@ -42,13 +42,17 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
         if state.planes is not None:
             (state, _), once = _timed(method.advance, problem, state)
             seconds += method.trials * once
-            state = method._modelled(problem, replace(state, planes=None))
+            state = method._joined(problem, replace(state, planes=None))
+        if state.joint is not None and not clock.passed():
+            (state, _), once = _timed(method.advance, problem, state)
+            seconds += method.radii * once
+            state = method._modelled(problem, replace(state, joint=None))
         if state.trial is not None:
             trainable = not method.done(problem, replace(state, trial=None))
             memory, tier = max(planes, quadratic_of(problem).bytes(trainable)), tier if trainable else "tight, without training"
             if not clock.passed() and quadratic_of(problem).numbers <= QUICK:
                 (state, _), once = _timed(method.advance, problem, state)
-                seconds += method.trials * once
+                seconds += method.first * once
                 if trainable and not clock.passed():
                     _, climb = _timed(replace(method, block=1)._climbed, problem, replace(state, trial=None))
                     seconds += method.steps * (climb + 4 * once / method.block)

@@ -119,7 +119,8 @@ class Tighten(Method[Training]):
     block: int = 10
     rate: float = 0.02
     push: float = 0.01  # how much further to try once a radius has been passed
-    trials: int = 4  # radii for trained planes, and for models before training
+    trials: int = 4  # radii for trained planes
+    first: int = 6  # and for models before training, whose steps each take as long as a radius
     radii: int = 4  # for neurons that move together
     few: int = 0  # up to so many neurons are not bounded together, since signs are soon decided
 
@@ -282,7 +283,7 @@ class Tighten(Method[Training]):
         radius = region.radius.double()
         low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
         trial = trial.heard(radius, score)
-        done = trial.done(low, self.trials)
+        done = trial.done(low, self.first)
         return replace(state, low=low, reached=low, trying=FURTHER * low, trial=None if done else trial)
 
     def _score(self, problem: Problem, region: Region, bends: Bends) -> Tensor:
