@@ -46,8 +46,9 @@ def test_the_estimate_of_a_linear_network_is_never_below_the_truth(p: float) -> 
 def test_a_row_of_the_table() -> None:
     net = hf.Network.from_torch(radius.perceptron((64, 12, 10), epochs=4).eval(), domain=(0, 1))
     data = radius.digits("test")
-    x = data.x[:2]
-    lower, upper, ratio, _, names, closest, above, *estimates = radius._measured(net, x, net(x).argmax(1), math.inf, 0.3)
+    x, y = data.x[:2], net(data.x[:2]).argmax(1)
+    ends = radius._fast(net, x, y, math.inf)
+    lower, upper, ratio, _, names, closest, above, *estimates = radius._measured(net, x, y, math.inf, 0.3, *ends)
     assert 0 < float(str(lower)) <= float(str(closest)) <= float(str(upper))
     assert 1 <= float(str(ratio)) < 2
     assert above == 0
