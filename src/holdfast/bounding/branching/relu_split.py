@@ -59,9 +59,7 @@ class ActivationSplit(Branching[Decisions]):
     pace: float = 0.2
     refine: bool = True
     ends: int | None = None  # arguments whose ends are trained before the first cut, the costliest; None: all
-    passes: int = (
-        4  # over all layers, in which these ends are then narrowed by cuts of their own, each four times as long as the one before
-    )
+    passes: int = 4  # over all layers, in which ends are then narrowed by cuts of their own, each with twice the rounds of the last
 
     @torch.no_grad()
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Decisions:
