@@ -113,9 +113,9 @@ def radius(
                  divided by its share where there are shares.
     targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
                  class that the network holds for the next likely.
-    tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then planes with trained slopes
-                 and second-order models with trained coefficients, seconds for an input. "split": then parts of the region, minutes; limit
-                 it with `stop`. "search": no proof.
+    tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then planes with trained slopes,
+                 ReLUs bounded together and second-order models with trained coefficients, seconds for an input. "split": then parts of
+                 the region, minutes; limit it with `stop`. "search": no proof.
     arithmetic   "real": proofs speak of the network in real arithmetic. "executed": of its own float32 outputs (tier "fast").
     substitutes  token id -> ids it may become, or for each input and each of its places the ids that may stand there: the radius then
                  counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.

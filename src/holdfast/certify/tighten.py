@@ -108,11 +108,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Tighten(Method[Training]):
-    """First what Certify does, then trained planes at a few radii where functions bend at zero, then second-order models: with their first
-    coefficients at a few radii, then `steps` steps of Adam, proved anew after every `block` of them."""
+    """First what Certify does, then, where functions bend at zero, trained planes at a few radii and these functions bounded together at
+    `radii` more, then second-order models: with their first coefficients at a few radii, then `steps` steps of Adam, proved anew after
+    every `block` of them."""
 
     finds: ClassVar[str] = "larger proved lower ends"
-    help: ClassVar[str] = "linear bounds, then those with trained slopes (alpha-CROWN) and second-order models with trained coefficients"
+    help: ClassVar[str] = "linear bounds, then trained slopes (alpha-CROWN), ReLUs bounded together and trained second-order models"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     steps: int = 40
