@@ -13,12 +13,14 @@ from mpmath import mp, mpf
 from torch import Tensor
 
 from holdfast.bounding.crown import propagate
+from holdfast.bounding.curvature import Curvature, Stored
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
-from holdfast.bounding.second_order import Bends, Quadratic
+from holdfast.bounding.second_order import Ball, Bends, Model, Quadratic, _along
 from holdfast.region import Region
+from holdfast.region.norms import dual
 
 TANH = Tanh().curves()[0]
 CURVES: dict[str, Curve] = {
@@ -90,6 +92,33 @@ def test_no_point_of_any_region_escapes_a_model(name: str, kind: str) -> None:
     bound, met = contained(view_of(name), region, 3)
     if kind == "point":
         torch.testing.assert_close(bound, met, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("named", [0.0, 0.1, 3.0])  # remainders: none, smaller and larger than what the inputs move
+def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> None:
+    """The quadratic part of a curve's value, without looking at its coefficients, over points that reach far to both sides."""
+    g = seeded(3)
+
+    def some(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64) * scale
+
+    n, d, m = 5, 3, 2
+    Q, C = some(1, n, d, d, scale=0.2), some(1, n, d, m, scale=0.1)
+    bent, ball = Curvature(((None, Stored(Q + Q.mT, C)),)), Ball(dual(p), torch.zeros(d, dtype=torch.long))
+    y = Model(
+        some(1, n), some(1, n, d), some(1, n, m, scale=named), bent, some(1, n).abs() * 0.01, torch.full((1, n), 9.0), torch.arange(d), ball
+    )
+    found = _along(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
+    assert found.bent is not None
+    form, parts = found.bent.stored(), found.parts
+    v = some(4000, d)
+    v = v / v.abs().amax(1, keepdim=True) if math.isinf(p) else v / v.norm(p, dim=1, keepdim=True)
+    v, r = v * torch.rand((4000, 1), generator=g) ** 0.2, some(4000, m).sign()
+    values = torch.einsum("kd,nde,ke->kn", v, form.Q[0], v) / 2 + torch.einsum("kd,ndm,km->kn", v, form.C[0], r)
+    away = (values - parts.middle).abs().amax(0)
+    assert (away <= parts.width).all()
+    assert (parts.width <= 4 * away).all()  # and is not worth nothing
 
 
 ends = st.one_of(st.floats(-30, 30), st.floats(-1e-3, 1e-3), st.sampled_from([0.0, 1.0, -1.0, 1e-300, 700.0]))

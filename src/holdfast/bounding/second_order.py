@@ -111,11 +111,12 @@ class Model:
     size: Tensor  # (batch, n), at least the sizes of all coefficients together, and of all that is added up to find them
     inputs: Tensor  # (d,): which inputs v holds, in the order in which they came
     ball: Ball = field(repr=False)
+    curved: tuple[Tensor, Tensor] | None = None  # middle, width (batch, n) of the quadratic part, where they follow from what it is made of
 
     def each(self, change: Change) -> "Model":
         """The same change to every coefficient."""
         bent = None if self.bent is None else self.bent.mapped(change)
-        return replace(self, c=change(self.c), J=change(self.J), R=change(self.R), bent=bent)
+        return replace(self, c=change(self.c), J=change(self.J), R=change(self.R), bent=bent, curved=None)
 
     def spread(self, inputs: Tensor, remainders: int) -> "Model":
         """The same model over more inputs and remainders."""
@@ -154,7 +155,7 @@ class Model:
         linear, named = self.ball.linear(self.J, self.inputs), self.R.abs().sum(-1)
         middle = width = torch.zeros_like(self.c)
         if self.bent is not None:
-            middle, width = self.ball.curved(self.bent, self.inputs)
+            middle, width = self.curved or self.ball.curved(self.bent, self.inputs)
         size = self.size + self.c.abs() + linear + named + 2 * width
         off = 8 * gamma(self.terms) * size
         return Parts(linear + off, named + off, middle, width + off, size + off)
@@ -300,7 +301,12 @@ def _along(curve: Curve, y: Model, lower: Tensor, upper: Tensor, bends: Tensor) 
     steep, mine = slope[..., None], (y.J, y.R)
     square = Curvature(pairs=(Pair(bend, mine, mine),))
     bent = square if y.bent is None else y.bent.times(slope).plus(square)
-    return Model(c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball)
+    # Its quadratic part is slope times that of y, and bend times s^2 + 2 s t with s = J v and t = R r: least at s = -t. Such a form has one
+    # eigenvalue or two, which say no more.
+    shorter = torch.minimum(p.linear, p.named)
+    low, high = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
+    curved = slope * p.middle + bend * (low + high) / 2, slope.abs() * p.width + bend.abs() * (high - low) / 2
+    return Model(c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball, curved)
 
 
 def _product(a: Model, z: Model, a_values: Interval, z_values: Interval) -> Model:
@@ -599,7 +605,7 @@ def _rounded(model: Model, terms: int) -> Model:
 
 def _plus(a: Model, b: Model) -> Model:
     bent = b.bent if a.bent is None else a.bent.plus(b.bent)
-    return replace(a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, bent=bent, rest=a.rest + b.rest)
+    return replace(a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, bent=bent, rest=a.rest + b.rest, curved=None)
 
 
 def _union(a: Tensor, b: Tensor) -> Tensor:
