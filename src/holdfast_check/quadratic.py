@@ -16,7 +16,7 @@ for a map W, for a function the square of all that its model holds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Model:
     B: Array  # (n, d, k or less)
     rest: Array  # (n,)
     size: Array  # (n,)
+    curved: tuple[Array, Array] | None = field(default=None, kw_only=True)  # middle, width of v'B u, where they follow from how it was made
 
     def taken(self, take: Array) -> "Model":
         """These elements; -1 stands for a zero."""
@@ -144,13 +145,15 @@ class Spread:
     def of(y: Model, ball: Ball) -> "Spread":
         d = ball.d
         linear, named = ball.reach(y.L[:, :d]), np.abs(y.L[:, d:]).sum(1)
-        if np.isinf(ball.norm):  # squares lie between zero and one
+        if y.curved is not None:
+            middle, width = y.curved
+        elif np.isinf(ball.norm):  # squares lie between zero and one
             squares = np.einsum("nii->ni", y.B[:, :, :d]) if y.B.shape[2] else y.L[:, :0]
             middle, width = squares.sum(1) / 2, np.abs(y.B).sum((1, 2)) - np.abs(squares).sum(1) / 2
         else:
             squared = ball.reach(ball.reach(y.B[:, :, :d])) if y.B.shape[2] else np.zeros_like(y.c)
             middle, width = np.zeros_like(y.c), squared + ball.reach(y.B[:, :, d:].swapaxes(1, 2)).sum(1)
-        if FEW <= d <= PRICED and y.B.shape[2]:  # mixed signs reach less far than their sizes together
+        if y.curved is None and FEW <= d <= PRICED and y.B.shape[2]:  # mixed signs reach less far than their sizes together
             low, high = balls.reach(y.B[:, :, :d], y.B[:, :, d:], ball.starts)
             low, high = np.fmax(middle - width, low), np.fmin(middle + width, high)
             middle, width = (low + high) / 2, np.maximum(high - low, 0.0) / 2
@@ -169,9 +172,9 @@ def _outer(L: Array, M: Array, d: int) -> Array:
 def along(function: Product | Pieces, y: Model, slope: Array, bend: Array, low: Array, high: Array, ball: Ball) -> Model:
     """function(y) for low <= y <= high. Of D = L u + q + e with |q + e| <= loose and |D| <= away the square is (L u)^2, of which products
     of two remainders lie between 0 and named^2, and at most loose (2 away - loose) more or loose (2 reach - loose) less, |L u| <= reach."""
-    curved = (bend,) if isinstance(function, Product) else ()
-    least = function.least(1.0, (slope,), (low,), (high,), *curved)
-    most = -function.least(-1.0, (-slope,), (low,), (high,), *(-part for part in curved))
+    more = (bend,) if isinstance(function, Product) else ()
+    least = function.least(1.0, (slope,), (low,), (high,), *more)
+    most = -function.least(-1.0, (-slope,), (low,), (high,), *(-part for part in more))
     p = Spread.of(y, ball)
     steep, loose = slope + 2 * bend * p.at, p.width + p.rest
     line = p.linear + p.named
@@ -181,8 +184,12 @@ def along(function: Product | Pieces, y: Model, slope: Array, bend: Array, low: 
     rest = (most - least) / 2 + np.abs(steep) * p.rest + np.abs(bend) * (p.named**2 / 2 + loose * (away + reach - loose))
     B = _outer(y.L, y.L, ball.d) * bend[:, None, None]
     B[:, :, : y.B.shape[2]] += steep[:, None, None] * y.B
+    # With s = L v and t = L r, B holds bend (s^2 + 2 s t), where s^2 + 2 s t is least at s = -t, beside steep times what y holds.
+    shorter = np.minimum(p.linear, p.named)
+    below, above = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
+    curved = steep * p.middle + bend * (below + above) / 2, np.abs(steep) * p.width + np.abs(bend) * (above - below) / 2
     charged = np.abs(least) + np.abs(most) + 4 * np.abs(slope) * p.all + 16 * np.abs(bend) * p.all**2
-    return _made(c, steep[:, None] * y.L, B, rest, charged)
+    return replace(_made(c, steep[:, None] * y.L, B, rest, charged), curved=curved)
 
 
 def times(a: Model, z: Model, a_ends: tuple[Array, Array], z_ends: tuple[Array, Array], ball: Ball) -> Model:
