@@ -12,7 +12,7 @@ without negative eigenvalues and with a trace of one in each group: there w_j is
 of rows and go a part of the way to what a Z near to it asks for: a power of Q + K in the units of its rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from holdfast.bounding.curvature import matvec
 from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
+SIGNS = (1, -1)  # of Q: where the second ends above, the first ends below
 WAYS = (0.5, 0.3)  # how far they go, round by round, in logarithms
 FARTHEST = 20.0  # by which factor at most
 SQUARINGS = 3  # of Q + K, for Z
@@ -38,82 +39,88 @@ def reach(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """
     sizes = C.abs().sum(-2)
     few = int((sizes.cumsum(-1) <= FORGOTTEN * sizes.sum(-1, keepdim=True)).flatten(0, -2).all(0).sum())
-    beside, C = sizes[..., :few].sum(-1) * (1 + gamma(C.shape[-1] * C.shape[-2])), C[..., few:]
+    beside = sizes[..., :few].sum(-1) * (1 + gamma(C.shape[-1] * C.shape[-2]))
+    sizes, C, Q = sizes[..., few:], C[..., few:], (Q + Q.mT) / 2
     member = torch.nn.functional.one_hot(groups.unique(return_inverse=True)[1]).to(Q)  # (d, groups)
-    unit = Q.abs().amax((-1, -2)) + torch.nn.functional.pad(sizes, (0, 1)).amax(-1) + TINY
-    Q = torch.stack([Q + Q.mT, -(Q + Q.mT)]) / 2  # where the second ends above, the first ends below
-    w, rows = _weights((Q / unit[..., None, None]).float(), (C / unit[..., None, None]).float(), member.float())
-    high, low = _above(Q, C, w.to(Q) * unit[..., None], rows.to(Q) * unit[..., None], member)
+    unit = Q.amax((-1, -2)).abs() + Q.amin((-1, -2)).abs() + torch.nn.functional.pad(sizes, (0, 1)).amax(-1) + TINY
+    found = _weights(_draft(Q, unit), _draft(C, unit), member.float())
+    high, low = (
+        _above(Q, C, sizes, w.to(Q) * unit[..., None], rows.to(Q) * unit[..., None], member, sign)
+        for sign, (w, rows) in zip(SIGNS, found, strict=True)
+    )
     known = unit.isfinite()
     return torch.where(known, -low - beside, -torch.inf), torch.where(known, high + beside, torch.inf)
 
 
-def _above(Q: Tensor, C: Tensor, w: Tensor, rows: Tensor, member: Tensor) -> Tensor:
-    """-> (...) >= 1/2 v'Q v + v'C r, Lambda a multiple of the rows (..., groups)."""
-    form = Q + _crossed(C, w)
-    weight = _largest(_in_units(form, rows @ member.mT).float())[..., None].to(rows) * rows
-    less = lack(-form, weight @ member.mT) if form.dtype == torch.float64 else 0.0
+def _above(Q: Tensor, C: Tensor, sizes: Tensor, w: Tensor, rows: Tensor, member: Tensor, sign: int) -> Tensor:
+    """-> (...) >= sign 1/2 v'Q v + v'C r, Lambda a multiple of the rows (..., groups); sizes are the sums of the columns of |C|."""
+    form = _form(Q, C, w, sign)
+    weight = _largest(_in_units(form.float(), (rows @ member.mT).float()))[..., None].to(rows) * rows
+    less = lack(form.neg_(), weight @ member.mT) if form.dtype == torch.float64 else 0.0
     above = (weight.sum(-1) + member.shape[1] * less + w.sum(-1)) / 2
     # All that was added up, in absolute values; K is off by units of the sizes in its own sums.
     d, m = C.shape[-2:]
-    size = Q.abs().sum((-1, -2)) + w.sum(-1) + ((C.abs().sum(-2)).square() / w).sum(-1)
+    size = Q.abs().sum((-1, -2)) + w.sum(-1) + (sizes.square() / w).sum(-1)
     return (above + 8 * gamma(2 * (d + m) + 32) * (size + above.abs()) + TINY).nan_to_num(torch.inf, torch.inf, torch.inf)
 
 
-def _weights(Q: Tensor, C: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-    """Q (2, ..., d, d), C (..., d, m) -> w (2, ..., m) and rows (2, ..., groups), where no coefficient is above one."""
-    w, rows = C.square().sum(-2).sqrt() + SMALL, _lengths(Q[0], member)
-    K = _product(C / w[..., None, :], C.mT)
+def _draft(values: Tensor, unit: Tensor) -> Tensor:
+    """In these units, in few digits: graphics cards are many times as fast at half of those of float32."""
+    return torch.div(values, unit[..., None, None], out=torch.empty_like(values, dtype=torch.bfloat16 if values.is_cuda else torch.float32))
+
+
+def _weights(Q: Tensor, C: Tensor, member: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Drafts Q (..., d, d), C (..., d, m) -> for either sign w (..., m) and rows (..., groups), where no coefficient is above one."""
+    w, rows = torch.linalg.vector_norm(C, dim=-2, dtype=torch.float32) + SMALL, _lengths(Q, member)
+    K = _form(None, C, w)
     # The price of K falls as that of w rises, and they cost least together where they are equal.
-    share = (_largest(_in_units(K, rows @ member.mT)) * rows.sum(-1) / (w.sum(-1) + SMALL)).sqrt().clamp(1e-3, 1e3)[..., None]
-    w, K = share * w, K / share[..., None]
+    share = (_largest(_in_units(K.float(), rows @ member.mT)) * rows.sum(-1) / (w.sum(-1) + SMALL)).sqrt().clamp(1e-3, 1e3)[..., None]
+    w, K = share * w, K / share[..., None].to(K)
     rows = torch.hypot(rows, _lengths(K, member))
+    for sign in SIGNS:
+        yield _improved(Q, C, K, w, rows, member, sign)
+
+
+def _improved(Q: Tensor, C: Tensor, K: Tensor, w: Tensor, rows: Tensor, member: Tensor, sign: int) -> tuple[Tensor, Tensor]:
     for round, way in enumerate(WAYS):
-        K = _crossed(C, w) if round else K
-        each = rows @ member.mT
-        Z = _in_units(_power(_in_units(Q + K, each)), each)
-        traces = Z.diagonal(dim1=-2, dim2=-1) @ member
+        form = _form(Q, C, w, sign) if round else torch.add(K, Q, alpha=sign)
+        inverse = (rows @ member.mT).rsqrt()
+        Z = _power(_in_units(form, rows @ member.mT))
+        traces = (Z.diagonal(dim1=-2, dim2=-1).float() * inverse.square()) @ member
         unit = (traces * rows).sum(-1, keepdim=True) / rows.sum(-1, keepdim=True)
-        asked = ((_times(Z, C) * C).sum(-2).clamp_min(0) / unit).sqrt()
+        scaled = C * inverse[..., None].to(C)
+        asked = ((Z @ scaled).mul_(scaled).sum(-2, dtype=torch.float32).clamp_min(0) / unit).sqrt()
         rows = rows * (traces / unit).clamp(1 / FARTHEST, FARTHEST) ** way
         w = w * (asked / w).clamp(1 / FARTHEST, FARTHEST) ** way
     return w, rows
 
 
-def _crossed(C: Tensor, w: Tensor) -> Tensor:
-    """w (2, ..., m) -> both K."""
-    return _times([C / one[..., None, :] for one in w], C.mT)
-
-
-def _times(left: Sequence[Tensor] | Tensor, right: Tensor) -> Tensor:
-    """One product for both on the left, so that what is on the right is not copied."""
-    return torch.stack(_product(torch.cat(tuple(left), -2), right).chunk(2, -2))
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """In float32 a draft will do, and graphics cards are many times as fast at half of the digits."""
-    return (a.bfloat16() @ b.bfloat16()).float() if a.is_cuda and a.dtype == torch.float32 else a @ b
+def _form(Q: Tensor | None, C: Tensor, w: Tensor, sign: int = 1) -> Tensor:
+    """sign Q + K, or K."""
+    left, right = (C / w[..., None, :].to(C)).flatten(0, -3), C.mT.flatten(0, -3)
+    found: Tensor = left @ right if Q is None else torch.baddbmm(Q.flatten(0, -3), left, right, beta=sign)
+    return found.reshape(*C.shape[:-2], *found.shape[1:])
 
 
 def _in_units(form: Tensor, rows: Tensor) -> Tensor:
     """form_ij / (rows_i rows_j)^1/2."""
-    inverse = rows.rsqrt()
+    inverse = rows.rsqrt().to(form)
     return (form * inverse[..., :, None]).mul_(inverse[..., None, :])
 
 
 def _power(form: Tensor) -> Tensor:
-    """Of the form, moved so that eigenvalues below zero count least: it holds most of the largest eigenvectors."""
-    Z = form / (form.square().sum((-1, -2), keepdim=True).sqrt() + torch.finfo(form.dtype).tiny)
+    """Of the form, moved so that eigenvalues below zero count least: it holds most of the largest eigenvectors. In its place."""
+    Z = form.div_(torch.linalg.vector_norm(form, dim=(-1, -2), keepdim=True) + torch.finfo(form.dtype).tiny)
     Z.diagonal(dim1=-2, dim2=-1).add_(0.5)
     for _ in range(SQUARINGS):
-        Z = _product(Z, Z)
+        Z = Z @ Z
         Z /= Z.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     return Z
 
 
 def _lengths(form: Tensor, member: Tensor) -> Tensor:
     """-> (..., groups): of the rows, the same for all of a group."""
-    lengths = (form.square().sum(-1) @ member / member.sum(0)).sqrt()
+    lengths: Tensor = (torch.linalg.vector_norm(form, dim=-1, dtype=torch.float32).square() @ member / member.sum(0)).sqrt()
     return lengths + SMALL * lengths.amax(-1, keepdim=True) + SMALL**3
 
 

@@ -69,10 +69,13 @@ def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 def lack(Q: Tensor, weight: Tensor) -> Tensor:
     """-> (...): no eigenvalue of Q + Lambda is below minus this. Its Cholesky factor times itself, which has no negative one, is compared
     with it, so nothing needs to be known of how the factor was computed."""
-    M = Q + torch.diag_embed(weight)
+    M = Q.clone()
+    M.diagonal(dim1=-2, dim2=-1).add_(weight)
     factor, failed = torch.linalg.cholesky_ex(M)
     lengths = factor.norm(dim=-1)  # |factor| times its transpose is nowhere above their products
-    off = (factor @ factor.mT - M).abs().sum(-1) + 8 * gamma(Q.shape[-1] + 4) * (lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1))
+    d = Q.shape[-1]
+    apart = torch.baddbmm(M.reshape(-1, d, d), factor.reshape(-1, d, d), factor.mT.reshape(-1, d, d), beta=-1).reshape(M.shape)
+    off = apart.abs().sum(-1) + 8 * gamma(Q.shape[-1] + 4) * (lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1))
     return torch.where(failed == 0, off.amax(-1), torch.inf)
 
 
