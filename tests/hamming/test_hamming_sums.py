@@ -48,7 +48,8 @@ def asked(chain: Chain, effects: Effects, x: Tensor, region: Budget) -> tuple[Te
     free = torch.tensor([[-math.inf], [math.inf]]).expand(count, 2, sum(chain.inner))
     centre = chain.centre(x).take(torch.zeros(count, dtype=torch.int64))
     least, slopes, inner, served = bound_by_sums(chain, effects, region, centre, free, rows, torch.zeros(count, 6, dtype=torch.float64))
-    assert (least.isfinite().all(1) == served).all()
+    assert least[served].isfinite().all()
+    served = least.isfinite().all(1)  # also those that planes may bound more closely
     again, *_ = bound_by_sums(chain, effects, region, centre, inner, rows, torch.zeros(count, 6, dtype=torch.float64))
     assert (again[served] >= least[served] - 1e-6).all()
     return torch.maximum(least, again), slopes, served
@@ -136,8 +137,7 @@ def test_effects_hold_in_exact_arithmetic_where_large_numbers_cancel() -> None:
     region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.tensor([[[[-1, -1, 0, 1]]]]), torch.tensor([[1, 1]]), axes=(0,))
     free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
     rows, offset = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
-    least, _, _, served = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
-    assert served.all()
+    least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
     assert least.isfinite().all()
     for values in itertools.product((0.0, 0.25, 0.5, 1.0, float(x[..., 2])), (0.0, 0.3, 1.0, float(x[..., 3]))):
         point = [Fraction(v) for v in (*x.flatten().tolist()[:2], *values)]

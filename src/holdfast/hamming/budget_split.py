@@ -236,7 +236,8 @@ def _by_chain(
     some = left.nonzero().flatten()
     if len(some) and not clock.passed():
         here = batch.take(region, some), centre.take(parts.task[some]), inner[some], rows[some], offset[some]
-        least[some], slopes[some], inner[some] = bound(chain, *here)
+        found, slopes[some], inner[some] = bound(chain, *here)
+        least[some] = torch.fmax(least[some], found)
     return least, slopes, inner
 
 

@@ -20,12 +20,14 @@ from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
 TOUCHING = 4  # units that may touch one value of the first layer together, at most
+DENSE = 64  # units of a region in which three touch one value; planes may then be closer
 
 
 def bound_by_sums(
     chain: Chain, effects: Effects, region: Budget, centre: Centre, inner: Tensor, rows: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As `bound`, for regions around one input whose units may take all their values; and which of them were bounded, (batch,) bool."""
+    """As `bound`, for regions around one input whose units may take all their values; and of which of them `bound` need not be asked,
+    (batch,) bool."""
     least, slopes, known = torch.full_like(offset, -torch.inf), torch.zeros_like(centre.x), inner.clone()
     served = torch.zeros(len(region), dtype=torch.bool, device=offset.device)
     for part in parts_of(chain, region, max(rows.shape[1], 4)):  # the pairs that meet need as much as four rows
@@ -40,7 +42,9 @@ def bound_by_sums(
             begun = Sums(chain, effects, batch.take(region, part), centre.take(part), inner[part])
         found = clock.in_time(partial(begun.bounded, rows[part], offset[part]), None)
         if found is not None:
-            least[part], slopes[part], known[part], served[part] = *found, begun.inner, True
+            least[part], slopes[part], known[part] = *found, begun.inner
+            dense = (begun.touching > 2) & ((begun.region.labels >= 0).sum(1) <= DENSE)
+            served[part] = (least[part] > 0).all(1) | ~dense
     return least, slopes.reshape(region.centre.shape), known, served
 
 
