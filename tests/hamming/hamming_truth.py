@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from holdfast.bounding.graph.graph import build
+from holdfast.hamming.chain import Chain, chain_of
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
@@ -110,3 +112,12 @@ def deep_cnn(seed: int) -> nn.Module:
 def smooth(seed: int) -> nn.Module:
     layers = [nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)]
     return randomised(nn.Sequential(*layers), seed, 3.0)
+
+
+def chain_for(model: nn.Module, x: Tensor, axes: tuple[int, ...]) -> tuple[Network, Chain]:
+    network = Network.from_torch(model, domain=(0, 1))
+    apart = [axis for axis in range(x.dim() - 1) if axis not in axes]
+    elements = torch.arange(x[0].numel()).reshape(x.shape[1:]).permute(*apart, *axes).reshape(-1, math.prod(x.shape[1 + a] for a in axes))
+    chain = chain_of(build(network, x), elements)
+    assert chain is not None
+    return network, chain

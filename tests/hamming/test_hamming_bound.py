@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hamming_truth import deep_cnn, inputs, random_network, small_cnn, smooth
+from hamming_truth import chain_for, deep_cnn, inputs, random_network, small_cnn, smooth
 from torch import Tensor, nn
 
 from holdfast.bounding.crown import linear_bound, propagate, walked_region
@@ -16,8 +16,6 @@ from holdfast.bounding.relax import Abs, Clip, LeakyRelu, Relu
 from holdfast.chance import Chance
 from holdfast.hamming import bound as bounding
 from holdfast.hamming.bound import bound
-from holdfast.hamming.chain import Chain, chain_of
-from holdfast.network import Network
 from holdfast.region.budget import Budget
 
 
@@ -38,15 +36,6 @@ def random_regions(x: Tensor, axes: tuple[int, ...], seed: int, count: int, *, c
     centre = torch.minimum(torch.maximum(centre, lower), upper)
     centre, lower, upper = (v.contiguous() for v in (centre, lower, upper))
     return Budget(centre, lower, upper, group, budgets, axes=axes)
-
-
-def chain_for(model: nn.Module, x: Tensor, axes: tuple[int, ...]) -> tuple[Network, Chain]:
-    network = Network.from_torch(model, domain=(0, 1))
-    apart = [axis for axis in range(x.dim() - 1) if axis not in axes]
-    elements = torch.arange(x[0].numel()).reshape(x.shape[1:]).permute(*apart, *axes).reshape(-1, math.prod(x.shape[1 + a] for a in axes))
-    chain = chain_of(build(network, x), elements)
-    assert chain is not None
-    return network, chain
 
 
 CHAINS = {
@@ -99,7 +88,7 @@ def test_both_ways_back_and_any_division_into_passes_find_the_same(name: str, mo
     free = torch.tensor([[-math.inf], [math.inf]]).expand(9, 2, sum(chain.inner))
     found = {}
     for local, at_once in itertools.product((True, False), (1, 2**21)):
-        monkeypatch.setattr(bounding._Pass, "_local", local)
+        monkeypatch.setattr(bounding.Pass, "_local", local)
         monkeypatch.setattr(bounding, "AT_ONCE", at_once)
         found[local, at_once] = bound(chain, region, chain.centre(x).take(torch.arange(9) % 3), free, rows, offset)
     first = found.pop((True, 1))

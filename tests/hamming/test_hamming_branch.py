@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -61,11 +62,12 @@ def test_counts_of_small_networks_are_those_of_trying_everything(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_counts_of_small_images(seed: int) -> None:
+@pytest.mark.parametrize("make", [small_cnn, deep_cnn])  # the latter by sums of effects
+def test_counts_of_small_images(make: Callable[[int], nn.Module], seed: int) -> None:
     x = inputs(seed, 4, (1, 4, 4))
     free = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
     free[..., 1:3, 0:3] = True
-    model, values = small_cnn(seed), torch.linspace(0, 1, 5)
+    model, values = make(seed), torch.linspace(0, 1, 5)
     problem = asked(model, pixels(x, axes=(0,), free=free))
     assert isinstance(problem.property, Robustness)
     truth = [fewest_on_grid(model, x[row], int(problem.property.label[row]), free[0, 0], values) for row in range(4)]

@@ -19,6 +19,7 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.bounding.relax import Relaxation, planes, value_range
 from holdfast.hamming.chain import Centre, Chain, Patch
+from holdfast.hamming.effects import outwards
 from holdfast.memory import numbers
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
@@ -37,10 +38,10 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
     inner   (batch, 2, inner values) float32: how far they may change, as known from a region around this one.
     """
     least, slopes, known = torch.full_like(offset, -torch.inf), torch.zeros_like(centre.x), inner.clone()
-    for part in _parts(chain, region, rows.shape[1]):
+    for part in parts_of(chain, region, rows.shape[1]):
         if clock.passed():  # nothing is known of the rest
             break
-        first = partial(_Pass, chain, batch.take(region, part), centre.take(part), inner[part])
+        first = partial(Pass, chain, batch.take(region, part), centre.take(part), inner[part])
         found = clock.in_time(partial(_bounded, first, rows[part], offset[part]), None)
         if found is None:
             break
@@ -56,12 +57,12 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
     return least, slopes.reshape(region.centre.shape), known
 
 
-def _bounded(begun: "Callable[[], _Pass]", rows: Tensor, offset: Tensor) -> "tuple[_Pass, Tensor, Tensor]":
+def _bounded(begun: "Callable[[], Pass]", rows: Tensor, offset: Tensor) -> "tuple[Pass, Tensor, Tensor]":
     one = begun()
     return one, *one.bound(rows, offset)
 
 
-def _parts(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
+def parts_of(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
     """The batch in parts that one pass can hold, regions of like size together."""
     units, order = (region.labels >= 0).sum(1).sort(stable=True)
     window = max(rows, 2) * chain.windows.far.shape[1]
@@ -113,7 +114,7 @@ class Patches:
         return out
 
 
-class _Pass:
+class Pass:
     """One batch of regions: which units may change in which, and what is known of every layer so far.
 
     A pair is one region and one unit that may change in it. Pairs whose windows are of one kind lie next to each other.
@@ -121,11 +122,8 @@ class _Pass:
 
     def __init__(self, chain: Chain, region: Budget, centre: Centre, inner: Tensor, known: Sequence[Moved] = ()) -> None:
         """known: of the first two layers; with it the deeper ones are looked at more closely."""
-        self.chain, self.region, self.centre, self.inner = chain, region, centre, inner.clone()
-        self.widths = [len(layer.bias) for layer in chain.layers]
-        self._list_pairs()
-        self._sort_groups()
-        self.known = list(known)
+        self._begin(chain, region, centre, inner)
+        self.known = dict(enumerate(known))
         for place in range(len(self.known), len(chain.layers) - 1):
             clock.check()
             if place < 2:
@@ -133,10 +131,17 @@ class _Pass:
             else:
                 self._deeper_layer(place, closely=bool(known))
 
-    def closer(self, nodes: Tensor) -> "_Pass":
+    def _begin(self, chain: Chain, region: Budget, centre: Centre, inner: Tensor) -> None:
+        self.chain, self.region, self.centre, self.inner = chain, region, centre, inner.clone()
+        self.widths = [len(layer.bias) for layer in chain.layers]
+        self.known = dict[int, Moved]()
+        self._list_pairs()
+        self._sort_groups()
+
+    def closer(self, nodes: Tensor) -> "Pass":
         """Some of these regions once more, with walks back from the deeper layers."""
-        known = [batch.take(moved, nodes) for moved in self.known[:2]]
-        return _Pass(self.chain, batch.take(self.region, nodes), self.centre.take(nodes), self.inner[nodes], known)
+        known = [batch.take(self.known[place], nodes) for place in (0, 1)]
+        return Pass(self.chain, batch.take(self.region, nodes), self.centre.take(nodes), self.inner[nodes], known)
 
     # ---- which units may change
 
@@ -148,7 +153,7 @@ class _Pass:
         self.node, self.unit, self.group, self.rank = node[order], unit[order], group[order], _rank(group)[order]
         self.cuts = w.kind[self.unit].bincount(minlength=len(w.second)).tolist()
         self.first = w.first[self.unit]  # (pairs, elements, near)
-        self.near = self.node[:, None] * (self.widths[0] + 1) + w.near[self.unit]  # places in _padded values, flattened
+        self.near = self.node[:, None] * (self.widths[0] + 1) + w.near[self.unit]  # places in padded values, flattened
         self.far = self.node[:, None] * (self.widths[1] + 1) + w.far[self.unit]
         places = self.node[:, None], w.elements[self.unit]
         x = self.centre.x[places]
@@ -215,7 +220,7 @@ class _Pass:
         """A change of a unit goes through the planes of the first function; their offsets are added once for every value."""
         width, moved = self.widths[1], self.known[0]
         values = moved.slope, moved.bend, moved.offset, moved.gap, moved.middle, moved.half
-        slope, bend, offset, gap, centre, half = (_padded(v).view(-1)[self.near] for v in values)
+        slope, bend, offset, gap, centre, half = (padded(v).view(-1)[self.near] for v in values)
         owns = _owners(self.node, self.chain.windows.near[self.unit], len(self.region), self.widths[0])
         middle, spread = self._onwards(self.first * slope[:, None]), self._onwards(self.first * bend[:, None], size=True)
         fixed = self._onwards(torch.stack([offset, centre], dim=1) * owns[:, None])
@@ -241,7 +246,7 @@ class _Pass:
     def _deeper_layer(self, place: int, *, closely: bool) -> None:
         """Intervals and what was known first; then a walk back for every value that its function could use more tightly. First for the end
         that lies across zero from the centre: where that settles it, the other need not be asked."""
-        layer, before, price = self.chain.layers[place], self.known[-1], self.chain.price
+        layer, before, price = self.chain.layers[place], self.known[place - 1], self.chain.price
         assert layer.function is not None
         mass = before.mass @ layer.size.t()
         middle, half = before.middle @ layer.weight.t(), before.half @ layer.size.t() + price * mass
@@ -261,7 +266,7 @@ class _Pass:
             low, high = least.gather(1, chosen), most.gather(1, chosen)
             least = least.scatter(1, chosen, torch.where(side > 0, torch.maximum(found, low), low))
             most = most.scatter(1, chosen, torch.where(side < 0, torch.minimum(-found, high), high))
-        known[:, 0], known[:, 1] = _outwards(least, -1), _outwards(most, 1)
+        known[:, 0], known[:, 1] = outwards(least, -1), outwards(most, 1)
         self._know(place, least, most, mass, mass > 0)
 
     def _know(self, place: int, least: Tensor, most: Tensor, mass: Tensor, moving: Tensor) -> None:
@@ -280,7 +285,7 @@ class _Pass:
         lowest, highest = _range(function, lower, upper)
         middle, half = (lowest + highest) / 2 - r, (highest - lowest) / 2 + after + 8 * UNIT * (lowest.abs() + highest.abs() + r.abs())
         values = (low + up) / 2, (low - up) / 2, (low_offset + up_offset) / 2, gap, weight, middle, half
-        self.known.append(Moved(*(torch.where(moving, v, 0) for v in values)))
+        self.known[place] = Moved(*(torch.where(moving, v, 0) for v in values))
 
     # ---- the walk back
 
@@ -288,7 +293,7 @@ class _Pass:
         """-> (batch, rows): nothing in the region lies below; (batch, input): slopes of the linear function behind the smallest."""
         last, price = self.chain.layers[-1], self.chain.price
         z, error = self.centre.before[-1][..., None], self.centre.before_error[-1][..., None]
-        mass = (self.known[-1].mass @ last.size.t())[..., None]
+        mass = (self.known[len(self.chain.layers) - 2].mass @ last.size.t())[..., None]
         change, slopes = self._walk(len(self.chain.layers) - 2, rows @ last.weight)
         still = (rows @ z).squeeze(-1)
         missed = (rows.abs() @ (error + price * (z.abs() + 2 * mass))).squeeze(-1)
@@ -305,12 +310,12 @@ class _Pass:
         constant = rows.new_zeros(rows.shape[:2])
         for k in range(place, 1, -1):
             clock.check()
-            constant, rows = _bent(constant, rows, self.known[k])
+            constant, rows = bent(constant, rows, self.known[k])
             rows = rows @ self.chain.layers[k].weight
         if place and self._local:
             return self._gained(*self._back_by_group(constant, rows))
         for k in range(min(place, 1), -1, -1):
-            constant, rows = _bent(constant, rows, self.known[k])
+            constant, rows = bent(constant, rows, self.known[k])
             rows = rows @ self.chain.layers[k].weight
         elements = self.chain.windows.elements[self.unit]
         return self._gained(constant, rows.transpose(1, 2)[self.node[:, None], elements].transpose(1, 2))
@@ -360,9 +365,9 @@ class _Pass:
         return constant, slopes[p.item, self.rank]
 
     def _bent_by_group(self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor) -> tuple[Tensor, Tensor]:
-        """As _bent, for the values of each patch, (groups, rows, places)."""
+        """As bent, for the values of each patch, (groups, rows, places)."""
         node = self.patches.node
-        slope, bend, offset, gap = (_padded(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
+        slope, bend, offset, gap = (padded(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
         size = rows.abs()
         fixed = (rows @ (offset * owns)[..., None] + size @ (gap * owns)[..., None]).squeeze(-1)
         return constant.index_add(0, node, fixed), (rows * slope[:, None]).addcmul_(size, bend[:, None])
@@ -397,7 +402,7 @@ def _range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, 
     return value_range(function, (lower,), (upper,))
 
 
-def _bent(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
+def bent(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
     """Through the planes of a function: the lower one where a coefficient is positive, the upper one where it is negative."""
     size = rows.abs()
     constant = constant + (rows @ moved.offset[..., None] + size @ moved.gap[..., None]).squeeze(-1)
@@ -406,12 +411,12 @@ def _bent(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]
 
 def _picked(rows: Tensor, node: Tensor, columns: Tensor) -> Tensor:
     """(batch, rows, n), (k,), (k, m) -> (k, rows, m): these columns of the rows of these nodes; zero for column n."""
-    count, padded = rows.shape[1], _padded(rows)
-    start = (node[:, None] * count + torch.arange(count, device=rows.device)) * padded.shape[2]
-    return padded.take(start[..., None] + columns[:, None])
+    count, wider = rows.shape[1], padded(rows)
+    start = (node[:, None] * count + torch.arange(count, device=rows.device)) * wider.shape[2]
+    return wider.take(start[..., None] + columns[:, None])
 
 
-def _padded(values: Tensor) -> Tensor:
+def padded(values: Tensor) -> Tensor:
     """One more column, of zeros, for the places of a list that are not filled."""
     return torch.nn.functional.pad(values, (0, 1))
 
@@ -434,9 +439,3 @@ def _owners(node: Tensor, places: Tensor, nodes: int, width: int) -> Tensor:
 def _add(out: Tensor, places: Tensor, values: Tensor) -> None:
     """out.flatten()[places] += values, in place."""
     out.view(-1).index_add_(0, places.flatten(), values.flatten())
-
-
-def _outwards(values: Tensor, side: int) -> Tensor:
-    """In float32, rounded down or up."""
-    near = values.float()
-    return torch.nextafter(near, torch.full_like(near, side * torch.inf))

@@ -159,6 +159,6 @@ def _planted(tree: Tree, rows: Tensor) -> Tree:
     # It loses no less than with one unit fewer; if that was too much for one domain, this one need not be looked at.
     hopeless = tree.loss[rows] > 1
     cut = batch.take(new, hopeless)
-    cut = shared(question, cut, torch.ones_like(cut.group, dtype=torch.float64), levels(tree.loss[cut.task], cut))
+    cut = shared(question, cut, torch.ones_like(cut.group, dtype=torch.float64), levels(question, tree.loss[cut.task], cut))
     both = batch.concatenate([widened(tree.frontier, groups), batch.take(new, ~hopeless), cut])
     return replace(tree, frontier=both, loss=tree.loss.index_fill(0, rows[~hopeless], torch.nan))

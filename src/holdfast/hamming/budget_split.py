@@ -17,6 +17,9 @@ from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Centre, Chain, chain_of
+from holdfast.hamming.effects import Effects, effects_of, has_effects
+from holdfast.hamming.sums import bound_by_sums
+from holdfast.memory import numbers
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Sparse
@@ -27,7 +30,9 @@ UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had
 ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the engine is asked about in one step
 SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of its groups has been halved
 LEVELS = 8  # cuts at once, at most
+LEVELS_BY_SUMS = 3  # where there are tables of effects, whose bounds are much closer
 REMEMBERED = 1024  # values of inner layers at most that are remembered with every domain
+TABLES = 2**27  # numbers in the tables of effects of all inputs, on a processor; 1 GiB
 WAITING = 2**29  # labels of units in all domains that wait, at most, before the search goes deep first
 
 
@@ -40,6 +45,25 @@ class Domains(Frontier):
     low: Tensor = field(kw_only=True)  # (n, groups, elements of a unit): where the values of a group of one unit are cut off, below
     high: Tensor = field(kw_only=True)  # and above
     inner: Tensor = field(kw_only=True)  # (n, 2, values) float32: what was proved of inner layers around this one
+
+
+@dataclass(eq=False)
+class Tables:
+    """The effects of the units of every input, made when they are first asked for, while there is room."""
+
+    known: dict[int, Effects | None] = field(default_factory=dict)
+    size: int = 0
+
+    def of(self, question: "Question", task: int) -> Effects | None:
+        chain, centre = question.chain, question.centre
+        if task not in self.known:
+            if chain is None or centre is None or self.size > numbers(question.x.device, TABLES, 4) or not has_effects(chain):
+                return None
+            row = torch.tensor([task], device=question.x.device)
+            found = effects_of(chain, centre.take(row), question.lower[task, :, 0].double(), question.upper[task, :, 0].double())
+            self.known[task] = found
+            self.size += 0 if found is None else found.numbers
+        return self.known[task]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +85,11 @@ class Question:
     rows: Tensor  # (batch, rows, outputs)
     offset: Tensor  # (batch, rows)
     margin: Tensor  # (batch,): the score of the input itself
+    effects: "Tables"
+
+    @property
+    def levels_at_once(self) -> int:
+        return LEVELS_BY_SUMS if self.chain is not None and has_effects(self.chain) else LEVELS
 
     @property
     def inner(self) -> int:
@@ -117,7 +146,7 @@ class BudgetSplit(BranchAndBound[Question, Domains]):
         if bool(groups.any()):
             some = batch.take(parts, groups)
             most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(-1)  # how far each unit may lower the function
-            found.append(shared(question, some, most[groups], levels(loss(question, some.task, some.bound), some)))
+            found.append(shared(question, some, most[groups], levels(question, loss(question, some.task, some.bound), some)))
         if not bool(groups.all()):
             rest = ~groups
             halves, stuck[rest] = _halved(question, batch.take(parts, rest), lower[rest], upper[rest], slope[rest], self.finest)
@@ -153,6 +182,7 @@ def question_of(problem: Problem) -> Question:
         rows=rows,
         offset=offset,
         margin=problem.score(region.centre).double(),
+        effects=Tables(),
     )
 
 
@@ -179,13 +209,36 @@ def _bounds(question: Question, parts: Domains, region: Budget, rows: Tensor, of
     if question.chain is not None and question.centre is not None:
         nothing = _unknown(len(parts), sum(question.chain.inner), parts.task.device)
         inner = parts.inner if question.inner else nothing
-        least, slopes, inner = bound(question.chain, region, question.centre.take(parts.task), inner, rows, offset)
+        least, slopes, inner = _by_chain(question, question.chain, question.centre, parts, region, inner, rows, offset)
         return least, slopes, inner if question.inner else parts.inner
     least, linear = ClosedForm(question.graph).bound(region, rows)
     assert linear is not None
     least = least + offset - 4 * gamma(1) * (least.abs() + offset.abs())
     worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)
     return least, linear.coefficients[torch.arange(len(worst), device=worst.device), worst], parts.inner
+
+
+def _by_chain(
+    question: Question, chain: Chain, centre: Centre, parts: Domains, region: Budget, inner: Tensor, rows: Tensor, offset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """By sums of the effects of single units where there are tables of these, else by planes."""
+    least, slopes, inner = torch.full_like(offset, -torch.inf), torch.zeros_like(region.centre), inner.clone()
+    left = torch.ones_like(parts.task, dtype=torch.bool)
+    wide = (parts.low == -torch.inf).flatten(1).all(1) & (parts.high == torch.inf).flatten(1).all(1) & (parts.budgets.sum(1) > 1)
+    for task in parts.task[wide].unique().tolist():
+        effects = question.effects.of(question, task)
+        if effects is None:
+            continue
+        some = (wide & (parts.task == task)).nonzero().flatten()
+        here = batch.take(region, some), centre.take(parts.task[some]), inner[some], rows[some], offset[some]
+        least[some], slopes[some], inner[some], served = bound_by_sums(chain, effects, *here)
+        left[some] = ~served
+    some = left.nonzero().flatten()
+    if len(some) and not clock.passed():
+        here = batch.take(region, some), centre.take(parts.task[some]), inner[some], rows[some], offset[some]
+        found, slopes[some], inner[some] = bound(chain, *here)
+        least[some] = torch.fmax(least[some], found)
+    return least, slopes, inner
 
 
 def _members(parts: Domains) -> Tensor:
@@ -207,11 +260,11 @@ def loss(question: Question, task: Tensor, bound: Tensor) -> Tensor:
     return (margin - bound) / margin
 
 
-def levels(loss: Tensor, parts: Domains) -> Tensor:
+def levels(question: Question, loss: Tensor, parts: Domains) -> Tensor:
     """-> (n,): how often to cut before it is worth to look again."""
     halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(SHRINKS)
     room = max(1, WAITING // max(1, 4 * parts.group.numel())).bit_length()
-    return (parts.budgets.sum(1) * halvings).clamp(1, min(LEVELS, room)).long()
+    return (parts.budgets.sum(1) * halvings).clamp(1, min(question.levels_at_once, room)).long()
 
 
 def shared(question: Question, parts: Domains, gain: Tensor, levels: Tensor) -> Domains:

@@ -1,0 +1,162 @@
+"""Bounds by sums of the effects of single units, against points of the regions, corners of few units, and exact arithmetic."""
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+from hamming_truth import chain_for, inputs, randomised
+from torch import Tensor, nn
+
+from holdfast.chance import Chance
+from holdfast.hamming.chain import Chain
+from holdfast.hamming.effects import Effects, effects_of, has_effects
+from holdfast.hamming.sums import bound_by_sums
+from holdfast.region.budget import Budget
+
+
+def cnn(seed: int, function: nn.Module | None = None, *, deep: bool = False, sharp: float = 2.0) -> nn.Module:
+    act = function or nn.ReLU()
+    behind = [nn.Linear(9, 7), nn.Tanh()] if deep else []
+    layers = [nn.Conv2d(1, 3, 3, padding=1), act, nn.Conv2d(3, 4, 2, stride=2), act, nn.Flatten(), nn.Linear(36, 9), nn.ReLU(), *behind]
+    return randomised(nn.Sequential(*layers, nn.Linear(7 if deep else 9, 3)), seed, sharp)
+
+
+def tables(model: nn.Module, x: Tensor) -> tuple[Chain, Effects]:
+    _, chain = chain_for(model, x, (0,))
+    ends = torch.zeros(x[0].numel()).double(), torch.ones(x[0].numel()).double()
+    found = effects_of(chain, chain.centre(x), *ends)
+    assert found is not None
+    return chain, found
+
+
+def regions(x: Tensor, seed: int, count: int, *, single: bool = False) -> Budget:
+    """Three groups anywhere, that may touch; with `single`, small ones of which one unit may change."""
+    generator = torch.Generator().manual_seed(seed)
+    units = x[0].numel()
+    group = torch.randint(-6 if single else -2, 3, (count, units), generator=generator).clamp_min(-1)
+    budgets = torch.randint(0, 2 if single else 3, (count, 3), generator=generator)
+    centre = x.double().expand(count, *x.shape[1:]).contiguous()
+    return Budget(centre, torch.zeros_like(centre), torch.ones_like(centre), group.reshape(count, *x.shape[1:]), budgets, axes=(0,))
+
+
+def asked(chain: Chain, effects: Effects, x: Tensor, region: Budget) -> tuple[Tensor, Tensor, Tensor]:
+    count, rows = len(region), torch.eye(3, dtype=torch.float64)
+    rows = torch.cat([rows, -rows]).expand(len(region), 6, 3)
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(count, 2, sum(chain.inner))
+    centre = chain.centre(x).take(torch.zeros(count, dtype=torch.int64))
+    least, slopes, inner, served = bound_by_sums(chain, effects, region, centre, free, rows, torch.zeros(count, 6, dtype=torch.float64))
+    assert least[served].isfinite().all()
+    served = least.isfinite().all(1)  # also those that planes may bound more closely
+    again, *_ = bound_by_sums(chain, effects, region, centre, inner, rows, torch.zeros(count, 6, dtype=torch.float64))
+    assert (again[served] >= least[served] - 1e-6).all()
+    return torch.maximum(least, again), slopes, served
+
+
+def least_met(model: nn.Module, points: Tensor) -> Tensor:
+    """(points, regions, *shape) -> (regions, 6): the smallest of the outputs and of what they are the opposite of."""
+    with torch.no_grad():
+        out = model.double()(points.flatten(0, 1).double()).reshape(*points.shape[:2], -1)
+    model.float()
+    return torch.cat([out.amin(0), (-out).amin(0)], dim=1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["relu", "leaky", "deep", "sharp"])
+def test_no_point_of_a_region_lies_below_its_bound(kind: str, seed: int) -> None:
+    model = cnn(seed, nn.LeakyReLU(0.2) if kind == "leaky" else None, deep=kind == "deep", sharp=5.0 if kind == "sharp" else 2.0)
+    x = inputs(seed, 1, (1, 6, 6)).round() if seed % 2 else inputs(seed, 1, (1, 6, 6))
+    chain, effects = tables(model, x)
+    for region in (regions(x, seed, 24), regions(x, seed + 50, 24, single=True)):
+        least, slopes, served = asked(chain, effects, x, region)
+        assert served.sum() >= 8
+        points = torch.cat([region.sample(600, Chance.of(range(len(region)), seed)), region.vertex(slopes)[None], region.centre[None]])
+        assert (least <= least_met(model, points)).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_of_neighbours_hold_on_a_grid(seed: int) -> None:
+    """Pairs and triples within a window, in groups of their own and in one: all values of a grid."""
+    model, x = cnn(seed), inputs(seed, 1, (1, 6, 6))
+    chain, effects = tables(model, x)
+    near = [(7, 8), (7, 13), (7, 14, 20), (14, 15, 16), (0, 1, 6), (21, 22, 28)]
+    grid, lowest = torch.linspace(0, 1, 9).double(), []
+    group, budgets = torch.full((len(near), 36), -1), torch.zeros(len(near), 3, dtype=torch.int64)
+    for row, units in enumerate(near):
+        group[row, list(units)] = torch.arange(len(units))
+        budgets[row, : len(units)] = 1
+        values = torch.cartesian_prod(*[grid] * len(units))
+        points = x.double().flatten(1).repeat(len(values), 1)
+        points[:, list(units)] = values
+        lowest.append(least_met(model, points.reshape(-1, 1, 1, 6, 6))[0])
+    centre = x.double().expand(len(near), 1, 6, 6).contiguous()
+    region = Budget(centre, torch.zeros_like(centre), torch.ones_like(centre), group.reshape(-1, 1, 6, 6), budgets, axes=(0,))
+    for together in (region, replace(region, group=(group.clamp_max(0)).reshape(-1, 1, 6, 6), budgets=budgets.sum(1, keepdim=True))):
+        least, _, served = asked(chain, effects, x, together)
+        assert served.all()
+        assert (least <= torch.stack(lowest)).all()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tables_hold_between_their_edges(seed: int) -> None:
+    """The arguments of the third function, at values all over a cell; and they are not far from the straight lines."""
+    model, x = cnn(seed), inputs(seed, 1, (1, 6, 6))
+    _, effects = tables(model, x)
+    head = nn.Sequential(*list(model)[:6]).double()  # type: ignore[call-overload]
+    still = head(x.double())
+    for unit, cell in itertools.product(range(0, 36, 5), range(effects.missed.shape[1])):
+        share = torch.linspace(0, 1, 41).double()[:, None]
+        first, last = effects.edges[unit, cell], effects.edges[unit, cell + 1]
+        points = x.double().flatten(1).repeat(41, 1)
+        points[:, unit] = (first + share * (last - first)).flatten()
+        truth = head(points.reshape(-1, 1, 6, 6)) - still
+        line = effects.third[unit, cell] + share * (effects.third[unit, cell + 1] - effects.third[unit, cell])
+        assert ((truth - line).abs() <= effects.missed[unit, cell]).all()
+        assert (effects.lowest[unit] <= truth.amin(0)).all()
+        assert (effects.highest[unit] >= truth.amax(0)).all()
+    assert effects.missed.mean() < 0.2 * effects.third.abs().mean()
+
+
+def test_effects_hold_in_exact_arithmetic_where_large_numbers_cancel() -> None:
+    """The arguments are differences of large numbers; the truth of two neighbours that change is computed in fractions."""
+    generator = torch.Generator().manual_seed(0)
+    widths = (4, 5, 4, 4, 2)
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
+    model = nn.Sequential(*itertools.chain.from_iterable((layer, nn.ReLU()) for layer in layers))[:-1].double().eval()
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator, dtype=torch.float64))
+        layers[0].weight[:, 0] += 1e7
+        layers[0].weight[:, 1] -= 1e7
+    x = torch.rand((1, 1, 1, 4), generator=generator, dtype=torch.float64)
+    x[..., 1] = x[..., 0]
+    whole = nn.Sequential(nn.Flatten(), *model).eval()
+    chain, effects = tables(whole, x)
+    region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.tensor([[[[-1, -1, 0, 1]]]]), torch.tensor([[1, 1]]), axes=(0,))
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
+    rows, offset = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
+    assert least.isfinite().all()
+    for values in itertools.product((0.0, 0.25, 0.5, 1.0, float(x[..., 2])), (0.0, 0.3, 1.0, float(x[..., 3]))):
+        point = [Fraction(v) for v in (*x.flatten().tolist()[:2], *values)]
+        for place, layer in enumerate(layers):
+            sums = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+            point = [sum((Fraction(w) * v for w, v in zip(row, point, strict=True)), Fraction(b)) for row, b in sums]
+            point = point if place == len(layers) - 1 else [max(v, Fraction(0)) for v in point]
+        assert Fraction(float(least)) <= point[0] - point[1]
+
+
+def test_nan_proves_nothing_and_other_networks_have_no_tables() -> None:
+    x = inputs(0, 1, (1, 6, 6))
+    chain, effects = tables(cnn(0), x)
+    broken = replace(effects, third=effects.third * math.nan, lowest=effects.lowest * math.nan)
+    region = regions(x, 3, 8)
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(8, 2, sum(chain.inner))
+    rows, offset = torch.eye(3).double().expand(8, 3, 3), torch.full((8, 3), 1e6).double()
+    centre = chain.centre(x).take(torch.zeros(8, dtype=torch.int64))
+    least, _, _, _ = bound_by_sums(chain, broken, region, centre, free, rows, offset)
+    moving = (region.labels >= 0).any(1)
+    assert not (least[moving].isfinite() & (least[moving] > 0)).any()
+    assert not has_effects(chain_for(cnn(0, nn.Tanh()), x, (0,))[1])
