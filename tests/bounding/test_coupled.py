@@ -213,7 +213,7 @@ def test_numbers_of_another_radius_are_gone_on_with_and_no_row_is_forgotten(p: f
         assert not held or float((met(graph, region, rows[0]) + offset[0]).min()) > 0
         return held
 
-    radii = [(1.2 if p == 2 else 0.5) * 0.93**k for k in range(24)]
+    radii = [(2.0 if p == 2 else 0.5) * 0.93**k for k in range(24)]
     proved = [proved_at(radius, 60, memory) for radius in radii]
     assert not proved[0]
     assert proved[-1]

@@ -27,12 +27,12 @@ from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
 STEPS = 200  # of training
-PACE, FADE = 0.3, 0.02  # its step size at first, and the share of it that is left at the end
+PACE, FADE = (0.3, 0.4), 0.02  # its step size at first, in boxes and in balls, and the share of it that is left at the end
 WARM = 20  # steps until the pace is reached
 AGAIN, BACK = 0.6, 15  # where training goes on from another radius: after this share of all steps at most, so many before it ended there
 BARRIER = (1e-2, 3e-5)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
 BETAS, USUAL = (0.8, 0.95), 2.0  # of Adam, and how many times their usual size gradients may be
-PULL, ARCH, WALL = 1.5, 0.4, 2.0  # of these numbers where training begins
+PULL, ARCH, WALL = (1.5, 3.0), 0.4, 2.0  # of these numbers where training begins, the first in boxes and in balls
 LOOK, LAST = 25, 80  # every so many steps, once so many are done, a row is given up that
 HOPE = 4.0  # times what the last of these won would not bring above zero
 UNSURE = 2.0**-14  # of how far planes let the row fall: less is not told from zero in float32
@@ -265,7 +265,7 @@ def _planes(asked: Coupling) -> tuple[Numbers, Numbers, Tensor]:
     curve = torch.zeros_like(slope)
     curve[:, kept] = 0.03
     start_at = Numbers(
-        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.full_like(bend, ARCH), torch.full_like(bend, PULL),
+        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.full_like(bend, ARCH), torch.full_like(bend, PULL[ball is not None]),
         begin, torch.ones_like(limit),
     )  # fmt: skip
     return start_at, units, falls
@@ -314,7 +314,7 @@ def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, ste
             earlier = best.clone()
         ascent.step(
             [g * u for g, u in zip(gradients.values(), units.values(), strict=True)],
-            PACE * min(1.0, (step - first + 1) / WARM) * FADE ** (step / steps),
+            PACE[asked.ball is not None] * min(1.0, (step - first + 1) / WARM) * FADE ** (step / steps),
         )
         for number in (now.pull, now.wall, now.limit):
             number.clamp_min_(1e-4)
