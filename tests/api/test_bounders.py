@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.api.bounders import FORMS, PLANES, RANGES, SLOPES, TAYLOR, bounders
+from holdfast.api.bounders import FORMS, PLANES, RANGES, SLOPES, TAYLOR, TOGETHER, bounders
 from holdfast.datasets import digits_networks
 
 
@@ -17,7 +17,7 @@ def rule(net: hf.Network, x: torch.Tensor) -> dict[str, tuple[str, str]]:
 def test_a_convolution_and_a_recurrent_network() -> None:
     cnn = rule(hf.Network.from_torch(digits_networks.digits_cnn(), domain=(0, 1)), torch.rand(1, 1, 8, 8))
     assert cnn["radius, worst; tier fast"] == (PLANES, "")
-    assert cnn["tier tight"][0].startswith(SLOPES)
+    assert cnn["tier tight"][0].startswith(f"{SLOPES}, then {TOGETHER}")
     assert cnn["norm 0 (changed units)"] == ("windows of a chain of layers", "budgets of changes")
     assert cnn["verify, reach; more move"][1] == cnn["tier split"][1] == "signs of ReLUs"
     lstm = rule(hf.Network.from_torch(digits_networks.digits_lstm(), domain=(0, 1)), torch.rand(1, 8, 8))
@@ -30,7 +30,7 @@ def test_a_convolution_and_a_recurrent_network() -> None:
 def test_few_inputs_are_halved_and_counts_need_ends() -> None:
     found = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
     assert "norm 0 (changed units)" not in found
-    assert found["tier tight"][0] == f"{SLOPES}, then second-order models with trained coefficients (1 MiB an input)"
+    assert found["tier tight"][0] == f"{SLOPES}, then {TOGETHER}, then second-order models with trained coefficients (1 MiB an input)"
     assert found["verify, reach; any move"] == (FORMS, "inputs in halves")
     smooth = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
     assert smooth["verify, reach; any move"] == (TAYLOR, "inputs in halves")

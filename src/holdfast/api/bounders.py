@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding import taylor
+from holdfast.bounding import coupled, taylor
 from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.branching.choice import FEW_INPUTS, FEWER, cut_for
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
@@ -29,6 +29,7 @@ from holdfast.result import Goal
 
 PLANES = "planes in closed form (CROWN)"
 SLOPES = "trained planes (alpha-CROWN)"
+TOGETHER = "ReLUs bounded together (maximum norm, norm 2)"
 TRAINED = "trained planes (alpha-, beta-CROWN)"
 FORMS, TAYLOR = "planes and affine forms (zonotopes)", "Taylor models, planes and affine forms (zonotopes)"
 HALVES, SIGNS, RANGES = "inputs in halves", "signs of ReLUs", "inputs in halves; in other norms ranges of what functions read"
@@ -77,7 +78,10 @@ def _models(ball: Problem) -> str | None:
 
 
 def _tight(ball: Problem, models: str | None) -> str:
-    planes = SLOPES if bent(graph_of(ball)) else PLANES
+    graph = graph_of(ball)
+    planes = SLOPES if bent(graph) else PLANES
+    if coupled.obstacle(graph, ball.family.at(1.0)) is None:
+        planes = f"{planes}, then {TOGETHER}"
     if models is None:
         return f"{planes}; no second-order models: {no_models(ball)}"
     return models if planes == PLANES else f"{planes}, then {models}"

@@ -3,6 +3,8 @@
 Affine forms say what every argument is made of: its noises are the inputs that move and the undecided ReLUs themselves.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -15,17 +17,18 @@ from holdfast.bounding.alpha_beta_crown import bent
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.bundles import bundled
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
-from holdfast.bounding.lagrangian import STEPS, Ball, Coupling, Numbers, least, put_away
+from holdfast.bounding.lagrangian import STEPS, Ball, Coupling, Trained, least
 from holdfast.bounding.zonotope import Form, Forms
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.rounding import TINY, gamma
 
 MOST = 2**26  # numbers in the forms of the widest node
-NEAR = 0.1  # of what planes lack: numbers with more are worth remembering
+NEAR = 0.3  # of what planes lack: numbers with more are worth remembering
 FEW, MANY = 1024, 4096  # variables on a processor, and on a graphics card: a step costs their third power
 
-Memory = dict[tuple[int, int], Numbers]  # by input and row: what training ended with, of all ReLUs and inputs; NaN where there was nothing
+Ended = tuple[float, Trained]  # the radius, and what training ended with there
+Memory = dict[tuple[int, int, bool], Ended]  # by input, by row, and by whether the row was proved to be above zero
 
 
 def obstacle(graph: Graph, region: Region) -> str | None:
@@ -123,19 +126,27 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> Ball | None:
 
 @torch.no_grad()
 def scores(
-    graph: Graph, region: Region, matrix: Tensor, offset: Tensor, *, sign: bool, memory: Memory | None = None, steps: int = STEPS
+    graph: Graph,
+    region: Region,
+    matrix: Tensor,
+    offset: Tensor,
+    *,
+    sign: bool,
+    memory: Memory | None = None,
+    inputs: Sequence[int] = (),
+    steps: int = STEPS,
 ) -> Tensor:
     """matrix (batch, rows, outputs), offset (batch, rows) -> (batch,): no row + offset is below this anywhere in the region; minus infinity
     where there would be too many variables, NaN where there was no time.
 
     sign  whether all rows are above zero is all that is asked: one that is not ends it, and what is known of this one is returned.
-    memory  of the same inputs and rows at other radii; what is found is put there.
+    memory  of these inputs and rows at other radii; what is found is put there.
     """
-    memory = {} if memory is None else memory
     found = torch.full_like(offset[:, 0], torch.nan)
     for k in range(len(region)):
-        one = torch.tensor([k], device=offset.device)
-        part = partial(_score, graph, batch.take(region, one), matrix[k], offset[k], sign, steps, k, memory)
+        one = batch.take(region, torch.tensor([k], device=offset.device))
+        recall = None if memory is None or not isinstance(one, NormFamily) else _Recall(memory, inputs[k], float(one.radius))
+        part = partial(_score, graph, one, matrix[k], offset[k], sign, steps, recall)
         known = None if clock.passed() else clock.in_time(part, None)
         if known is None:
             break
@@ -143,30 +154,46 @@ def scores(
     return found
 
 
-def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int, k: int, memory: Memory) -> float:
+@dataclass(frozen=True)
+class _Recall:
+    """What is known of one input at one radius."""
+
+    memory: Memory
+    key: int
+    radius: float
+
+    def of(self, row: int) -> Trained | None:
+        """Numbers of a larger radius hold at once in a smaller one; else those of a smaller one, where training ended early."""
+        held, failed = (self.memory.get((self.key, row, kind)) for kind in (True, False))
+        found = held if failed is None or (held is not None and held[0] >= self.radius) else failed
+        return found and found[1]
+
+    def failed(self, row: int) -> bool:
+        return (self.key, row, False) in self.memory
+
+    def keep(self, row: int, held: bool, trained: Trained) -> None:
+        self.memory[self.key, row, held] = self.radius, trained
+
+
+def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int, recall: _Recall | None) -> float:
     sizes = sum(s.size for node in bent(graph) for s in node.inputs), graph.entry.size
     boxes = crown.propagate(graph, region)
     planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
     asked = coupling(graph, boxes, matrix, offset)
     if asked is None or not bool(planes.isfinite().all()):
         return -torch.inf
-    order = planes.argsort()
+    failed = torch.tensor([recall is not None and recall.failed(row) for row in range(len(planes))], device=planes.device)
+    order = torch.where(failed, -torch.inf, planes).argsort()  # what failed at another radius decides
     best = float("inf")
     for row in order:
-        if float(planes[row]) >= (0 if sign else best):
-            return min(best, float(planes[row]))
-        one, key = asked.rows(row[None]), (k, int(row))
-        known, found = memory.pop(key, None), -torch.inf
-        for start in (known, None) if known is not None else (None,):  # where what is known leads nowhere, from planes
-            if found <= 0:
-                value, numbers = least(one, steps=steps, sign=sign, known=start)
-                found = max(found, float(value))
-        if found > NEAR * float(planes[row]):
-            memory[key] = put_away(one, numbers, sizes)
-        bound = max(float(planes[row]), found)
+        bound = float(planes[row])
+        if bound <= (0 if sign else best) and not clock.passed():
+            one = asked.rows(row[None])
+            value, trained = least(one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row)))
+            if recall is not None and float(value) > NEAR * bound:
+                recall.keep(int(row), float(value) > 0, trained.of_all(one, sizes))
+            bound = max(bound, float(value))
         best = min(best, bound)
-        if sign and bound <= 0:
-            return bound
-        if clock.passed():
-            return -torch.inf if sign else min(best, float(planes[order[-1]]))
+        if sign and best <= 0:
+            return torch.nan if clock.passed() else best
     return best

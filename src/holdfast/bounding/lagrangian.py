@@ -3,9 +3,9 @@
 Planes charge every undecided neuron by itself for the worst place of its argument, although one change of the input cannot bring all of
 them there: in the Euclidean norm the squares of all changes together have a limit. So squares are kept. Over a region every argument z of
 an undecided ReLU x = max(z, 0) is z = centre + slopes . v up to an error, where the variables v, none above one in size, are the inputs and
-the ReLUs before it. For any numbers s, b, a and p
+the ReLUs before it. For any numbers s, b, a, c and p
 
-    s z^2 + b z + a x - peak + p x (x - z)  <=  0,   peak = the largest s z^2 + b z + a max(z, 0) for z between its ends,
+    s z^2 + b z + a x + c x (x - upper) - peak + p x (x - z)  <=  0,   peak = the largest of the terms before it for z between its ends,
 
 since x (x - z) is zero. Any weights >= 0 of v_k^2 - 1 <= 0 and of |change|^2 - radius^2 <= 0 may be added too. The sum of all this and of a
 row of the output is a quadratic function L(v) <= row; if L - bound has no negative eigenvalue, the row is nowhere below the bound. ReLUs
@@ -26,14 +26,15 @@ from holdfast.bounding.bundles import Bundles
 from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
-STEPS = 160  # of training
-PACE, FADE = 0.2, 0.02  # its step size at first, and the share of it that is left at the end
+STEPS = 200  # of training
+PACE, FADE = (0.3, 0.4), 0.02  # its step size at first, in boxes and in balls, and the share of it that is left at the end
 WARM = 20  # steps until the pace is reached
-AGAIN = 60  # steps that are left out where training goes on from a larger radius
-BARRIER = (3e-2, 3e-4)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
-BETAS = (0.9, 0.9)
+AGAIN, BACK = 0.6, 15  # where training goes on from another radius: after this share of all steps at most, so many before it ended there
+BARRIER = (1e-2, 3e-5)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
+BETAS, USUAL = (0.8, 0.95), 2.0  # of Adam, and how many times their usual size gradients may be
+PULL, ARCH, WALL = (1.5, 3.0), 0.4, 2.0  # of these numbers where training begins, the first in boxes and in balls
 LOOK, LAST = 25, 80  # every so many steps, once so many are done, a row is given up that
-HOPE = 2.0  # times what the last of these won would not bring above zero
+HOPE = 4.0  # times what the last of these won would not bring above zero
 UNSURE = 2.0**-14  # of how far planes let the row fall: less is not told from zero in float32
 
 
@@ -102,6 +103,7 @@ class Numbers:
     curve: Tensor  # (rows, n): s
     slope: Tensor  # (rows, n): b
     tilt: Tensor  # (rows, k): a
+    arch: Tensor  # (rows, k): c
     pull: Tensor  # (rows, k): p
     wall: Tensor  # (rows, inputs) >= 0: of v^2 - 1
     limit: Tensor  # (rows, balls) >= 0
@@ -112,58 +114,73 @@ class Numbers:
     def times(self, units: "Numbers") -> "Numbers":
         return Numbers(*(value * unit for value, unit in zip(self.values(), units.values(), strict=True)))
 
+    def single(self) -> "Numbers":
+        return Numbers(*(value.float() for value in self.values()))
+
+    def nearer(self, other: "Numbers", rows: Tensor, share: float) -> "Numbers":
+        """A share of the way to others in some rows, (rows,) bool; they themselves for all of it."""
+
+        def moved(a: Tensor, b: Tensor) -> Tensor:
+            return torch.where(rows[:, None], b if share == 1 else a + share * (b - a), a)
+
+        return Numbers(*(moved(a, b) for a, b in zip(self.values(), other.values(), strict=True)))
+
     def convexer(self, rows: Tensor, times: float, ahead: Tensor) -> "Numbers":
         """With less that curves downwards and more that curves upwards in some rows, (rows,) bool; the more so the more layers are
         ahead, (k,): what pulls a ReLU to its argument also pulls at the ReLUs and the inputs in that argument."""
         step = torch.where(rows, times, 1.0)[:, None].to(self.curve)
         inputs = step ** (1 + int(ahead.max()) if len(ahead) else 1)
         curve = torch.where(self.curve < 0, self.curve / step, self.curve)
-        return replace(self, curve=curve, pull=self.pull * step**ahead, wall=self.wall * inputs, limit=self.limit * inputs)
+        arch = torch.where(self.arch < 0, self.arch / step, self.arch * step)
+        return replace(self, curve=curve, arch=arch, pull=self.pull * step**ahead, wall=self.wall * inputs, limit=self.limit * inputs)
 
 
-def _remembered(asked: Coupling, begun: Numbers, known: Numbers | None) -> Numbers:
-    """Where training begins with what is known from another radius."""
-    if known is None:
-        return begun
-    kept = asked.neurons[asked.kept]
-    found = Numbers(
-        known.curve[:, asked.neurons], known.slope[:, asked.neurons], known.tilt[:, kept], known.pull[:, kept],
-        known.wall[:, asked.moves], known.limit,
-    )  # fmt: skip
-    return Numbers(*(torch.where(new.isnan(), old, new) for new, old in zip(found.values(), begun.values(), strict=True)))
+@dataclass(frozen=True)
+class Trained:
+    """What training ended with: numbers in their units, and after which step."""
 
+    numbers: Numbers
+    step: int
 
-def put_away(asked: Coupling, free: Numbers, sizes: tuple[int, int]) -> Numbers:
-    """sizes: how many ReLUs and inputs there are."""
-    kept = asked.neurons[asked.kept]
+    def of_all(self, asked: Coupling, sizes: tuple[int, int]) -> "Trained":
+        """The numbers of all ReLUs and inputs, of which there are so many; NaN where there was nothing to train."""
+        free, kept = self.numbers, asked.neurons[asked.kept]
 
-    def wide(values: Tensor, where: Tensor, size: int) -> Tensor:
-        return values.new_full((len(values), size), torch.nan).index_copy_(1, where, values)
+        def wide(values: Tensor, where: Tensor, size: int) -> Tensor:
+            return values.new_full((len(values), size), torch.nan).index_copy_(1, where, values)
 
-    return Numbers(
-        wide(free.curve, asked.neurons, sizes[0]), wide(free.slope, asked.neurons, sizes[0]), wide(free.tilt, kept, sizes[0]),
-        wide(free.pull, kept, sizes[0]), wide(free.wall, asked.moves, sizes[1]), free.limit,
-    )  # fmt: skip
+        found = Numbers(
+            wide(free.curve, asked.neurons, sizes[0]), wide(free.slope, asked.neurons, sizes[0]), wide(free.tilt, kept, sizes[0]),
+            wide(free.arch, kept, sizes[0]), wide(free.pull, kept, sizes[0]), wide(free.wall, asked.moves, sizes[1]), free.limit,
+        )  # fmt: skip
+        return replace(self, numbers=found)
 
-
-def _tilts(asked: Coupling, free: Numbers) -> Tensor:
-    """-> (rows, n): a."""
-    whole = free.curve.new_zeros(free.curve.shape)
-    whole[:, asked.kept] = free.tilt
-    whole[:, asked.free] = -asked.aside / asked.half[asked.free]
-    return whole
+    def begin(self, asked: Coupling, begun: Numbers) -> Numbers:
+        """Those that are asked for of the numbers of all, and where there are none, those with which training begins else."""
+        known, kept = self.numbers, asked.neurons[asked.kept]
+        found = Numbers(
+            known.curve[:, asked.neurons], known.slope[:, asked.neurons], known.tilt[:, kept], known.arch[:, kept],
+            known.pull[:, kept], known.wall[:, asked.moves], known.limit,
+        )  # fmt: skip
+        pairs = zip(found.values(), begun.values(), strict=True)
+        return Numbers(*(torch.where(new.isnan(), old, new.to(old.dtype)) for new, old in pairs))
 
 
 def _peaks(asked: Coupling, free: Numbers) -> tuple[Tensor, Tensor]:
-    """-> (rows, n): no s z^2 + b z + a max(z, 0) is above the first, rounding included in float64; and where it is largest.
+    """-> (rows, n): no s z^2 + b z + a x + c x (x - upper) is above the first, rounding included in float64; and where it is largest.
 
     On either side of zero it is a parabola: the largest where it curves upwards at an end, else nowhere above the tangent at any place, the
     best of which is its top.
     """
-    zero = torch.zeros_like(asked.lower)
+    zero, tilt, arch = torch.zeros_like(asked.lower), torch.zeros_like(free.curve), torch.zeros_like(free.curve)
+    tilt[:, asked.kept], tilt[:, asked.free] = free.tilt, -asked.aside / asked.half[asked.free]
+    arch[:, asked.kept] = free.arch
     below = _top(free.curve, free.slope, asked.lower, zero)
-    above = _top(free.curve, free.slope + _tilts(asked, free), zero, asked.upper)
-    return torch.maximum(below[0], above[0]), torch.where(below[0] >= above[0], below[1], above[1])
+    above, place = _top(free.curve + arch, free.slope + tilt - arch * asked.upper, zero, asked.upper)
+    if free.curve.dtype == torch.float64:  # these sums may cancel
+        sizes = free.slope.abs() + tilt.abs() + (free.curve.abs() + 2 * arch.abs()) * asked.upper
+        above = above + 8 * gamma(4) * sizes * asked.upper + TINY
+    return torch.maximum(below[0], above), torch.where(below[0] >= above, below[1], place)
 
 
 def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,7 +210,7 @@ def _matrix(asked: Coupling, free: Numbers, peaks: Tensor) -> Tensor:
         bundle.add_squares(free.curve, found)
         bundle.add_beside(mixed, found)
     line = (free.slope / 2 + mixed) @ z
-    square, tilt = free.pull * half.square(), free.tilt * half
+    square, tilt = (free.pull + free.arch) * half.square(), free.tilt * half - 2 * free.arch * half.square()
     line[:, first:] += square + tilt / 2
     line[:, 1:] += asked.linear / 2
     diagonal = torch.cat([free.wall, square], dim=1)
@@ -236,60 +253,58 @@ def _planes(asked: Coupling) -> tuple[Numbers, Numbers, Tensor]:
     if ball is None:
         limit = asked.linear.new_zeros((rows, 0))
         wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
-        begin = torch.ones_like(wall)
+        begin = torch.full_like(wall, WALL)
     else:
         steep = ((at_inputs / ball.radius.clamp_min(1e-12)).square() @ ball.member).sqrt()
         falls = (steep * ball.reach).sum(1).clamp_min(1e-12)
         limit = (steep / (2 * ball.reach.clamp_min(1e-12))).clamp_min(1e-12)
         wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
         begin = torch.full_like(wall, 0.01)
-    units = Numbers(wide / width, wide, wide[:, kept], wide[:, kept] / width[kept], wall, limit)
+    bend = wide[:, kept] / width[kept]
+    units = Numbers(wide / width, wide, wide[:, kept], bend, bend, wall, limit)
     curve = torch.zeros_like(slope)
     curve[:, kept] = 0.03
     start_at = Numbers(
-        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.ones_like(units.pull), begin, torch.ones_like(limit)
+        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.full_like(bend, ARCH), torch.full_like(bend, PULL[ball is not None]),
+        begin, torch.ones_like(limit),
     )  # fmt: skip
     return start_at, units, falls
 
 
 @torch.no_grad()
-def least(asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: Numbers | None = None) -> tuple[Tensor, Numbers]:
-    """-> (rows,): no row is below this anywhere in the region; and the numbers that prove it, in their units. known: numbers of all ReLUs
-    with which training begins. sign: it ends where the bound is above zero, or cannot get there."""
+def least(asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: Trained | None = None) -> tuple[Tensor, Trained]:
+    """-> (rows,): no row is below this anywhere in the region; and the numbers that prove it. known: numbers of all ReLUs with which
+    training begins. sign: it ends where the bound is above zero, or cannot get there."""
     begun, units, falls = _planes(asked)
-    trained = _trained(asked.float(), _remembered(asked, begun, known), units, falls, steps, sign, 0 if known is None else AGAIN)
-    best = torch.full_like(asked.constant, -torch.inf)
+    trained = _trained(asked.float(), begun, units, falls, steps, sign, known)
+    best, numbers = torch.full_like(asked.constant, -torch.inf), trained.numbers
     for _ in range(4):  # float32 may have been on the wrong side of the barrier
-        best = torch.maximum(best, proved(asked, trained.times(units)))
+        best = torch.maximum(best, proved(asked, numbers.times(units)))
         if clock.passed() or bool(best.isfinite().all()):
             break
-        trained = trained.convexer(best.isinf(), 1.02, asked.ahead)
-    return best, trained
+        numbers = numbers.convexer(best.isinf(), 1.02, asked.ahead)
+    return best, replace(trained, numbers=numbers)
 
 
-def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, steps: int, sign: bool, first: int) -> Numbers:
-    """Adam along the gradient of the bound and of the barrier, in float32, without the first steps; the numbers with the best bounds."""
-    units = Numbers(*(value.float() for value in units.values()))
-    free, ahead = Numbers(*(value.float() for value in begun.values())), asked.ahead
-    for _ in range(60):
-        if not bool((failed := _bound(asked, free.times(units), falls.new_zeros(()).float())[0].isinf()).any()):
-            break
-        free = free.convexer(failed, 1.1, ahead)
-    ascent = Ascent(free.values(), betas=BETAS)
-    now, kept = Numbers(*ascent.values), free
+def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, steps: int, sign: bool, known: Trained | None) -> Trained:
+    """Adam along the gradient of the bound and of the barrier, in float32; the numbers with the best bounds."""
+    units = units.single()
+    free = _begun(asked, begun.single(), units, known)
+    first = 0 if known is None else max(0, min(known.step - BACK, round(AGAIN * steps)))
+    ascent = Ascent(free.values(), betas=BETAS, usual=USUAL)
+    now, kept, last = Numbers(*ascent.values), free, free
     best = torch.full_like(falls, -torch.inf)
-    earlier = best.clone()
+    earlier, step = best.clone(), first
     for step in range(first, steps):
         barrier = (falls * BARRIER[0] * (BARRIER[1] / BARRIER[0]) ** (step / steps)).float()
         value, gradients = _bound(asked, now.times(units), barrier)
-        for tries in range(40):
-            if not bool(value.isinf().any()):
+        for _ in range(40):
+            if not bool((failed := value.isinf()).any()):
                 break
-            for mine, safer in zip(now.values(), now.convexer(value.isinf(), 1.03 * 1.01**tries, ahead).values(), strict=True):
-                mine.copy_(safer)
+            ascent.back(last.values(), failed)
             value, gradients = _bound(asked, now.times(units), barrier)
-        better = value > best
-        kept = Numbers(*(torch.where(better[:, None], a, b) for a, b in zip(now.values(), kept.values(), strict=True)))
+        last = Numbers(*(number.clone() for number in now.values()))
+        kept = kept.nearer(last, value > best, 1.0)
         best = torch.maximum(best, value.double())
         if clock.passed() or (sign and bool((best > UNSURE * falls).all())):
             break
@@ -299,11 +314,31 @@ def _trained(asked: Coupling, begun: Numbers, units: Numbers, falls: Tensor, ste
             earlier = best.clone()
         ascent.step(
             [g * u for g, u in zip(gradients.values(), units.values(), strict=True)],
-            PACE * min(1.0, (step - first + 1) / WARM) * FADE ** (step / steps),
+            PACE[asked.ball is not None] * min(1.0, (step - first + 1) / WARM) * FADE ** (step / steps),
         )
-        for value_ in (now.pull, now.wall, now.limit):
-            value_.clamp_min_(1e-4)
-    return Numbers(*(value.double() for value in kept.values()))
+        for number in (now.pull, now.wall, now.limit):
+            number.clamp_min_(1e-4)
+    return Trained(Numbers(*(number.double() for number in kept.values())), step)
+
+
+def _begun(asked: Coupling, free: Numbers, units: Numbers, known: Trained | None) -> Numbers:
+    """Where training begins: numbers with a bound, near the planes or near those that are known."""
+
+    def failed(numbers: Numbers) -> Tensor:
+        return _bound(asked, numbers.times(units), numbers.curve.new_zeros(()))[0].isinf()
+
+    for _ in range(60):
+        if not bool((lost := failed(free)).any()):
+            break
+        free = free.convexer(lost, 1.1, asked.ahead)
+    if known is None:
+        return free
+    near = known.begin(asked, free)
+    for _ in range(30):  # where a bound exists is convex: on the way to numbers that have one there are others
+        if not bool((lost := failed(near)).any()):
+            break
+        near = near.nearer(free, lost, 0.2)
+    return near
 
 
 def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Numbers]:
@@ -311,6 +346,8 @@ def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Num
     peaks, top = _peaks(asked, free)
     matrix = _matrix(asked, free, peaks)
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
+    if bool((failed != 0).any()):  # what has no factor may have no inverse
+        factor = torch.where((failed == 0)[:, None, None], factor, torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device))
     v = -torch.cholesky_solve(matrix[:, 1:, :1], factor)[..., 0]
     value = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1)
     value = torch.where((failed == 0) & value.isfinite(), value, -torch.inf)
@@ -331,11 +368,14 @@ def _bound(asked: Coupling, free: Numbers, barrier: Tensor) -> tuple[Tensor, Num
         limit = (
             inside * ball.radius.square() + 2 * v[:, 1:first] * ball.radius * ball.shift + ball.shift.square()
         ) @ ball.member - ball.reach.square()
+    above, signal = top[:, kept].clamp_min(0), half * (1 + v[:, first:])
+    squared = half.square() * (1 + 2 * v[:, first:] + diagonal[:, first:])
     gradients = Numbers(
         squares[:, :-1] - top.square(),
         z - top,
-        half * (1 + v[:, first:]) - top[:, kept].clamp_min(0),
-        half.square() * (1 + 2 * v[:, first:] + diagonal[:, first:]) - half * (z[:, kept] + beside[:, kept]),
+        signal - above,
+        squared - 2 * half * signal - above * (above - 2 * half),
+        squared - half * (z[:, kept] + beside[:, kept]),
         inside - 1,
         limit,
     )  # fmt: skip
@@ -371,6 +411,7 @@ def _size(asked: Coupling, free: Numbers, peaks: Tensor) -> Tensor:
     reach, half = asked.arguments.abs().sum(1), asked.half[asked.kept]
     total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)
     total = total + free.pull.abs() @ (2 * half * (2 * half + reach[asked.kept])) + free.tilt.abs() @ (2 * half)
+    total = total + free.arch.abs() @ (8 * half.square())
     total = total + 2 * free.wall.sum(1) + asked.constant.abs() + asked.linear.abs().sum(1) + 4 * asked.aside.abs().sum(1)
     if asked.ball is not None:
         ball = asked.ball

@@ -17,6 +17,7 @@ from holdfast.memory import numbers
 from holdfast.problem import Problem
 
 LIMIT = 5.0  # seconds for all measurements together
+LATER = 0.4  # of the time of the first radius at which neurons are bounded together the next ones take, which begin with its numbers
 QUICK = 2**24  # numbers in second-order models up to which a pass is tried
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
             state = method._joined(problem, replace(state, planes=None))
         if state.joint is not None and not clock.passed():
             (state, _), once = _timed(method.advance, problem, state)
-            seconds += method.radii * once
+            seconds += (1 + LATER * (method.radii - 1)) * once
             state = method._modelled(problem, replace(state, joint=None))
         if state.trial is not None:
             trainable = not method.done(problem, replace(state, trial=None))

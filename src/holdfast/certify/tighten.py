@@ -4,7 +4,7 @@ free coefficients are trained, at a radius that grows as they improve. Networks 
 Training works in float32, since any coefficients are sound; what it reaches is then proved in float64 with every rounding paid for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -21,7 +21,6 @@ from holdfast.bounding.bounder import Trained
 from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, rows_of
-from holdfast.bounding.lagrangian import Numbers
 from holdfast.bounding.offsets import in_offsets
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
@@ -41,8 +40,9 @@ AHEAD = 1.03  # times the radius in training: planes are found anew when it has 
 MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
-COUPLED_CLOSE = 1.04  # the same of neurons that move together
-NEXT = 0.4  # of the way from what they proved to where they failed, for the next radius
+COUPLED_CLOSE = 1.015  # the same of neurons that move together
+HIGH = 0.7  # of the way to what was met they begin: what is trained at a larger radius soon proves a smaller one
+STEEPER = 1.8  # times as much as on the way from the centre a bound falls where it fails
 PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
 
@@ -101,7 +101,7 @@ class Training:
     joint: Trial | None = None  # as long as neurons that move together are not done
     trial: Trial | None = None  # as long as the first coefficients are not done
     memory: Memory | None = None  # of Adam
-    numbers: Mapping[tuple[int, int], tuple[float, Numbers]] = field(default_factory=dict)  # by input and row, and at which radius
+    numbers: coupled.Memory = field(default_factory=dict)  # of neurons that move together
     upper: Tensor | None = None  # (batch,): what was met by anyone
     fast: Tensor | None = None  # (batch,): what planes in closed form proved
 
@@ -122,7 +122,7 @@ class Tighten(Method[Training]):
     push: float = 0.01  # how much further to try once a radius has been passed
     trials: int = 4  # radii for trained planes
     first: int = 6  # and for models before training, whose steps each take as long as a radius
-    radii: int = 4  # for neurons that move together
+    radii: int = 6  # for neurons that move together
     few: int = 0  # up to so many neurons are not bounded together, since signs are soon decided
 
     def obstacle(self, problem: Problem) -> str | None:
@@ -241,35 +241,29 @@ class Tighten(Method[Training]):
             low = torch.fmax(state.low, coupled.scores(graph, problem.region, matrix, offset, sign=False))
             return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, joint=None))
         upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
-        between = torch.where(trial.high.isinf(), GROWTH * state.low, state.low + NEXT * (trial.high - state.low))
-        further = torch.where(trial.high.isinf() & upper.isfinite(), (state.low * upper).sqrt(), between)
+        further = torch.where(upper.isfinite(), state.low * (upper / state.low) ** HIGH, GROWTH * state.low)
+        further = torch.where(trial.high.isinf(), further, self._between(problem, state.low, trial))
         radius = problem.family.at(torch.minimum(further, problem.family.limit())).radius.double()
         score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
         if len(rows):
-            place = {int(row): k for k, row in enumerate(rows)}
-            # What was trained at a larger radius holds at a smaller one at once; the other way round it is in the way.
-            memory = {
-                (place[row], one): numbers
-                for (row, one), (at, numbers) in state.numbers.items()
-                if row in place and at >= float(radius[row])
-            }
-            begun = dict(memory)
-            score[rows] = coupled.scores(
-                graph, problem.take(rows).family.at(radius[rows]), matrix[rows], offset[rows], sign=True, memory=memory
-            )
-            found = {
-                (int(rows[k]), one): (float(radius[rows[k]]), numbers)
-                for (k, one), numbers in memory.items()
-                if begun.get((k, one)) is not numbers
-            }
-            state = replace(state, numbers={**state.numbers, **found})
+            memory, part = dict(state.numbers), problem.take(rows).family.at(radius[rows])
+            score[rows] = coupled.scores(graph, part, matrix[rows], offset[rows], sign=True, memory=memory, inputs=rows.tolist())
+            state = replace(state, numbers=memory)
         low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
         trial = trial.heard(radius, score)
         # Where there are too many variables at one radius, there are at the next.
         done = trial.done(low, self.radii) or bool((score == -torch.inf).all())
         state = replace(state, low=low, trying=FURTHER * low, joint=None if done else trial)
         return self._modelled(problem, state) if done else state
+
+    def _between(self, problem: Problem, low: Tensor, trial: Trial) -> Tensor:
+        """-> (batch,): where neurons that move together are tried next. What they lack at the radius that failed says how much smaller it
+        has to be, as long as they have not proved any."""
+        lack, score = -trial.high_score, problem.score(problem.region.centre).double()
+        smaller = trial.high * (1 - lack / (STEEPER * (score + lack).clamp_min(1e-12)))
+        share = torch.where(trial.low_score.isnan(), ((smaller - low) / (trial.high - low)).nan_to_num(0.5), 0.5)
+        return low + share.clamp(0.1, 0.9) * (trial.high - low)
 
     def _tried(self, problem: Problem, state: Training) -> Training:
         """The first coefficients, proved at one radius."""
