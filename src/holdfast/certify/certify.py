@@ -83,8 +83,8 @@ class Search:
 class Certify(Method[Search]):
     """Backward linear bounds with closed-form planes, at `rounds` radii one after the other.
 
-    The next radius lies where a parabola through the known scores crosses zero, a little towards the end that is further away, so that
-    both ends close in; where that is slow, in the middle. A row is done when they are `close`, most after five rounds.
+    The next radius lies a little below where a parabola through the known scores crosses zero; where that is slow, in the middle. A row is
+    done when its ends are `close`, or that parabola says that less than half of it is left to prove, most after four or five rounds.
     """
 
     finds: ClassVar[str] = "proved lower ends"
@@ -140,9 +140,9 @@ class Certify(Method[Search]):
             score = proved_score(problem, self.arithmetic)
             return state if clock.passed() and bool(score.isnan().any()) else None, self._claims(problem, score)
         state = _widened(problem.family, state)
-        radius = torch.minimum(_next_radius(problem.family, state), problem.family.limit())
+        radius = torch.minimum(_next_radius(problem.family, state, self.close), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
-        near = (state.high <= state.low * (1 + self.close)) | (state.round >= self.rounds)
+        near = (_end(state) <= state.low * (1 + self.close)) | (state.round >= self.rounds)
         radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
         if len(open_):
             asked = problem.take(open_)
@@ -206,20 +206,13 @@ def _widened(family: Family, state: Search) -> Search:
     return replace(state, high=torch.where(further, torch.maximum(state.high, family.reach().to(state.high)), state.high))
 
 
-def _next_radius(family: Family, state: Search) -> Tensor:
+def _next_radius(family: Family, state: Search, close: float) -> Tensor:
     plain: Tensor = family.between(state.low, state.high, 1)[0]
     if isinstance(family, Counted):  # radii that count
         return plain
-    # From one known score and the slope at the input: first - first / linear r - b r^2 = 0.
-    known = torch.where(state.low > 0, state.low, state.high)
-    score = torch.where(state.low > 0, state.low_score, state.high_score)
-    bend = (state.first * (1 - known / state.linear) - score) / known.square()
-    slope = state.first / state.linear
-    guess = 2 * state.first / (slope + (slope.square() + 4 * bend.clamp_min(0) * state.first).sqrt())
-    once = torch.where(state.low > 0, torch.minimum(guess, 8 * state.low), torch.maximum(guess, state.high / 10))
-    # Far beyond what can be proved a score may be anything, and says nothing about where it crosses zero.
-    tame = state.high_score > -8 * state.first
-    found = torch.where((state.low > 0) & tame, _crossing(state), once)
+    once, tame = _from_one(state), _tame(state)
+    once = torch.where(state.low > 0, torch.minimum(once, 8 * state.low), torch.maximum(once, state.high / 10))
+    found = torch.where((state.low > 0) & tame, _from_both(state), once) * (1 - close / 4)  # so that it is proved, and the last
     trusted = found.isfinite() & ((state.low > 0) | tame) & (state.slow < 2)
     found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
@@ -235,15 +228,33 @@ def _usual_share(family: Family) -> Tensor | float:
     return USUAL / (family.free() > 0).sum(1).clamp_min(1).sqrt()
 
 
-def _crossing(state: Search) -> Tensor:
-    """Where the parabola through the scores at 0, low and high crosses zero, pushed on by a tenth of the way from the nearer end."""
+def _tame(state: Search) -> Tensor:
+    """Far beyond what can be proved a score may be anything, and says nothing about where it crosses zero."""
+    return state.high_score > -8 * state.first
+
+
+def _from_one(state: Search) -> Tensor:
+    """Where first - first / linear r - b r^2, with b from one known score, crosses zero."""
+    known = torch.where(state.low > 0, state.low, state.high)
+    score = torch.where(state.low > 0, state.low_score, state.high_score)
+    bend = (state.first * (1 - known / state.linear) - score) / known.square()
+    slope = state.first / state.linear
+    return 2 * state.first / (slope + (slope.square() + 4 * bend.clamp_min(0) * state.first).sqrt())
+
+
+def _from_both(state: Search) -> Tensor:
+    """Where the parabola through the scores at 0, low and high crosses zero."""
     width = state.high - state.low
     steep = (state.high_score - state.low_score) / width
     bend = (steep - (state.low_score - state.first) / state.low) / state.high
     start = bend * width - steep  # minus the slope of the parabola at low
-    away = 2 * state.low_score / (start + (start.square() - 4 * bend * state.low_score).sqrt())
-    push = 0.1 * 4**state.slow  # the same end has moved again and again: further, so that the other one moves too
-    return state.low + torch.where(away < width / 2, away + push * away, away - push * (width - away))
+    return state.low + 2 * state.low_score / (start + (start.square() - 4 * bend * state.low_score).sqrt())
+
+
+def _end(state: Search) -> Tensor:
+    """-> (batch,): there is hardly anything to prove beyond: the radius that failed, or twice as far from what is proved as scores say."""
+    end = state.low + 2 * (_from_both(state) - state.low)
+    return torch.where(_tame(state) & (state.low > 0) & (end > state.low), torch.minimum(end, state.high), state.high)
 
 
 def _narrowed(state: Search, radius: Tensor, score: Tensor, late: Tensor) -> Search:
