@@ -189,6 +189,29 @@ def test_one_unit_whose_effects_are_no_numbers_proves_nothing_of_any_region_that
         assert not (least.isfinite() & (least > 0)).any()
 
 
+def test_a_pixel_whose_effects_overflow_proves_nothing_of_its_neighbours() -> None:
+    """The last pixel may make signals of 1e400, which float64 does not hold. At 1e-100 it does, and the output falls to 7."""
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(2, 1)]
+    model = nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3]).double().eval()
+    with torch.no_grad():
+        for layer, bias in zip(layers, (0.0, 0.0, 1.0, 5.0), strict=True):
+            layer.weight.fill_(1)
+            layer.bias.fill_(bias)
+        for layer in layers[:2]:
+            layer.weight.copy_(torch.diag(torch.tensor([1.0, 1.0, 1.0, 1e200], dtype=torch.float64)))
+        layers[2].weight[:, 3] = torch.tensor([-1e-10, 0.0])
+    x = torch.tensor([[[[0.5, 0.5, 0.5, 0.0]]]], dtype=torch.float64)
+    chain, effects = tables(model, x)
+    region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.zeros(1, 1, 1, 4, dtype=torch.int64), torch.tensor([[2]]), axes=(0,))
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
+    rows, offset = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
+    with torch.no_grad():
+        met = model(torch.tensor([[[[0.0, 0.5, 0.5, 1e-100]]]], dtype=torch.float64))
+    assert float(met) == 7
+    assert not bool((least > met).any())
+
+
 def test_nan_proves_nothing_and_other_networks_have_no_tables() -> None:
     x = inputs(0, 1, (1, 6, 6))
     chain, effects = tables(cnn(0), x)
