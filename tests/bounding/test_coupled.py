@@ -105,6 +105,22 @@ def test_any_numbers_are_sound(seed: int, p: float, wild: float) -> None:
     assert (found <= met(graph, region, rows)).all()
 
 
+def test_a_slope_below_zero_that_float32_does_not_hold_is_not_rounded_to_it() -> None:
+    """0.9 in float32 is smaller by 2e-8: times signals of a thousand that is far more than what is paid for rounding."""
+    first, last = nn.Linear(2, 3), nn.Linear(3, 1)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]))
+        first.bias.copy_(torch.tensor([-1000.0, -1000.0, 0.0]))
+        last.weight.copy_(torch.tensor([[1.0, 1.0, 0.1]]))
+        last.bias.fill_(2000.0)
+    model, x = nn.Sequential(first, nn.LeakyReLU(0.9), last).double().eval(), torch.full((1, 2), 0.5, dtype=torch.float64)
+    rows, offset = torch.ones((1, 1, 1), dtype=torch.float64), torch.zeros((1, 1), dtype=torch.float64)
+    found = scores(build(hf.Network.from_torch(model), x), Ball(x, 0.25, math.inf, (0, 1)), rows, offset, sign=False, steps=40)
+    corners = torch.cartesian_prod(*[torch.tensor([0.25, 0.75], dtype=torch.float64)] * 2)
+    with torch.no_grad():
+        assert model(corners).min() - 1e-6 <= float(found) <= model(corners).min()
+
+
 def test_groups_of_features_have_balls_of_their_own() -> None:
     graph = build(
         hf.Network.from_torch(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).eval()), torch.zeros(1, 3, 4)

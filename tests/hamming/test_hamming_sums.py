@@ -148,6 +148,70 @@ def test_effects_hold_in_exact_arithmetic_where_large_numbers_cancel() -> None:
         assert Fraction(float(least)) <= point[0] - point[1]
 
 
+def test_slopes_that_float32_does_not_hold_are_not_rounded_to_it() -> None:
+    """0.9 in float32 is smaller by 2e-8, far more than is paid for: all arguments are below zero, so that the truth is a line."""
+    layers = [nn.Linear(4, 1), nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)]
+    with torch.no_grad():
+        for layer, bias in zip(layers, (-5.0, -1.0, 100.0, 0.0), strict=True):
+            layer.weight.fill_(1)
+            layer.bias.fill_(bias)
+    act = nn.LeakyReLU(0.9)
+    model = nn.Sequential(nn.Flatten(), layers[0], act, layers[1], act, layers[2], nn.ReLU(), layers[3]).double().eval()
+    x = torch.ones((1, 1, 1, 4), dtype=torch.float64)
+    chain, effects = tables(model, x)
+    region = Budget(x, torch.zeros_like(x), x, torch.tensor([[[[0, 1, 0, -1]]]]), torch.tensor([[1, 1]]), axes=(0,))
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
+    rows, offset = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
+    slope = Fraction(0.9)
+    truth = slope * (slope * (2 - 5) - 1) + 100  # two of four ones are zero
+    assert Fraction(float(least)) <= truth
+    assert float(least) >= float(truth) - 1e-9
+
+
+@pytest.mark.parametrize("budgets", [[1, 0], [2, 0], [1, 1], [3, 0]])
+def test_one_unit_whose_effects_are_no_numbers_proves_nothing_of_any_region_that_holds_it(budgets: list[int]) -> None:
+    """Where numbers overflow: the others of its group, which are numbers, must not be taken in its place."""
+    x = inputs(0, 1, (1, 6, 6))
+    chain, effects = tables(cnn(0), x)
+    third, lowest = effects.third.clone(), effects.lowest.clone()
+    third[14], lowest[14] = math.nan, math.nan
+    group = torch.full((1, 36), -1)
+    group[0, [14, 15, 16, 35]] = 0
+    group[0, [2, 3]] = 1
+    region = Budget(
+        x.double(), torch.zeros_like(x).double(), torch.ones_like(x).double(), group.reshape(1, 1, 6, 6), torch.tensor([budgets]), (0,)
+    )
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
+    rows, offset = torch.eye(3).double()[None], torch.full((1, 3), 1e6).double()
+    for broken in (replace(effects, third=third), replace(effects, lowest=lowest), replace(effects, third=third, lowest=lowest)):
+        least, *_ = bound_by_sums(chain, broken, region, chain.centre(x), free, rows, offset)
+        assert not (least.isfinite() & (least > 0)).any()
+
+
+def test_a_pixel_whose_effects_overflow_proves_nothing_of_its_neighbours() -> None:
+    """The last pixel may make signals of 1e400, which float64 does not hold. At 1e-100 it does, and the output falls to 7."""
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(2, 1)]
+    model = nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3]).double().eval()
+    with torch.no_grad():
+        for layer, bias in zip(layers, (0.0, 0.0, 1.0, 5.0), strict=True):
+            layer.weight.fill_(1)
+            layer.bias.fill_(bias)
+        for layer in layers[:2]:
+            layer.weight.copy_(torch.diag(torch.tensor([1.0, 1.0, 1.0, 1e200], dtype=torch.float64)))
+        layers[2].weight[:, 3] = torch.tensor([-1e-10, 0.0])
+    x = torch.tensor([[[[0.5, 0.5, 0.5, 0.0]]]], dtype=torch.float64)
+    chain, effects = tables(model, x)
+    region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.zeros(1, 1, 1, 4, dtype=torch.int64), torch.tensor([[2]]), axes=(0,))
+    free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
+    rows, offset = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
+    with torch.no_grad():
+        met = model(torch.tensor([[[[0.0, 0.5, 0.5, 1e-100]]]], dtype=torch.float64))
+    assert float(met) == 7
+    assert not bool((least > met).any())
+
+
 def test_nan_proves_nothing_and_other_networks_have_no_tables() -> None:
     x = inputs(0, 1, (1, 6, 6))
     chain, effects = tables(cnn(0), x)

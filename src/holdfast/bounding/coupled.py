@@ -100,7 +100,8 @@ class _Signals(Forms):
         assert sides is not None
         undecided, before = ((lower < 0) & (upper > 0))[0], self.share.shape[2]
         place = undecided.nonzero().flatten()
-        steep = torch.where(lower >= 0, sides.above, sides.below).double()
+        # Of two plain numbers torch would make float32, and a slope of 0.1 would be off by more than is paid for.
+        steep = torch.where(lower >= 0, torch.full_like(form.centre, sides.above), sides.below)
         bend = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
         generators = form.generators.new_zeros((1, before + len(place), node.size))
         generators[:, : form.generators.shape[1]] = steep[:, None] * form.generators

@@ -191,6 +191,8 @@ class Pass:
     def _best_of_several(self, values: Tensor, columns: Tensor, width: int) -> Tensor:
         place, rows, taken, node = self._several
         table = values.new_zeros((len(taken), rows, width))
+        # To topk what is no number is larger than all others, and would be left out.
+        values = torch.where(values.isnan(), -torch.inf, values)
         table.view(-1).scatter_(0, (place[:, None] * width + columns).flatten(), values.flatten())
         best = table.topk(taken.shape[1], dim=1, largest=False).values
         return values.new_zeros((len(self.region), width)).index_add(0, node, (best * taken[..., None]).sum(1))

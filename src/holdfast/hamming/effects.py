@@ -108,15 +108,16 @@ class _Kink:
     def changed(self, places: Tensor, change: Tensor) -> Tensor:
         """places (units, k), change (units, cells + 1, k) -> of the values."""
         places = places[:, None]
-        slope = torch.where(self.z[places] > 0, 1.0, self.below).double()
-        return slope * change + (1 - self.below) * (self.toward(places, change) - self.z[places].abs()).clamp_min(0)
+        z = self.z[places]
+        slope = torch.where(z > 0, torch.ones_like(z), self.below)  # of two plain numbers torch would make float32
+        return slope * change + (1 - self.below) * (self.toward(places, change) - z.abs()).clamp_min(0)
 
     def bulge(self, places: Tensor, change: Tensor) -> Tensor:
         """How far the function is below its chord in each cell, at most."""
         ends = self.toward(places[:, None], change) - self.z[places].abs()[:, None]
         over = torch.maximum(ends[:, 1:], ends[:, :-1]).clamp_min(0)
         under = (-torch.minimum(ends[:, 1:], ends[:, :-1])).clamp_min(0)
-        return (1 - self.below) * over * under / (over + under).clamp_min(TINY)
+        return (1 - self.below) * over * (under / (over + under).clamp_min(TINY))  # a product of both might underflow
 
     def parts(self, places: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of changes between two ends, (units, k) each: min(toward, d), (toward - d)+ and what leads away, at most."""

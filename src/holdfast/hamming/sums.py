@@ -133,7 +133,7 @@ class Sums(Pass):
         count, reach, over, away = (self._most(each, self.far, width) for each in values)
         low, high = self._beyond
         toward, back = torch.where(up, -low, high), torch.where(up, high, -low)
-        slope = torch.where(up, 1.0, sides.below).double()
+        slope = torch.where(up, torch.ones_like(z), sides.below)  # of two plain numbers torch would make float32
         several = count > 1.5
         # What the pairs add is one more change of the argument, or it moves the value by no more than itself.
         most = torch.minimum(slope * high + bend * (reach + toward - d).clamp_min(0), high + bend * (reach - d).clamp_min(0))
