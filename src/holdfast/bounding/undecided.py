@@ -196,7 +196,7 @@ class _Forms(Forward):
         bends = ((lower < 0) & (upper > 0)).nonzero().flatten()
         self.rows.append(columns[:, bends].mT)
         self.shifts.append(shift[bends])
-        slope = torch.where(lower >= 0, sides.above, sides.below).to(columns)
+        slope = torch.where(lower >= 0, torch.full_like(lower, sides.above), sides.below).to(columns)
         slope[bends] = 0
         fresh = columns.new_zeros((self.count - len(columns) + len(bends), node.size))
         fresh[torch.arange(len(bends), device=bends.device) + self.count - len(columns), bends] = 1

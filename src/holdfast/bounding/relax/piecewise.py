@@ -27,8 +27,9 @@ class LeakyRelu(Relaxation):
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         (low,), (high,) = lower, upper
-        positive = torch.where(low + high > 0, 1.0, self.negative_slope).to(low)
-        steep = torch.where(low >= 0, 1.0, torch.where(high <= 0, self.negative_slope, 0.0)).to(low)
+        one, flat = torch.ones_like(low), torch.full_like(low, self.negative_slope)  # `where` makes float32 of two plain numbers
+        positive = torch.where(low + high > 0, one, flat)
+        steep = torch.where(low >= 0, one, torch.where(high <= 0, flat, 0.0))
         across = chord(self.function(low), self.function(high), low, high, positive)
         return (positive,), (torch.where((low < 0) & (high > 0), across, steep),)
 
