@@ -5,7 +5,6 @@ from pathlib import Path
 
 import holdfast
 
-
 SETTINGS = ("negative_slope", "below", "above", "alpha", "beta")  # of functions: numbers that float32 may not hold
 
 
