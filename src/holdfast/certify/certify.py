@@ -212,7 +212,7 @@ def _next_radius(family: Family, state: Search, close: float) -> Tensor:
         return plain
     once, tame = _from_one(state), _tame(state)
     once = torch.where(state.low > 0, torch.minimum(once, 8 * state.low), torch.maximum(once, state.high / 10))
-    found = torch.where((state.low > 0) & tame, _from_both(state), once) * (1 - close / 4)  # so that it is proved, and the last
+    found = torch.where((state.low > 0) & tame, _from_both(state), once) * (1 - close / 10)  # so that it is proved, and the last
     trusted = found.isfinite() & ((state.low > 0) | tame) & (state.slow < 2)
     found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
