@@ -7,9 +7,9 @@ For |v_g| <= 1 in every group g of variables (of one each, in a box), |r_j| <= 1
 so that 1/2 v'Q v + v'C r <= 1/2 (v'(Q + K) v + sum of w_j). And where Lambda - (Q + K) has no eigenvalue below -lack, Lambda diagonal with
 one number for each group, v'(Q + K) v is at most the sum of these numbers and lack for every group. From below the same of -Q.
 
-Any w and any Lambda are sound, so they are looked for in float32. The best are those of a semidefinite programme, whose dual is a matrix Z
-without negative eigenvalues and with a trace of one in each group: there w_j is the root of C_j'Z C_j. They begin as lengths of columns and
-of rows and go a part of the way to what a Z near to it asks for: a power of Q + K in the units of its rows.
+Any w and any Lambda are sound, so they are looked for in few digits. The best are those of a semidefinite programme, whose dual is a matrix
+Z without negative eigenvalues and with a trace of one in each group: there w_j is the root of C_j'Z C_j. They begin as lengths of columns
+and of rows and go a part of the way to what a Z near to it asks for: a power of Q + K in the units of its rows.
 """
 
 from collections.abc import Iterator
