@@ -222,7 +222,7 @@ class Pass:
         """A change of a unit goes through the planes of the first function; their offsets are added once for every value."""
         width, moved = self.widths[1], self.known[0]
         values = moved.slope, moved.bend, moved.offset, moved.gap, moved.middle, moved.half
-        slope, bend, offset, gap, centre, half = (padded(v).view(-1)[self.near] for v in values)
+        slope, bend, offset, gap, centre, half = (_padded(v).view(-1)[self.near] for v in values)
         owns = _owners(self.node, self.chain.windows.near[self.unit], len(self.region), self.widths[0])
         middle, spread = self._onwards(self.first * slope[:, None]), self._onwards(self.first * bend[:, None], size=True)
         fixed = self._onwards(torch.stack([offset, centre], dim=1) * owns[:, None])
@@ -369,7 +369,7 @@ class Pass:
     def _bent_by_group(self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor) -> tuple[Tensor, Tensor]:
         """As bent, for the values of each patch, (groups, rows, places)."""
         node = self.patches.node
-        slope, bend, offset, gap = (padded(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
+        slope, bend, offset, gap = (_padded(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
         size = rows.abs()
         fixed = (rows @ (offset * owns)[..., None] + size @ (gap * owns)[..., None]).squeeze(-1)
         return constant.index_add(0, node, fixed), (rows * slope[:, None]).addcmul_(size, bend[:, None])
@@ -413,12 +413,12 @@ def bent(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
 
 def _picked(rows: Tensor, node: Tensor, columns: Tensor) -> Tensor:
     """(batch, rows, n), (k,), (k, m) -> (k, rows, m): these columns of the rows of these nodes; zero for column n."""
-    count, wider = rows.shape[1], padded(rows)
+    count, wider = rows.shape[1], _padded(rows)
     start = (node[:, None] * count + torch.arange(count, device=rows.device)) * wider.shape[2]
     return wider.take(start[..., None] + columns[:, None])
 
 
-def padded(values: Tensor) -> Tensor:
+def _padded(values: Tensor) -> Tensor:
     """One more column, of zeros, for the places of a list that are not filled."""
     return torch.nn.functional.pad(values, (0, 1))
 
