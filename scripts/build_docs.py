@@ -37,7 +37,7 @@ img { max-width: 100%; height: auto; }
 def pages() -> list[Path]:
     """In the order in which a person would read them."""
     every = [
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "examples").glob("*.md")),
         ROOT / "benchmarks" / "RESULTS.md",
         *sorted(ROOT.glob("*.md")),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 FOLDERS = ("src", "tests", "benchmarks", "docs", "scripts")  # a path that begins with one of these is of the repository
 PARTS = {path.name for path in (ROOT / "src" / "holdfast").iterdir() if (path / "__init__.py").is_file()}  # of these, of the package
