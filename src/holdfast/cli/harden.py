@@ -135,7 +135,7 @@ def _factory(spec: str, result: Hardened, folder: Path) -> str:
     module, _, name = spec.partition(":")
     file = f"hardened_{result.network.fingerprint[:8]}"
     (folder / f"{file}.py").write_text(FACTORY.format(model=spec, module=module, name=name, weights=WEIGHTS))
-    sys.path.insert(0, str(folder.resolve()))
+    sys.path.append(str(folder.resolve()))  # last: nothing else in the folder stands before an installed module
     return f"{file}:network"
 
 

@@ -125,6 +125,12 @@ FilesNow = Annotated[
     typer.Option("--with", metavar="OPTION=FILE", help="Another file of the run, as in substitutes=words.json; may be repeated."),
 ]
 Trust = Annotated[bool, typer.Option("--trust", metavar="", help="Open a .pt2 file although that can run code it contains.")]
+TrustRun = Annotated[
+    bool,
+    typer.Option(
+        "--trust", metavar="", help="Run the code that the folder names (package.module:factory, a .pt2 file) as whoever wrote it wants."
+    ),
+]
 Sample = Annotated[int, typer.Option(metavar="COUNT", min=0, help="So many proved ends, drawn at random, are proved again.")]
 Every = Annotated[bool, typer.Option("--all", metavar="", help="All of them are.")]
 Drawn = Annotated[int | None, typer.Option("--seed", metavar="NUMBER", help="Draw the same sample again. Default: one that nobody knows.")]

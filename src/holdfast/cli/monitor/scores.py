@@ -35,9 +35,12 @@ KINDS = {
 # ---- score
 
 
-def show_scores(folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console, how: How = PLAIN) -> None:
+def show_scores(
+    folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console, how: How = PLAIN,
+    *, trust: bool = False,
+) -> None:  # fmt: skip
     steps = steps_of(k)
-    opened = open_monitor(folder, console, device)
+    opened = open_monitor(folder, console, device, trust=trust)
     rows = _asked(opened, text, limit, console, how)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.execution.python_path import without_working_folder
 from holdfast.monitor.service import logs
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.metrics import SIZE, UP, Board, Metrics
@@ -140,7 +141,8 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
         rows[number, UP] = 0
         bound = own if own else listener
         process = context.Process(target=_work, args=(load, shared, bound, board, number, os.getpid()), name=f"worker {number}")
-        process.start()
+        with without_working_folder():
+            process.start()
         return process
 
     with listening(serving, *own) as listener:
