@@ -208,6 +208,9 @@ class Serve:
     max_waiting: Annotated[int, _count("Questions that may wait for an answer.")] = 256
     max_streams: Annotated[int, _count("Streams open at once.")] = 64
     max_connections: Annotated[int, _count("Connections open at once.")] = 512
+    max_connections_each: Annotated[
+        int, typer.Option(metavar="COUNT", min=0, help="Of them from one address; 0: any, as behind a proxy.")
+    ] = 128
     rate: Annotated[
         float,
         typer.Option(metavar="NUMBER", min=0, help="Requests and messages a second from one address, for all workers; 0: any."),

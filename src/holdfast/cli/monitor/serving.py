@@ -29,8 +29,8 @@ def run_service(q: Serve, console: Console) -> None:
     _check_tls(q.certificate, q.certificate_key)
     limits = Limits(
         body=q.max_body, length=q.max_length, depth=q.max_depth, waiting=q.max_waiting, streams=q.max_streams,
-        connections=q.max_connections, rate=q.rate, burst=q.burst, reading=q.reading, writing=q.writing, idle=q.idle,
-        lingering=q.lingering, closing=q.closing,
+        connections=q.max_connections, connections_each=q.max_connections_each, rate=q.rate, burst=q.burst,
+        reading=q.reading, writing=q.writing, idle=q.idle, lingering=q.lingering, closing=q.closing,
     )  # fmt: skip
     serving = Serving(q.host, q.port, token, q.open_metrics, q.certificate, q.certificate_key, limits)
     if token is None and not _only_here(q.host):

@@ -81,7 +81,7 @@ def _run(monitor: "Monitor", serving: Serving, listener: socket.socket, metrics:
     logs.begin()
     config = uvicorn.Config(
         made, http=http, ws=streams, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="on",
-        h11_max_incomplete_event_size=HEAD, limit_concurrency=limits.connections, timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
+        h11_max_incomplete_event_size=HEAD, timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
         ws_max_size=limits.body, ws_max_queue=4, ws_per_message_deflate=False, ws_ping_interval=min(PING, limits.idle),
         ws_ping_timeout=min(PING, limits.idle), timeout_graceful_shutdown=limits.closing,  # type: ignore[arg-type]
         ssl_certfile=serving.certificate, ssl_keyfile=serving.key,
