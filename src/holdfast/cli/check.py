@@ -27,6 +27,7 @@ from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
 from holdfast.evidence.finding import Finding, State
+from holdfast.foreign_text import printable
 from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.reading.source import import_only
@@ -118,9 +119,9 @@ def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], 
     found: list[Finding] = []
     for one in found_in_turn:
         found.append(one)
-        console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {one.told}"), soft_wrap=True)
+        console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {printable(one.told)}"), soft_wrap=True)
         for detail in one.details[:SHOWN]:
-            console.print(Text(f"  {detail}"), soft_wrap=True)
+            console.print(Text(f"  {printable(detail)}"), soft_wrap=True)
         if len(one.details) > SHOWN:
             console.print(Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True)
     state = Checked(tuple(found)).state

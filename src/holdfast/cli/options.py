@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 from holdfast.reading.how import How
 
@@ -308,8 +308,8 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
             raise BadInput("--certificates: they lie in the folder of the run, so give it one with --out.")
         with memory.within(bytes_option(running.memory)):
             if out is None:
-                once(command, Console(), running)
+                once(command, Terminal(), running)
             else:
-                begin(command, out, Console(), running)
+                begin(command, out, Terminal(), running)
 
     return declared(kind, run, *without, beside=Running, **how)

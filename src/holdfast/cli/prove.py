@@ -18,6 +18,7 @@ from holdfast.cli.command import Command
 from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.foreign_text import printable
 from holdfast.result import Key, Record
 from holdfast.store import Store
 
@@ -119,7 +120,7 @@ def _file_of(part: Built) -> Path | None:
 def _show(one: Certificate, console: Console) -> None:
     head = f"input {one.key}, {one.kind}: "
     if one.file is None:
-        console.print(Text.assemble((head, "bold"), ("no certificate", "yellow"), f", {one.reason}"), soft_wrap=True)
+        console.print(Text.assemble((head, "bold"), ("no certificate", "yellow"), f", {printable(one.reason)}"), soft_wrap=True)
         return
     told = f"{one.file.name}, {one.size} bytes, {one.told}"
     console.print(Text.assemble((head, "bold"), ("written", "green"), f", {told}"), soft_wrap=True)

@@ -37,7 +37,7 @@ from holdfast.question import Asked, Means, Question, Said, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
 from holdfast.reading.data import Data
-from holdfast.reading.source import import_only
+from holdfast.reading.source import OWN, import_only
 from holdfast.result import DONE, Key, Record
 from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
@@ -152,7 +152,11 @@ def _trust_of(command: Command) -> str:
     options = command.as_json()
     network = options.get("network") or {}
     given = [str(network.get(name, options.get(name))) for name in CODE]
-    code = network.get("trust") or options.get("trust") or any(":" in name and not Path(name).exists() for name in given)
+    code = (
+        network.get("trust")
+        or options.get("trust")
+        or any(":" in name and not name.startswith(OWN) and not Path(name).exists() for name in given)
+    )
     return " --trust" if code else ""
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile
 from holdfast.files import read_array
+from holdfast.foreign_text import first_line
 from holdfast.network import Network
 
 OWN = "holdfast.datasets."  # Models and data that ship with holdfast may be named by anybody.
@@ -112,7 +113,7 @@ def _fitted(found: object) -> bool:
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+    return f"{type(error).__name__}: {first_line(error, silent='no message')}"
 
 
 def array(path: Path, what: str) -> Tensor:

@@ -1,6 +1,7 @@
 """Lists of verification problems as competitions publish them: instances.csv, and a key with the known answers."""
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,10 @@ def read_instances(source: str | Path) -> list[Instance]:
             raise BadInput(f"{path}:{number}: expected model,property,seconds, found {len(row)} columns.")
         try:
             seconds = float(row[2]) if len(row) == 3 and row[2].strip() else None
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError
         except ValueError:
-            raise BadInput(f"{path}:{number}: {row[2]!r} is no number of seconds.") from None
+            raise BadInput(f"{path}:{number}: {row[2][:40]!r} is no number of seconds.") from None
         model, spec = (_beside(path, text.strip(), number) for text in row[:2])
         found.append(Instance(model, spec, seconds))
     if not found:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from holdfast.cli.command import Command
 from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, TrustRun, declared, measures
+from holdfast.cli.terminal import Terminal
 from holdfast.reading.how import How
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def fit(asked: Fit, out: Path | None) -> None:
     from holdfast.cli.monitor.making import fit_monitor
 
     assert out is not None
-    fit_monitor(asked, out, Console())
+    fit_monitor(asked, out, Terminal())
 
 
 monitor.command("fit")(declared(Fit, fit, model=Optional, out=Made))
@@ -104,7 +105,7 @@ def score(
     from holdfast.cli.monitor.scores import show_scores
 
     how = How(text_column=text_column, label_column=label_column)
-    show_scores(folder, text, k, limit, device, Console(), how, trust=trust)
+    show_scores(folder, text, k, limit, device, Terminal(), how, trust=trust)
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Evaluate(Command):
         from holdfast.question import Asked, Data
         from holdfast.solver import Stop
 
-        stop, console = Stop(self.seconds), Console()
+        stop, console = Stop(self.seconds), Terminal()
         how = How(text_column=self.text_column, label_column=self.label_column)
         opened = open_monitor(self.folder, console, self.device, trust=self.trust)
         rows, monitor = rows_for(opened, self.data, self.limit, console, how), opened.monitor
@@ -228,7 +229,7 @@ class Serve:
 def serve(asked: Serve, _: Path | None) -> None:
     from holdfast.cli.monitor.serving import run_service
 
-    run_service(asked, Console())
+    run_service(asked, Terminal())
 
 
 monitor.command("serve")(declared(Serve, serve, out=None))
@@ -251,7 +252,7 @@ def export(
     from holdfast.cli.monitor.making import export_prism
 
     how = How(text_column=text_column, label_column=label_column)
-    export_prism(folder, data, prism, limit, theta, seed, device, Console(), how, trust=trust)
+    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)
 
 
 def register(app: typer.Typer) -> None:

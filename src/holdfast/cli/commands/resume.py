@@ -3,9 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, STOPPING, WORKERS, Run, Running, TrustRun
+from holdfast.cli.terminal import Terminal
 
 MORE = typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds; default: as many as it was begun with.")
 
@@ -30,4 +30,4 @@ def resume(
     from holdfast.memory import within
 
     with within(bytes_option(memory)):
-        go_on(run, Console(), Running(executor, workers, None, seconds_each, memory), seconds, trust=trust)
+        go_on(run, Terminal(), Running(executor, workers, None, seconds_each, memory), seconds, trust=trust)

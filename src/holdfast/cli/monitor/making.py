@@ -26,7 +26,7 @@ from holdfast.network import Network
 from holdfast.network.text import Unknown
 from holdfast.reading.data import PLAIN, load_data, load_substitutes, read_texts
 from holdfast.reading.how import How
-from holdfast.reading.source import import_only
+from holdfast.reading.source import OWN, import_only
 
 EMBEDDED = "helpdesk"
 LONGEST = 4096  # elements of a sequence
@@ -100,7 +100,8 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
 
 def _needs_trust(network: ModelOptions | None) -> bool:
     """Whether whoever opens the monitor must confirm its model, which is code or a .pt2 file."""
-    return network is not None and (network.trust or any(":" in (name or "") for name in (network.model, network.tokenizer)))
+    named = () if network is None else (network.model, network.tokenizer or "")
+    return any(":" in name and not name.startswith(OWN) for name in named) or (network is not None and network.trust)
 
 
 def tell(net: Network, console: Console) -> None:

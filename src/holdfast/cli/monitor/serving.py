@@ -10,6 +10,7 @@ from rich.console import Console
 
 from holdfast.cli.commands.monitor import Serve
 from holdfast.cli.monitor.making import open_monitor
+from holdfast.cli.terminal import Terminal
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.files import text_of
@@ -50,7 +51,7 @@ def run_service(q: Serve, console: Console) -> None:
 
 def _monitor(folder: str, device: str | None, trust: bool) -> Monitor:
     """In a worker, which has nothing to say on the terminal."""
-    return open_monitor(folder, Console(quiet=True), device, trust=trust).monitor
+    return open_monitor(folder, Terminal(quiet=True), device, trust=trust).monitor
 
 
 def token_of(file: Path | None) -> str | None:

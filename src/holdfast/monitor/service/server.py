@@ -17,6 +17,7 @@ import numpy as np
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.execution.python_path import without_working_folder
+from holdfast.foreign_text import printable
 from holdfast.monitor.service import logs
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.metrics import SIZE, UP, Board, Metrics
@@ -188,5 +189,5 @@ def _work(
         listener = bound if isinstance(bound, socket.socket) else listening(serving, *bound)
         _run(monitor, serving, listener, Metrics(_rows(board), number), parent)
     except HoldfastError as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         sys.exit(FAILED)
