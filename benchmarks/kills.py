@@ -91,7 +91,7 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
     count = 0
     for turn in range(most + 1):
         begun = (folder / FILE).is_file() and not unborn(folder)
-        command = ["resume", str(folder)] if begun else [*arguments, "--out", str(folder)]
+        command = ["resume", str(folder), "--trust"] if begun else [*arguments, "--out", str(folder)]
         last = turn == most or (turn > 0 and chance.random() < 0.5)
         code, _ = spent(command, folder, None if last else chance.uniform(0, whole))
         if code == -signal.SIGKILL:

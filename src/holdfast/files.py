@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.errors import HoldfastError, UnreadableFile
+from holdfast.foreign_text import first_line as told
 from holdfast.memory import available_bytes, bytes_told
 
 PART = 2**20  # bytes unpacked at once
 LARGEST_DATA = 8 * 2**30
 LARGEST_TEXT = 2**29
+LONGEST_NUMBER = 300  # digits of a whole number in JSON: a float holds no larger one
 LARGEST_JSON = 2**27  # Python needs some twenty times as much to hold it
 
 Array = npt.NDArray[Any]
@@ -38,12 +40,6 @@ def in_words(where: object, what: str, hint: str, kind: type[HoldfastError] = Un
         raise kind(f"{where}: does not fit into the memory that is left ({told(error)}). {hint}") from error
     except Exception as error:  # a damaged file fails in any layer of whatever reads it
         raise kind(f"{where}: {what} ({told(error)}). {hint}") from error
-
-
-def told(error: BaseException) -> str:
-    """The first line of what an error says, and its kind where it says nothing."""
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
@@ -96,7 +92,14 @@ def json_of(path: Path, hint: str) -> Any:
     """A file of JSON, of a depth that Python reads."""
     text = text_of(path, LARGEST_JSON)
     with in_words(path, "not JSON", hint):
-        return json.loads(text)
+        return json.loads(text, parse_int=_whole_number)
+
+
+def _whole_number(text: str) -> int:
+    """As JSON has it. More digits mean no number of ours, and make float() of it fail wherever that is."""
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
 
 
 def array_of(source: IO[bytes], held: int) -> Array:

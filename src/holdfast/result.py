@@ -7,6 +7,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
+from holdfast.foreign_text import LONGEST_NOTE, capped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,6 +145,8 @@ class Bracket:
             proved = "lower" if self.lower.evidence.kind == "proved" else "upper"  # as much of it as the witness leaves, by rounding
             witness = self.upper if proved == "lower" else self.lower
             object.__setattr__(self, proved, replace(getattr(self, proved), value=witness.value))
+        if len(self.note) > LONGEST_NOTE:
+            object.__setattr__(self, "note", capped(self.note, LONGEST_NOTE))
 
     @property
     def gap(self) -> float:
@@ -284,6 +287,10 @@ class Record:
     means: str = ""
     goal: Goal = "radius"
     aside: "Mapping[str, Tensor]" = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if any(len(reason) > LONGEST_NOTE for reason in self.skipped):
+            object.__setattr__(self, "skipped", tuple(capped(reason, LONGEST_NOTE) for reason in self.skipped))
 
     @property
     def explained(self) -> Bracket:

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         model = Model.read(given.model)
     except Rejected as error:
-        print(error, file=sys.stderr)
+        print(_printable(str(error)), file=sys.stderr)
         return 2
     accepted = 0
     for path in given.proofs:
@@ -28,9 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         named = f" (said to be input {about})" if verdict.accepted and about is not None else ""
         told = replayed(given.model, model, path) if verdict.accepted and verdict.header["kind"] == "witness" else ""
         named += f"; {told}" if told else ""
-        print(f"{path}: {'accepted' if verdict.accepted else 'REJECTED'}: {verdict.claim if verdict.accepted else verdict.reason}{named}")
+        said = f"accepted: {verdict.claim}" if verdict.accepted else f"REJECTED: {verdict.reason}"
+        print(_printable(f"{path}: {said}{named}"))
     print(f"{accepted} of {len(given.proofs)} accepted, of the model with sha256 {model.sha256}")
     return 0 if accepted == len(given.proofs) else 1
+
+
+def _printable(text: str) -> str:
+    """On one line, with escapes for what could steer a terminal or hide: names and reasons come from the files that are checked."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode() for sign in text)
 
 
 if __name__ == "__main__":

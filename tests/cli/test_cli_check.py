@@ -292,11 +292,11 @@ def test_code_that_only_the_run_names_is_not_run(run: Path, workshop: Path, ask:
     (workshop / "cli_own_network.py").write_text("open('ran', 'w').close()\n" + OWN)
     said = ask("check", "run")
     assert said.code == 2
-    assert "the run names code as its model, cli_own_network:small" in said.out
+    assert "model 'cli_own_network:small' is code, and a file names it" in said.out
     assert not (workshop / "ran").exists()
     shutil.copytree(run, workshop / "tokens")
     change_question(workshop / "tokens", lambda question: question["options"]["network"].update(tokenizer="cli_own_network:small"))
-    assert "the run names code as its tokenizer" in ask("check", "tokens", "--model", "lstm.onnx", *OWN_FILES[2:]).out
+    assert "tokenizer 'cli_own_network:small' is code" in ask("check", "tokens", "--model", "lstm.onnx", *OWN_FILES[2:]).out
     shutil.copytree(run, workshop / "other")
     change_question(workshop / "other", lambda question: question["options"]["network"].update(model="lstm.pt2", trust=True))
     said = ask("check", "other", *OWN_FILES[2:])

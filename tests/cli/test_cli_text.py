@@ -117,7 +117,7 @@ def test_every_door_gives_the_same_tokens(how: str, texts: Path, ask: Ask, monke
     found["service"] = served(monitor)
     asked = spied(hf.Monitor, monkeypatch)
     for text in TEXTS:
-        show_scores("mine", text, "0", None, None, Console(quiet=True))
+        show_scores("mine", text, "0", None, None, Console(quiet=True), trust=True)
     found["score"] = asked
     for door, tokens in found.items():
         assert tokens == truth, door
@@ -180,7 +180,7 @@ def test_what_became_unknown_is_told_and_kept(texts: Path, ask: Ask) -> None:
     assert "words are unknown to the network" in Path("run/report.html").read_text()
     scored = ask("monitor", "fit", "own_reader:model", *HOW["usual"], "--mutation", "vectors:0.9", "-o", "mine")
     assert scored.code == 0
-    assert "1 of 2 words are unknown to the network" in " ".join(ask("monitor", "score", "mine", "zebra film").out.split())
+    assert "1 of 2 words are unknown to the network" in " ".join(ask("monitor", "score", "mine", "--trust", "zebra film").out.split())
 
 
 # ---- known again
@@ -191,8 +191,8 @@ def test_a_run_and_a_monitor_know_their_tokenizer_again(how: str, texts: Path, a
     begin = ("radius", "-m", "own_reader:model", *HOW[how], "-d", "own.tsv", *QUICK)
     assert ask(*begin, "-o", "run").code == 0
     assert ask("monitor", "fit", "own_reader:model", *HOW[how], "--mutation", "vectors:0.9", "-o", "mine").code == 0
-    assert ask("resume", "run").code == 0
-    assert ask("monitor", "score", "mine", "good film").code == 0
+    assert ask("resume", "run", "--trust").code == 0
+    assert ask("monitor", "score", "mine", "--trust", "good film").code == 0
     if how == "file":
         changed = Tokenizer.from_file("own.json")
         changed.normalizer = normalizers.Strip()
@@ -200,10 +200,10 @@ def test_a_run_and_a_monitor_know_their_tokenizer_again(how: str, texts: Path, a
     else:
         Path("own_reader.py").write_text(CODE.replace("casefold", "upper"))
         monkeypatch.delitem(sys.modules, "own_reader")
-    said = ask("resume", "run")
+    said = ask("resume", "run", "--trust")
     assert said.code == 2
     assert "the tokenizer is not what this run was begun with" in said.err
-    said = ask("monitor", "score", "mine", "good film")
+    said = ask("monitor", "score", "mine", "--trust", "good film")
     assert said.code == 2
     assert "becomes tokens in another way" in said.err
 
@@ -217,7 +217,7 @@ def test_what_the_code_does_not_show_is_seen_in_the_tokens(texts: Path, ask: Ask
     begin = ("radius", "-m", "own_reader:model", *HOW["words"], "-d", "own.tsv", *QUICK)
     assert ask(*begin, "-o", "run").code == 0
     Path("how.txt").write_text("title")
-    assert "the data are not what this run was begun with" in ask("resume", "run").err
+    assert "the data are not what this run was begun with" in ask("resume", "run", "--trust").err
 
 
 def test_a_monitor_of_another_vocabulary_and_one_from_before(texts: Path, ask: Ask) -> None:
@@ -226,12 +226,12 @@ def test_a_monitor_of_another_vocabulary_and_one_from_before(texts: Path, ask: A
     assert kept["version"] == 3
     older = {key: value for key, value in kept.items() if key not in ("tokenizer", "digest")} | {"version": 2}
     Path("mine/monitor.json").write_text(json.dumps({**older, "digest": digest(older)}))
-    assert ask("monitor", "score", "mine", "good film").code == 0  # there was no other way then
+    assert ask("monitor", "score", "mine", "--trust", "good film").code == 0  # there was no other way then
     with pytest.raises(BadInput, match="another tokenizer now"):
         hf.Monitor.load("mine", load_network(options("file")))
     Path("mine/monitor.json").write_text(json.dumps(kept))
     Path("own.txt").write_text("\n".join(WORDS[::-1]) + "\n")
-    assert "another vocabulary" in ask("monitor", "score", "mine", "good film").err
+    assert "another vocabulary" in ask("monitor", "score", "mine", "--trust", "good film").err
 
 
 def test_tokenizers_that_are_refused(texts: Path, refused: Ask) -> None:

@@ -2,10 +2,14 @@
 
 import asyncio
 import io
+import itertools
 import json
 import logging
+import random
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,18 +22,23 @@ from torch import nn
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.monitor import Groups, Monitor, Noise
+from holdfast.monitor.service import serve
 from holdfast.monitor.service.batching import Batches
+from holdfast.monitor.service.json_messages import STRING, _depth, read_question
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import Discreet, log
-from holdfast.monitor.service.serve import app
+from holdfast.monitor.service.serve import SHORT, app
 from holdfast.network import Network
 
 for package in ("fastapi", "uvicorn", "websockets", "httpx"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]' httpx")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
-WebSocketDisconnect = pytest.importorskip("starlette.websockets").WebSocketDisconnect
+WebSocketDenialResponse = pytest.importorskip("starlette.testclient").WebSocketDenialResponse
 connect = pytest.importorskip("websockets.sync.client").connect
 ConnectionClosed = pytest.importorskip("websockets.exceptions").ConnectionClosed
+
+protocols = pytest.importorskip("holdfast.monitor.service.protocols")
+RESERVED, RESERVED_EACH, Connections = protocols.RESERVED, protocols.RESERVED_EACH, protocols.Connections
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TEXT = "please cancel my subscription"
@@ -117,6 +126,112 @@ def test_sizes_have_limits(client: TestClient) -> None:
     assert client.post("/score", json={"sequence": [1] * 12}).status_code == 200
 
 
+def test_every_error_has_one_form(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """404, 405, 413, 422, 400, 401, 429 and 500 alike; 408, 431 and 503 of connections: test_service_process.py."""
+    with TestClient(
+        app(monitor, Limits(body=4096, length=12, burst=9, rate=1e-6), token="a-token"), raise_server_exceptions=False
+    ) as client:
+        own = {"authorization": "Bearer a-token"}
+        asked = [
+            (404, client.get("/nothing", headers=own)), (405, client.get("/score", headers=own)),
+            (405, client.delete("/live")), (413, client.post("/score", content=b"x" * 5000, headers=own)),
+            (422, client.post("/score", content=b"{}", headers=own)), (400, client.post("/score", content=b"{", headers=own)),
+            (401, client.get("/health")),
+        ]  # fmt: skip
+        with monkeypatch.context() as broken:
+            broken.setattr(Monitor, "score_all", lambda *_, **__: 1 / 0)
+            asked.append((500, client.post("/score", json={"text": TEXT}, headers=own)))
+        asked += [(429, client.get("/health", headers=own)) for _ in range(4)][2:]
+    for status, answer in asked:
+        assert answer.status_code == status, (status, answer.status_code, answer.text)
+        assert answer.headers["content-type"] == "application/json"
+        assert list(answer.json()) == ["error"], answer.text
+        assert len(answer.json()["error"]) > 5
+
+
+def test_wrong_tokens_count_for_the_rate(monitor: Monitor) -> None:
+    with TestClient(app(monitor, Limits(burst=5, rate=1e-6), token="a-token")) as client:
+        said = [client.get("/health", headers={"authorization": f"Bearer guess {n}"}).status_code for n in range(8)]
+        assert said == [401] * 5 + [429] * 3
+        assert client.get("/live").status_code == 200  # a probe is never refused
+
+
+HOSTILE = (
+    b'\\"' * 2**15, b'"' + b'\\"' * 2**15, b'"' * 2**16, b'"a' * 2**15, b'"\\' * 2**15, b"\\" * 2**16, b'["' + b"\\\\" * 2**15,
+    b"[" * 2**16,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=lambda body: repr(body[:8]))
+def test_the_depth_of_a_body_is_found_in_one_pass(body: bytes) -> None:
+    """A match of a string that has begun never fails, wherever it begins: so no byte is read twice, and time grows with the length. The
+    seconds are a second look, of 7.6 where it was quadratic."""
+    begins = [place for place in range(len(body)) if body[place] == ord('"')]
+    for place in [*begins[:50], *begins[-50:]]:
+        assert STRING.match(body, place) is not None
+    for size in (len(body) // 8, len(body)):
+        found = [match.span() for match in STRING.finditer(body[:size])]
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))  # together no longer than the body
+    before = time.process_time()
+    assert _depth(body) == (len(body) if body[:2] == b"[[" else 1 if body[:1] == b"[" else 0)
+    assert time.process_time() - before < 2.0
+
+
+def test_the_depth_is_that_of_a_reader_that_goes_sign_by_sign() -> None:
+    draw = random.Random(0)
+    for _ in range(5000):
+        body = bytes(draw.choices(b'"\\[]{}a\n\x80', k=draw.randrange(14)))
+        deep = most = at = 0
+        inside = False
+        while at < len(body):
+            sign = body[at : at + 1]
+            if inside:
+                at += sign == b"\\"
+                inside = sign != b'"'
+            elif sign == b'"':
+                inside = True
+            else:
+                deep += (sign in b"[{") - (sign in b"]}")
+                most = max(most, deep)
+            at += 1
+        assert _depth(body) == most, body
+
+
+def test_long_messages_are_read_beside_the_event_loop(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def noting(body: bytes, *limits: int) -> Any:
+        seen.append((len(body), threading.current_thread().name))
+        return read_question(body, *limits)
+
+    monkeypatch.setattr(serve, "read_question", noting)
+    with TestClient(app(monitor)) as client:
+        assert client.post("/score", json={"text": TEXT}).status_code == 200
+        assert client.post("/score", content=b'{"sequence": [' + b" " * SHORT + b'"please"]}').status_code == 200
+    (_, short), (_, long) = seen
+    assert not short.startswith("reading")
+    assert long.startswith("reading")
+
+
+def test_a_text_far_too_long_is_not_cut_into_words(client: TestClient) -> None:
+    answer = client.post("/score", json={"text": "." * 1000})
+    assert answer.status_code == 422
+    assert "has 1000 signs; this service takes up to 768" in answer.json()["error"]
+
+
+def test_connections_are_counted_by_address_and_some_are_kept_for_probes() -> None:
+    made = Connections(most=40, each=10)
+    assert [made.admit(("a", n), "1.2.3.4") for n in range(10)] == [True] * 10
+    assert [made.admit(("a", n), "1.2.3.4") for n in range(10, 20)] == [False] * RESERVED_EACH + [None] * (10 - RESERVED_EACH)
+    assert [made.admit(("b", n), f"10.0.0.{n}") for n in range(30)] == [True] * 30  # nobody else is shut out
+    assert [made.admit(("c", n), f"10.0.1.{n}") for n in range(RESERVED)] == [False] * (RESERVED - RESERVED_EACH) + [None] * RESERVED_EACH
+    for n in range(10):
+        made.release(("a", n))
+    assert made.admit("d", "1.2.3.4") is True
+    assert [made.admit(("e", n), f"2001:db8::{n}") for n in range(9)] == [True] * 9
+    assert Connections(most=5, each=0).admit("a", "::1") is True
+
+
 def test_unknown_words_follow_the_monitors_policy(monitor: Monitor) -> None:
     strict = Monitor.fit(monitor.net, [], monitor.mutation, unknown="error")
     with TestClient(app(strict)) as client:
@@ -136,8 +251,9 @@ def test_a_full_service_says_so_and_begins_nothing(monitor: Monitor) -> None:
 
 
 def test_other_paths_and_methods(client: TestClient) -> None:
-    assert client.get("/score").status_code == 405
-    assert client.get("/nothing").status_code == 404
+    wrong, missing = client.get("/score"), client.get("/nothing")
+    assert (wrong.status_code, wrong.json()) == (405, {"error": "method not allowed."})
+    assert (missing.status_code, missing.json()) == (404, {"error": "not found."})
     health = client.get("/health").json()
     assert health["status"] == "ok"
     assert health["model"] == "help desk LSTM"
@@ -243,9 +359,10 @@ def test_streams_do_not_share_their_state_and_have_a_limit(client: TestClient) -
         for word, before in zip(TEXT.split(), alone, strict=True):
             two.send_text(json.dumps(word))
             assert two.receive_json() == before
-        with pytest.raises(WebSocketDisconnect) as refused, client.websocket_connect("/stream") as three:
+        with pytest.raises(WebSocketDenialResponse) as refused, client.websocket_connect("/stream") as three:
             three.receive_json()
-        assert refused.value.code == 1013
+        assert refused.value.status_code == 503
+        assert "too many streams" in refused.value.json()["error"]
     with client.websocket_connect("/stream") as again:
         again.send_text('"hello"')
         assert "value" in again.receive_json()

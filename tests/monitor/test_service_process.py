@@ -203,15 +203,59 @@ def test_a_flood_on_a_stream_is_slowed_down_and_nothing_is_lost(service: Running
 
 def test_streams_and_connections_have_a_limit(service: Running) -> None:
     with stream(service, "127.0.0.9"), stream(service, "127.0.0.9"), stream(service, "127.0.0.9"):
-        with pytest.raises(InvalidStatus), stream(service, "127.0.0.9"):
+        with pytest.raises(InvalidStatus) as refused, stream(service, "127.0.0.9"):
             pass
-    crowd = [service.connect("127.0.0.9") for _ in range(39)]
-    status, _, said = service.get("/live")
-    assert status == 503, said
-    rest = [service.connect("127.0.0.9") for _ in range(80)]
+        assert refused.value.response.status_code == 503
+        assert "too many streams" in json.loads(refused.value.response.body or b"")["error"]
+    crowd = [service.connect("127.0.0.9") for _ in range(120)]
     assert all(map(ended, crowd))  # none of them said anything
-    assert all(map(ended, rest))
     service.ordinary()
+
+
+def test_probes_are_answered_however_many_connections_are_held() -> None:
+    """A client that holds on to all it gets shuts out itself; many clients shut out others, but never a probe."""
+    limits = {"--max-connections": 40, "--max-connections-each": 25, "--reading": 600, "--idle": 600}
+    service = Running(*(part for pair in limits.items() for part in pair))
+    try:
+        service.wait()
+        dripping = [service.connect("127.0.0.9") for _ in range(60)]
+        for wire in dripping[:25]:
+            wire.sendall(b"GET /live HTTP/1.1\r\nslow")
+        assert all(map(ended, dripping[25:]))  # beyond its share: cut off, the first few once they had said nothing for a moment
+        service.ordinary()
+        status, headers, said = service.ask({"text": TEXT}, "127.0.0.9")
+        assert (status, headers["content-type"]) == (503, "application/json")
+        assert "too many connections" in said["error"]
+        with pytest.raises(InvalidStatus) as refused, stream(service, "127.0.0.9"):
+            pass
+        assert refused.value.response.status_code == 503
+        assert service.get("/live", "127.0.0.9")[0] == 200
+        more = [service.connect("127.0.0.12") for _ in range(15)]
+        for _ in range(20):  # more often than there are reserved connections from one address: each is given back
+            assert service.get("/live")[0] == service.get("/ready")[0] == 200
+        assert service.ask({"text": TEXT})[0] == 503
+        for wire in (*dripping, *more):
+            wire.close()
+        for _ in range(200):
+            if service.ask({"text": TEXT})[0] == 200:
+                break
+            time.sleep(0.05)
+        service.ordinary()
+        assert service.raw(b"no http\r\n\r\n")[2] == {"error": "Invalid HTTP request received."}
+    finally:
+        service.kill()
+
+
+def test_the_service_answers_probes_while_it_reads_the_worst_bodies(service: Running) -> None:
+    """Bodies of escaped quotes, which took seconds each, and a word of a hundred thousand signs."""
+    for body in (b'\\"' * 4000, b'"' + b'\\"' * 4000, json.dumps({"text": "." * 8000}).encode()):
+        wires = [service.connect("127.0.0.15") for _ in range(4)]
+        for wire in wires:
+            wire.sendall(request("POST", "/score", body))
+        assert service.get("/live", "127.0.0.16")[0] == 200
+        assert {read_answer(wire)[0] for wire in wires} <= {200, 400, 422}
+        for wire in wires:
+            wire.close()
 
 
 def test_a_bucket_fills_at_its_rate() -> None:

@@ -1,5 +1,6 @@
 """Text becomes tokens as the documents say, what becomes of every piece is said, and a tokenizer is known again."""
 
+import base64
 import json
 import re
 import sys
@@ -18,7 +19,8 @@ import holdfast as hf
 from holdfast.api.asking import region_of
 from holdfast.api.radius import radius_problems
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
-from holdfast.network.text import HuggingFace, Own, Text, Words, read_texts
+from holdfast.network import tokenizer_check
+from holdfast.network.text import HuggingFace, Own, Text, Words, read_texts, tokenizer_of
 
 VOCABULARY = ("<unk>", "the", "film", "Paris", "paris", "isn't", "good", ",", "café", "U.S.", "", "good")
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "good", "##s", "##ish", ",", "!")
@@ -264,3 +266,52 @@ def test_the_documents_way_in_for_a_hugging_face_classifier(tmp_path: Path, monk
     for given in ("tokenizer.json", names["tokenizer"], names["tokenizer"].__call__):  # a file, the object, any function of that kind
         net = hf.Network.from_torch(Mean(len(PIECES)).eval(), tokenizer=given)
         assert net.tokens("the film, GOODISH!").tolist() == names["tokenizer"]("the film, GOODISH!")["input_ids"]
+
+
+def with_normalizer(normalizer: object) -> str:
+    return json.dumps({**json.loads(bert().to_str()), "normalizer": normalizer})
+
+
+def charsmap(says: int, holds: int) -> dict[str, str]:
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(says.to_bytes(4, "little") + bytes(holds)).decode()}
+
+
+GREEDY = 0xFFFFFFFC  # bytes, for which the package takes room before it looks whether they are there
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (with_normalizer(charsmap(GREEDY, 8)), "shorter than it says"),
+        (with_normalizer({"type": "Sequence", "normalizers": [{"type": "NFC"}, charsmap(GREEDY, 8)]}), "shorter than it says"),
+        (with_normalizer({"type": "Precompiled", "precompiled_charsmap": "AAA="}), "is no tokenizer"),
+        (with_normalizer({"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 32} for _ in range(12)]}), "times as long"),
+        ("[" * 100_000, "no JSON"), ("[]", "is no tokenizer"), ("{}", "is no tokenizer"), ('{"normalizer": 3}', "is no tokenizer"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_tokenizer_file_that_would_end_the_process_is_refused_in_words(
+    content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 bytes took 4 GiB of room eight times over, and Rust ends a process that does not get it. This process never opens such a file."""
+    opened = list[str]()
+    monkeypatch.setattr(HuggingFace, "__init__", lambda self, content, name, **_: opened.append(name))
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UnreadableFile, match=words):
+        tokenizer_of(tmp_path / "tokenizer.json", None, 20)
+    assert not opened
+
+
+def test_whatever_ends_a_process_that_opens_a_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, words in (
+        ("import os; os.abort()", "ends with signal 6"), ("raise SystemExit(3)", "ends with exit code 3"),
+        ("import json; print(json.dumps('no such thing'))", "is no tokenizer \\(no such thing\\)"),
+    ):  # fmt: skip
+        monkeypatch.setattr(tokenizer_check, "PROGRAM", program)
+        with pytest.raises(UnreadableFile, match=words):
+            tokenizer_check.check_tokenizer("{}", "tokenizer.json", "Write it again.")
+    monkeypatch.undo()
+    before = set(tokenizer_check._opened)
+    tokenizer_check.check_tokenizer(bert().to_str(), "tokenizer.json", "Write it again.")
+    assert len(tokenizer_check._opened - before) <= 1

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.cli import commands
-from holdfast.errors import HoldfastError
+from holdfast.cli.terminal import Terminal
+from holdfast.errors import LONGEST_MESSAGE, HoldfastError
+from holdfast.foreign_text import first_line, printable
 
 
 class Commands(TyperGroup):
@@ -84,23 +85,23 @@ def _said(error: Exception) -> tuple[str, int]:
         return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
     from holdfast.memory import is_out_of_memory  # which needs torch
 
+    told = first_line(error, silent="no message")
     if is_out_of_memory(error):
-        return f"out of memory. Ask about fewer inputs at once (--batch 8, say), or plan with less (--memory 1G). ({_first_line(error)})", 2
+        return (
+            f"out of memory. Ask about fewer inputs at once (--batch 8, say), or plan with less (--memory 1G). ({told})",
+            2,
+        )
     return (
-        f"holdfast did not foresee this ({type(error).__name__}: {_first_line(error)}). Please report it with what "
+        f"holdfast did not foresee this ({type(error).__name__}: {told}). Please report it with what "
         f"the same command prints with --debug. What a run has found so far is safe in its folder.",
         1,
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or "no message").splitlines()[0]
-
-
 def _tell(style: str, kind: str, message: str) -> None:
     from rich.text import Text
 
-    Console(stderr=True).print(Text.assemble((f"{kind}:", style), " ", message), soft_wrap=True)
+    Terminal(stderr=True).print(Text.assemble((f"{kind}:", style), " ", printable(message, LONGEST_MESSAGE)), soft_wrap=True)
 
 
 @contextlib.contextmanager

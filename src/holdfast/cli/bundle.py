@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from holdfast.api.check import claims
-from holdfast.cli.check import Wanted, command_again, stored_rows, tell
+from holdfast.cli.check import Wanted, build_again, stored_rows, tell
 from holdfast.cli.check import findings as findings_of_run
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.prove import PROOFS
@@ -209,8 +209,8 @@ def _compared(folder: Path, wanted: Wanted | None, found: Sequence[Checked], mod
         return told
     with Store.read(folder / RUN) as store, suppress(HoldfastError):
         claimed = {r.key: r for r in store.sifted() if isinstance(r, Record) and r.question in accepted and claims(r)}
-        command = command_again(store.question, wanted.files, wanted.trust)
-        for part in command.portions(command.build()):
+        command, built = build_again(store.question, wanted.files, wanted.trust)
+        for part in command.portions(built):
             for problem in part.problems:
                 for rows, records in stored_rows(store, problem, claimed):
                     some = problem.take(rows.to(problem.region.centre.device))

@@ -27,8 +27,10 @@ from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
 from holdfast.evidence.finding import Finding, State
+from holdfast.foreign_text import printable
 from holdfast.problem import Problem
 from holdfast.question import Question, plain
+from holdfast.reading.source import import_only
 from holdfast.report.writing import write
 from holdfast.result import Key, Record
 from holdfast.solver import Stop
@@ -41,7 +43,7 @@ STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "
 SHOWN = 10  # details of a finding on the terminal
 AT_ONCE = 128  # witnesses that are replayed together
 BESIDE = {"saliency": "the maps beside its records", "testgen": "the tests and coverage beside its records"}
-CODE = "model", "tokenizer", "data", "property", "train"  # options that may name code, the first two of them of the network
+CONFIRM = "If you trust it, give it yourself (--model, --data, --with OPTION=NAME)."
 ELSEWHERE = {"verify": "spec"}  # where the data of a command are another option
 
 
@@ -117,9 +119,9 @@ def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], 
     found: list[Finding] = []
     for one in found_in_turn:
         found.append(one)
-        console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {one.told}"), soft_wrap=True)
+        console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {printable(one.told)}"), soft_wrap=True)
         for detail in one.details[:SHOWN]:
-            console.print(Text(f"  {detail}"), soft_wrap=True)
+            console.print(Text(f"  {printable(detail)}"), soft_wrap=True)
         if len(one.details) > SHOWN:
             console.print(Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True)
     state = Checked(tuple(found)).state
@@ -175,8 +177,7 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
         return
     begun = store.question
     try:
-        command = command_again(begun, wanted.files, wanted.trust)
-        built = command.build()
+        command, built = build_again(begun, wanted.files, wanted.trust)
     except HoldfastError as error:
         yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
         return
@@ -191,8 +192,15 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
     yield from _records(store, command, built, whole, wanted)
 
 
-def command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
-    """That of the run, with the files where they lie now. Who wrote the run does not say what code is run here: only who checks it does."""
+def build_again(begun: Question, files: Mapping[str, str], trust: bool) -> tuple[Command, Built]:
+    """The command of the run with the files where they lie now, and everything that it reads. Who wrote the run does not say what code is
+    run here: only who checks it does."""
+    command = _command_again(begun, files, trust)
+    with import_only(files.values(), CONFIRM):
+        return command, command.build()
+
+
+def _command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Command:
     options: dict[str, Any] = json.loads(json.dumps(plain(begun.options)))
     network = options.get("network") if isinstance(options.get("network"), dict) else None
     for name, file in files.items():
@@ -203,12 +211,10 @@ def command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Com
             options[own] = file
         else:
             raise BadInput(f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out.")
-    for name in CODE:
-        named = str((network or {}).get(name) if name in CODE[:2] else options.get(name))
-        if ":" in named and not named.startswith("holdfast.") and name not in files:
-            raise BadInput(f"the run names code as its {name}, {named}, which would be run here. If you trust it, give it yourself.")
     if network is not None:
         network["trust"] = trust
+    if "trust" in options:  # of a command that opens a saved monitor
+        options["trust"] = trust
     return command_of(begun.command, options)
 
 

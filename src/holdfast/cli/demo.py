@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from holdfast.cli.commands.harden import Harden
 from holdfast.cli.commands.radius import Radius
@@ -49,19 +50,19 @@ def demo(folder: Path, console: Console) -> None:
     """Run every question afresh into its own folder below `folder`, and say where the page is that leads to their reports."""
     began = time.monotonic()
     for name, title, question in QUESTIONS:
-        console.rule(f"[bold]{title}")
+        console.rule(Text(title, "bold"))
         run = folder / name
         _clear(run, question)
         begin(question, run, console)
         with Store.read(run) as store:
             write_report(store, run / "report.html")
-    console.rule("[bold]The same LSTM, trained to hold: half a minute with bounds in the loss, before and after")
+    console.rule(Text("The same LSTM, trained to hold: half a minute with bounds in the loss, before and after", "bold"))
     _clear_hardened(folder / HARDENED)
     with contextlib.suppress(SystemExit):  # which says that nothing was gained; the verdict stands in the last line
         harden_into(HARDEN, folder / HARDENED, console)
-    console.rule("[bold]An LSTM that reads words: which word does each answer hang on?")
+    console.rule(Text("An LSTM that reads words: which word does each answer hang on?", "bold"))
     show_scores("helpdesk", None, "final", None, None, console)
-    console.rule("[bold]done")
+    console.rule(Text("done", "bold"))
     console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at.")
     index = write_index("Three networks that read digits", [(title, folder / name) for name, title, _ in QUESTIONS], folder / "index.html")
     console.print(f"open this first: {index.resolve()}", soft_wrap=True, highlight=False)

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 from rich.console import Console
+from rich.text import Text
 from torch import Tensor, nn
 
 from holdfast.api.harden import LEAST, harden
@@ -135,7 +136,7 @@ def _factory(spec: str, result: Hardened, folder: Path) -> str:
     module, _, name = spec.partition(":")
     file = f"hardened_{result.network.fingerprint[:8]}"
     (folder / f"{file}.py").write_text(FACTORY.format(model=spec, module=module, name=name, weights=WEIGHTS))
-    sys.path.insert(0, str(folder.resolve()))
+    sys.path.append(str(folder.resolve()))  # last: nothing else in the folder stands before an installed module
     return f"{file}:network"
 
 
@@ -151,7 +152,7 @@ def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None
         arrays["classes"] = held.classes
     write_arrays(folder, HELD, arrays)
     for name, network, share in (("before", q.network, BEFORE), ("after", replace(q.network, model=model), 1 - BEFORE)):
-        console.rule(f"[bold]{name}")
+        console.rule(Text(name, "bold"))
         own = None if seconds is None else seconds * share
         asked = Radius(
             network, str(folder / HELD), norm=q.norm, frames=q.frames, substitutes=q.substitutes, seed=q.seed, seconds=own

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 from holdfast.reading.how import How
 
@@ -125,6 +125,12 @@ FilesNow = Annotated[
     typer.Option("--with", metavar="OPTION=FILE", help="Another file of the run, as in substitutes=words.json; may be repeated."),
 ]
 Trust = Annotated[bool, typer.Option("--trust", metavar="", help="Open a .pt2 file although that can run code it contains.")]
+TrustRun = Annotated[
+    bool,
+    typer.Option(
+        "--trust", metavar="", help="Run the code that the folder names (package.module:factory, a .pt2 file) as whoever wrote it wants."
+    ),
+]
 Sample = Annotated[int, typer.Option(metavar="COUNT", min=0, help="So many proved ends, drawn at random, are proved again.")]
 Every = Annotated[bool, typer.Option("--all", metavar="", help="All of them are.")]
 Drawn = Annotated[int | None, typer.Option("--seed", metavar="NUMBER", help="Draw the same sample again. Default: one that nobody knows.")]
@@ -302,8 +308,8 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
             raise BadInput("--certificates: they lie in the folder of the run, so give it one with --out.")
         with memory.within(bytes_option(running.memory)):
             if out is None:
-                once(command, Console(), running)
+                once(command, Terminal(), running)
             else:
-                begin(command, out, Console(), running)
+                begin(command, out, Terminal(), running)
 
     return declared(kind, run, *without, beside=Running, **how)

@@ -13,11 +13,12 @@ from rich.text import Text
 from holdfast import clock
 from holdfast.api.check import claims, shows
 from holdfast.api.prove import Certificate, certificates
-from holdfast.cli.check import command_again, stored_rows
+from holdfast.cli.check import build_again, stored_rows
 from holdfast.cli.command import Command
 from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.foreign_text import printable
 from holdfast.result import Key, Record
 from holdfast.store import Store
 
@@ -37,8 +38,7 @@ def prove(
         begun = store.question
         if begun.command not in ABLE:
             raise BadInput(f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do.")
-        command = command_again(begun, files, trust)
-        built = command.build()
+        command, built = build_again(begun, files, trust)
         wanted = {key: record for key, record in _claimed(store).items() if not only or key.index in only}
         if not wanted:
             known = sorted({record.key.index for record in store.sifted() if isinstance(record, Record)})
@@ -120,7 +120,7 @@ def _file_of(part: Built) -> Path | None:
 def _show(one: Certificate, console: Console) -> None:
     head = f"input {one.key}, {one.kind}: "
     if one.file is None:
-        console.print(Text.assemble((head, "bold"), ("no certificate", "yellow"), f", {one.reason}"), soft_wrap=True)
+        console.print(Text.assemble((head, "bold"), ("no certificate", "yellow"), f", {printable(one.reason)}"), soft_wrap=True)
         return
     told = f"{one.file.name}, {one.size} bytes, {one.told}"
     console.print(Text.assemble((head, "bold"), ("written", "green"), f", {told}"), soft_wrap=True)

@@ -37,6 +37,7 @@ from holdfast.question import Asked, Means, Question, Said, plain
 from holdfast.question import Data as DataAsked
 from holdfast.question import Model as ModelAsked
 from holdfast.reading.data import Data
+from holdfast.reading.source import OWN, import_only
 from holdfast.result import DONE, Key, Record
 from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
@@ -45,6 +46,8 @@ USUAL = Running()
 AT_ONCE = 1024  # inputs whose class is asked together
 FEW = 5  # of what is told one by one
 SOME_FAILED = 3  # exit code: some inputs could not be answered
+CONFIRM = "If you trust whoever wrote this run, add --trust."
+CODE = "model", "tokenizer", "data", "property", "train"  # options that may name code
 # Of the model's options: the rest says how its inputs are prepared.
 OUTSIDE = ("model", "trust", "device", "vocabulary", "classes", "fingerprint")
 
@@ -112,17 +115,24 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
         sys.exit(code)
 
 
-def resume(folder: Path, console: Console, running: Running = USUAL, seconds: float | None = None) -> None:
-    """A run that exists, with the very question it was begun with; seconds: another limit, where one is given."""
+def resume(folder: Path, console: Console, running: Running = USUAL, seconds: float | None = None, *, trust: bool = False) -> None:
+    """A run that exists, with the very question it was begun with; seconds: another limit, where one is given.
+
+    trust: the user trusts whoever wrote the run folder, so the code that it names is imported and a .pt2 file is opened."""
     with Store.open(folder) as store:
         begun = store.question
-        more = {} if seconds is None else {"seconds": seconds}
-        command = command_of(begun.command, {**begun.options, **more})
+        options = dict(begun.options) | ({} if seconds is None else {"seconds": seconds})
+        if isinstance(options.get("network"), Mapping):
+            options["network"] = {**options["network"], "trust": trust}
+        if "trust" in options:  # of a command that opens a saved monitor
+            options["trust"] = trust
+        command = command_of(begun.command, options)
         kept = {name: begun.options[name] for name in BESIDE if getattr(running, name) is None and name in begun.options}
         running = replace(running, **kept)
         executor = executor_of(command, running)
         try:
-            built = _built(command, running)
+            with import_only(None if trust else (), CONFIRM):
+                built = _built(command, running)
         except StoreError:
             raise
         except HoldfastError as error:
@@ -135,6 +145,19 @@ def resume(folder: Path, console: Console, running: Running = USUAL, seconds: fl
             done, asked = sum(store.counts().get(status, 0) for status in DONE), sum(len(p) for p in built.problems)
             console.print(f"{done} of {asked} finished before; {asked - done} to go.", highlight=False)
         _answer(command, store, built, console, executor)
+
+
+def _trust_of(command: Command) -> str:
+    """What `resume` needs besides the folder, where the run names code or a .pt2 file that the user trusts."""
+    options = command.as_json()
+    network = options.get("network") or {}
+    given = [str(network.get(name, options.get(name))) for name in CODE]
+    code = (
+        network.get("trust")
+        or options.get("trust")
+        or any(":" in name and not name.startswith(OWN) and not Path(name).exists() for name in given)
+    )
+    return " --trust" if code else ""
 
 
 def _built(command: Command, running: Running) -> Built:
@@ -357,7 +380,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
         line(
             console,
             "interrupted",
-            f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}",
+            f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}{_trust_of(command)}",
             warns=True,
         )
         sys.exit(130)

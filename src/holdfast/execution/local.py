@@ -21,6 +21,7 @@ import torch
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
 from holdfast.execution.here import Here
+from holdfast.execution.python_path import without_working_folder
 from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, ending, failure_of
 
 PARENT_GONE = 1  # PR_SET_PDEATHSIG
@@ -120,7 +121,7 @@ class _Processes(Crew[_Process]):
         else:  # a copy has the ends of all pipes, and none would ever be seen to close
             told = (theirs, self.worker, False, threads, os.getpid(), [ours, *(hand.pipe for hand in self.hands)])
         process = ways.Process(target=_serve, args=told, daemon=True)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_working_folder():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads beside a fork: the copy uses nothing that they hold
             process.start()
         theirs.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.errors import HoldfastError
+from holdfast.foreign_text import LONGEST_NOTE, first_line
 from holdfast.result import Key, Record
 
 Tell = Callable[[Sequence[Record], str], None]
@@ -95,8 +96,8 @@ class Executor(Protocol):
 
 def said(error: BaseException) -> str:
     """An exception in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    name, text = type(error).__name__[:100], first_line(error, LONGEST_NOTE)
+    return name if text == type(error).__name__ else f"{name}: {text}"
 
 
 def failure_of(error: Exception) -> Failure:

@@ -24,6 +24,7 @@ from holdfast.bounding.graph.node import Lowered, Node, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.bounding.relax.base import value_range
 from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.foreign_text import first_line
 from holdfast.hardening.ranges import RANGES
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, weights_of, where
@@ -217,7 +218,7 @@ class Traced:
         except HoldfastError:
             raise
         except Exception as error:
-            told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+            told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
             raise UnsupportedLayer(f"layer {name}: this form of {target} has no intervals ({told}).") from error
 
     def _own(self, value: Any) -> Any:

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from holdfast import clock
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
+from holdfast.foreign_text import first_line
 from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
 from holdfast.network.classes import numbers_of
@@ -193,7 +194,7 @@ class Network:
             model = as_plain_module(program)
         except Exception as error:
             raise UnreadableFile(
-                f"{path}: torch.export cannot read it ({_first_line(error)}). Was it written by torch.export.save?"
+                f"{path}: torch.export cannot read it ({first_line(error)}). Was it written by torch.export.save?"
             ) from error
         finally:
             logging.disable(logging.NOTSET)
@@ -454,7 +455,7 @@ class Network:
         """The answers alone, where torch has no gradient of the model: it overwrites what its own gradient needs, say. A note says so."""
         if is_out_of_memory(error):
             raise error
-        note = f"torch has no gradient of the model ({_first_line(error).rstrip('.')}), so searches that follow one are blind"
+        note = f"torch has no gradient of the model ({first_line(error).rstrip('.')}), so searches that follow one are blind"
         self.notes = self.notes if note in self.notes else (*self.notes, note)
         return torch.zeros(0) if x is None else self(x)
 
@@ -544,7 +545,7 @@ class Network:
         except BadInput:
             raise
         except Exception as error:
-            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error)}") from error
         if drawn is not None:
             raise BadInput(
                 f"{self.name} draws random numbers ({drawn} generator), so it may answer otherwise when it is asked the same again and no "
@@ -596,7 +597,7 @@ class Network:
         except BadInput:
             raise
         except Exception as error:
-            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {_first_line(error)}") from error
+            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error)}") from error
         return outputs
 
     @contextlib.contextmanager
@@ -798,7 +799,7 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         where = torch.device(device)
     except RuntimeError as error:
-        raise BadInput(f"device {device!r}: {_first_line(error)}") from error
+        raise BadInput(f"device {device!r}: {first_line(error)}") from error
     if where.type == "cuda" and not torch.cuda.is_available():
         raise BadInput(f"device {device!r}: no GPU is visible to torch here. Use device='cpu' (it gives the same answers, slower).")
     return where
@@ -809,11 +810,6 @@ def _existing(file: str | Path) -> Path:
     if not path.is_file():
         raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Give the path of a model file.")
     return path
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def distinct_names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, UnreadableFile
 from holdfast.files import LARGEST_JSON, text_of, told
 from holdfast.network.fingerprint import of_callable, of_text
+from holdfast.network.tokenizer_check import check_tokenizer
 
 Unknown = Literal["error", "skip", "unk"]
 UNKNOWN_WORDS = ("<unk>", "[UNK]", "<UNK>", "unk", "UNK", "<oov>")
@@ -181,7 +182,10 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
         return None if vocabulary is None else Words(vocabulary)
     if isinstance(given, str | Path):
         path = Path(given) / "tokenizer.json" if Path(given).is_dir() else Path(given)
-        found: Tokenizer = HuggingFace(text_of(path, LARGEST_JSON), path.name)
+        content = text_of(path, LARGEST_JSON)
+        _library()
+        check_tokenizer(content, path.name, EXPORTED)
+        found: Tokenizer = HuggingFace(content, path.name)
     elif isinstance(given, Tokenizer):
         found = given
     elif hasattr(given, "backend_tokenizer"):  # of transformers, which cuts no text off unless it is told to

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
+from holdfast.foreign_text import first_line
 from holdfast.network.adapter import tensor_of
 from holdfast.network.trace import as_plain_module, export, where
 
@@ -158,7 +159,7 @@ def _agreeing(
         except BadInput:
             raise
         except Exception as error:
-            problem = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            problem = first_line(error)
     told = f"without its embedding the model does not run on word vectors ({problem})" if problem else (
         "on word vectors the model does not answer as it does on tokens"
     )  # fmt: skip

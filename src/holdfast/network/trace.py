@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
+from holdfast.foreign_text import first_line
 from holdfast.network.packed import unpacked
 from holdfast.network.recurrent import OneFrame, put_back
 
@@ -41,7 +42,7 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     except UnsupportedLayer:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise UnsupportedLayer(
             f"torch.export could not turn the model into a graph ({reason}), so nothing about it can be proved. "
             f"Attacks and all black-box methods still work."

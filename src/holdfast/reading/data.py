@@ -261,6 +261,8 @@ def _said(net: Network, data: Data, places: Sequence[int], source: str) -> list[
 
 def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
     """One for each input."""
+    with in_words(source, f"{what} cannot be read", f"Give one for each of its {count} {of}.", BadInput):
+        np.ndim(values)
     found = 1 if np.ndim(values) == 0 else len(values)
     if np.ndim(values) == 0 or found != count:
         raise BadInput(f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
+from holdfast.foreign_text import first_line
 
 MEANT = {  # names that people give, and the one that is read
     "x": ("X", "inputs", "input", "images", "image", "data", "features", "arr_0", "x_test", "X_test", "x_train", "X_train"),
@@ -67,8 +68,8 @@ def real_numbers(values: Any, what: str, source: str) -> Tensor:
     """Real numbers as a tensor."""
     try:
         tensor = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{source}: {what} does not hold numbers ({error}).") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise BadInput(f"{source}: {what} does not hold numbers ({first_line(error)}).") from error
     if tensor.is_complex():
         raise BadInput(f"{source}: {what} holds complex numbers; give real ones.")
     return tensor

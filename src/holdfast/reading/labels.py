@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import read_array, text_of
+from holdfast.files import in_words, read_array, text_of
 from holdfast.network.classes import listed, numbers_of
 from holdfast.reading.found import Found, real_numbers
 
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+DIGITS = 18  # of a label that fits into 64 bits
+NUMBERED = "Labels are the numbers of the network's outputs, from 0, or names. Fill it in, or leave that input out."
 
 
 def read_labels(path: Path) -> Any:
@@ -37,6 +39,7 @@ def numbered(
     theirs = None if found.classes is None else [str(name) for name in found.classes]
     y = _plain(found.y, source)
     if isinstance(y, Tensor):
+        y = _finite(y, found, source)
         if ours is not None and theirs is not None and list(ours) != theirs and not y.is_floating_point():
             names = [theirs[k] if 0 <= k < len(theirs) else str(k) for k in y.flatten().tolist()]
             note = f"the classes of {source} stand in another order than the network's outputs; they were matched by name"
@@ -49,11 +52,11 @@ def numbered(
     if known is not None and set(y) <= set(known):
         return _by_names(y, known, found, source), list(known), ()
     if all(map(WHOLE.fullmatch, y)):
-        return torch.tensor([int(float(text)) for text in y]), None if known is None else list(known), ()
+        return _whole(y, found, source), None if known is None else list(known), ()
     if known is not None:
         return _by_names(y, known, found, source), list(known), ()
     if all(map(NUMBER.fullmatch, y)):
-        return torch.tensor([float(text) for text in y], dtype=torch.float64), None, ()
+        return _finite(torch.tensor([float(text) for text in y], dtype=torch.float64), found, source), None, ()
     classes = sorted(set(y if found.among is None else found.among))
     if len(classes) != outputs() != 1:
         many = "1 name" if len(classes) == 1 else f"{len(classes)} names"
@@ -66,14 +69,35 @@ def numbered(
     return _by_names(y, classes, found, source), classes, (note,)
 
 
+def _whole(texts: Sequence[str], found: Found, source: str) -> Tensor:
+    """Whole numbers exactly as they stand there: a float between would round those of more than fifteen digits."""
+    digits = [text.partition(".")[0] for text in texts]
+    odd = next((place for place, text in enumerate(digits) if len(text) > DIGITS), None)
+    if odd is not None:
+        raise BadInput(f"{source}, {found.where(odd)}: the label {texts[odd][:40]!r} has {len(digits[odd])} digits. {NUMBERED}")
+    return torch.tensor([int(text) for text in digits], dtype=torch.int64)
+
+
+def _finite(y: Tensor, found: Found, source: str) -> Tensor:
+    """Numbers that are no class and no forecast either are refused: a missing label often becomes NaN on its way."""
+    if y.dtype == torch.uint64:  # torch can do little with it
+        y = torch.where(y.to(torch.int64) < 0, torch.inf, y.to(torch.float64)) if bool((y.to(torch.int64) < 0).any()) else y.to(torch.int64)
+    wrong = ~y.isfinite().reshape(len(y), -1).all(-1) if y.dim() and len(y) else torch.zeros(0, dtype=torch.bool)
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0])
+        raise BadInput(f"{source}, {found.where(place)}: the label is missing, or no number that can be used. {NUMBERED}")
+    return y
+
+
 def _plain(y: Any, source: str) -> Tensor | list[str]:
     """Numbers as a tensor, anything else as texts."""
     if not isinstance(y, Tensor):
-        y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-        if y.dtype.kind == "O" and not any(isinstance(one, str) for one in y.flat):
-            y = np.asarray(y.tolist())
-        if y.dtype.kind in "UO":
-            return ["" if one is None or one != one else str(one).strip() for one in y.reshape(-1).tolist()]
+        with in_words(source, "y cannot be read as numbers or names", NUMBERED, BadInput):
+            y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+            if y.dtype.kind == "O" and not any(isinstance(one, str) for one in y.flat):
+                y = np.asarray(y.tolist())
+            if y.dtype.kind in "UO":
+                return ["" if one is None or one != one else str(one).strip() for one in y.reshape(-1).tolist()]
     values = real_numbers(y, "y", source)
     return values.long() if values.dtype == torch.bool else values
 

@@ -3,7 +3,12 @@
 import importlib
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,7 +16,35 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile
 from holdfast.files import read_array
+from holdfast.foreign_text import first_line
 from holdfast.network import Network
+
+OWN = "holdfast.datasets."  # Models and data that ship with holdfast may be named by anybody.
+
+
+@dataclass(frozen=True)
+class _Confirmed:
+    """The names of code that the user gave, and what to say of every other name."""
+
+    names: frozenset[str]
+    hint: str
+
+
+_confirmed: ContextVar[_Confirmed | None] = ContextVar("confirmed", default=None)  # None: the user typed everything
+
+
+@contextmanager
+def import_only(names: Iterable[str] | None, hint: str = "") -> Iterator[None]:
+    """Refuse, inside this block, to import any code but `names`, which the user typed; None: all code may be imported.
+
+    Options that a file holds (a run, a saved monitor) are read inside such a block: whoever wrote the file does not decide which code
+    runs here. hint: tells the user how to confirm a name.
+    """
+    token = _confirmed.set(None if names is None else _Confirmed(frozenset(names), hint))
+    try:
+        yield
+    finally:
+        _confirmed.reset(token)
 
 
 def call(target: str, what: str) -> Any:
@@ -31,11 +64,12 @@ def call(target: str, what: str) -> Any:
 
 def named(target: str, what: str) -> tuple[Any, str]:
     """package.module:name, imported from the working folder too -> something to call, or a model; and its name."""
+    confirmed = _confirmed.get()
+    if confirmed is not None and target not in confirmed.names and not target.startswith(OWN):
+        raise BadInput(f"{what} {target!r} is code, and a file names it, not you: it is not run. {confirmed.hint}")
     module_name, _, name = target.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        module = _import(module_name)
     except Exception as error:  # any line of the user's own code may fail
         hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
         raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_told(error)}).{hint}") from error
@@ -47,13 +81,39 @@ def named(target: str, what: str) -> tuple[Any, str]:
     return found, name
 
 
+def _import(name: str) -> ModuleType:
+    """Import a module that the user named, from the working folder too.
+
+    The working folder stays on sys.path only where the module came from it, since its functions may import what lies beside it later.
+    Otherwise it is taken off again: in a folder of data a file `onnxruntime.py` must not be what holdfast or torch import later on.
+    """
+    folder = os.getcwd()
+    added = folder not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(name)
+        added = added and not _lies_in(sys.modules[name.partition(".")[0]], Path(folder))
+        return module
+    finally:
+        if added and folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    """Whether a top-level module or package is a file or a folder of `folder`."""
+    packages = [Path(path).resolve().parent for path in getattr(module, "__path__", ())]
+    file = getattr(module, "__file__", None)
+    return folder.resolve() in (packages or ([Path(file).resolve().parent] if file else []))
+
+
 def _fitted(found: object) -> bool:
     """An estimator itself, not its class."""
     return hasattr(found, "predict") and hasattr(found, "fit") and not isinstance(found, type)
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+    return f"{type(error).__name__}: {first_line(error, silent='no message')}"
 
 
 def array(path: Path, what: str) -> Tensor:

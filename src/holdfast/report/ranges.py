@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.network import Network
-from holdfast.report.summary import at_least, at_most
+from holdfast.report.summary import at_least, at_most, short
 from holdfast.verification import Range
 
 SHOWN = 8  # inputs of a witness that fit on a line
@@ -19,10 +20,10 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
         view.add_column(column, justify="right", no_wrap=True)
     view.add_column("gap", justify="right")
     for r in found:
-        which = [names.get(r.box, str(r.box))] if several else []
-        smallest, largest, output = r.minimum, r.maximum, classes[r.output] if classes else str(r.output)
+        which = [Text(short(names.get(r.box, str(r.box))))] if several else []
+        smallest, largest, output = r.minimum, r.maximum, short(classes[r.output]) if classes else str(r.output)
         view.add_row(
-            *which, output, f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
+            *which, Text(output), f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
             f"{at_least(largest.lower.value, 6)} .. {at_most(largest.upper.value, 6)}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
         )  # fmt: skip
     closed = sum(r.closed for r in found)

@@ -1,7 +1,6 @@
 """A run in rows and totals, the same ones for the terminal and the page."""
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, overload
 
 from numpy.typing import NDArray
 
+from holdfast.foreign_text import UNSAFE
 from holdfast.question import Question, Said
 from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
 from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, overall
@@ -20,7 +20,6 @@ from holdfast.work import NOTHING_MOVES
 DIGITS = 4
 LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
 LONG = 120  # signs of a name, a class or a word
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # nothing is known of such an input
 WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
 
@@ -275,7 +274,7 @@ def mean_of(values: Sequence[float]) -> float:
 
 def short(text: object, most: int = LONG) -> str:
     """Words of any length, cut where they would fill the page, and without signs that would steer a terminal."""
-    words = CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
+    words = UNSAFE.sub("\N{REPLACEMENT CHARACTER}", str(text))
     return words if len(words) <= most else f"{words[:most]}…"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.foreign_text import printable
 from holdfast.network import Network
 from holdfast.report.summary import at_least, at_most
 from holdfast.verification import Instance, Verdict
@@ -20,7 +21,7 @@ def competition(found: Verdict, net: Network, judges: Sequence[Network]) -> Iter
         inputs = [f"(X_{i} {value!r})" for i, value in enumerate(found.witness.flatten().tolist())]
         outputs = [f"(Y_{i} {value!r})" for i, value in enumerate(found.outputs.tolist())]
         yield "(" + "\n".join([*inputs, *outputs]) + ")"
-    yield from (f"; {text}" for text in _remarks(found, net, judges))
+    yield from (f"; {printable(text)}" for text in _remarks(found, net, judges))
 
 
 def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterator[str]:
@@ -63,8 +64,8 @@ class Line:
         network, spec = self.instance.name
         style = "red" if self.wrong or self.answer == "error" else ""
         note = self.found if isinstance(self.found, str) else self.found.note
-        told = f"  (the key says {self.expected})" if self.wrong else f"  {note}" if note else ""
-        return Text(f"{network} {spec}: {self.answer} {self.seconds:.2f} s{told}", style=style)
+        told = f"  (the key says {self.expected})" if self.wrong else f"  {printable(note)}" if note else ""
+        return Text(f"{printable(network)} {printable(spec)}: {self.answer} {self.seconds:.2f} s{told}", style=style)
 
 
 def verdict_table(lines: Sequence[Line], asked: int) -> Table:

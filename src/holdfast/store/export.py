@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import textwrap
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from holdfast.store.run import Store
 
 TOGETHER = 1000  # records
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}", "\N{FULLWIDTH HYPHEN-MINUS}",
+           "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WORDS = (
     "name", "label_name", "prediction_name", "part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note",
 )  # fmt: skip
@@ -110,8 +114,23 @@ def _json(store: "Store", path: Path) -> None:
         stream.write("\n ]\n}" if comma else "]\n}")
 
 
+def csv_cell(value: Any) -> Any:
+    """Return a cell of a CSV file that no spreadsheet takes for a formula.
+
+    A text that begins with =, +, -, @, a tab or a carriage return (or one of the wide forms of these signs) is a formula to Excel and its
+    like, which may run commands: such a text gets an apostrophe in front. Numbers stay as they are, negative ones and those in texts too.
+    """
+    if not isinstance(value, str) or not value.startswith(FORMULA) or NUMBER.fullmatch(value):
+        return value
+    return f"'{value}"
+
+
 def _csv(store: "Store", path: Path) -> None:
-    rows = (flat(record, about) for some in _with_inputs(store, TOGETHER) for record, about in some)
+    rows = (
+        {name: csv_cell(value) for name, value in flat(record, about).items()}
+        for some in _with_inputs(store, TOGETHER)
+        for record, about in some
+    )
     first = next(rows, None)
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["input"] if first is None else list(first))

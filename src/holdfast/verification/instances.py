@@ -1,6 +1,7 @@
 """Lists of verification problems as competitions publish them: instances.csv, and a key with the known answers."""
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,15 @@ KNOWN = ("sat", "unsat")
 
 @dataclass(frozen=True)
 class Instance:
-    """One line: a network, a property, and the seconds that it may take."""
+    """One line: a network, a property, and the seconds that it may take.
+
+    typed: the user typed the network on the command line, so that it may be package.module:factory. A list only names files.
+    """
 
     model: Path
     spec: Path
     seconds: float | None
+    typed: bool = False
 
     @property
     def name(self) -> tuple[str, str]:
@@ -36,7 +41,8 @@ def plain(file: str | Path) -> str:
 
 
 def read_instances(source: str | Path) -> list[Instance]:
-    """The lines `model,property[,seconds]` of a file, or of instances.csv in a folder; paths are relative to it, .gz may be left out."""
+    """The lines `model,property[,seconds]` of a file, or of instances.csv in a folder; paths are relative to it and
+    stay in it, .gz may be left out."""
     path = Path(source)
     path = path / "instances.csv" if path.is_dir() else path
     found = []
@@ -45,8 +51,10 @@ def read_instances(source: str | Path) -> list[Instance]:
             raise BadInput(f"{path}:{number}: expected model,property,seconds, found {len(row)} columns.")
         try:
             seconds = float(row[2]) if len(row) == 3 and row[2].strip() else None
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError
         except ValueError:
-            raise BadInput(f"{path}:{number}: {row[2]!r} is no number of seconds.") from None
+            raise BadInput(f"{path}:{number}: {row[2][:40]!r} is no number of seconds.") from None
         model, spec = (_beside(path, text.strip(), number) for text in row[:2])
         found.append(Instance(model, spec, seconds))
     if not found:
@@ -75,8 +83,14 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _beside(path: Path, name: str, number: int) -> Path:
+    """The file that a line names: in the folder of the list or below it, also when links are followed."""
     with in_words(f"{path}:{number}", f"{name[:60]!r} is no name of a file", "Write model,property,seconds."):
         for candidate in (path.parent / name, path.parent / f"{name}.gz"):
             if candidate.is_file():
+                if not candidate.resolve().is_relative_to(path.parent.resolve()):
+                    raise UnreadableFile(
+                        f"{path}:{number}: {name!r} leads out of the folder {path.parent}. A list names files in its own folder or "
+                        f"below it: put the file there, or put the list into a folder that holds both."
+                    )
                 return candidate
     raise UnreadableFile(f"{path}:{number}: {name} does not exist beside it, nor {name}.gz.")

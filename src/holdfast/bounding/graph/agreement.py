@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed, leaves
 from holdfast.chance import Chance
 from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.foreign_text import first_line
 from holdfast.network import Network
 from holdfast.network.precision import in_full
 from holdfast.network.trace import as_plain_module
@@ -42,7 +43,7 @@ def check(net: Network, graph: Graph, region: Region, traced: Network | None = N
     except HoldfastError:
         raise
     except Exception as error:
-        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        told = first_line(error)
         raise UnsupportedLayer(
             f"{net.name} and its graph cannot be compared ({told}), so nothing is proved; attacks still work."
         ) from error

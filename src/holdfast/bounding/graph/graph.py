@@ -16,6 +16,7 @@ from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Entry, Lowered, Node, Relaxed, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.foreign_text import first_line
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, converted, where
 
@@ -269,7 +270,7 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     except HoldfastError:
         raise
     except Exception as error:  # a form of the operator that nobody thought of
-        told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+        told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
         raise UnsupportedLayer(f"layer {name}: this form of {node.target} has no bound ({told}); attacks still work.") from error
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, ModelNow, Run
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -30,4 +30,4 @@ def bundle(
     'holdfast verify-bundle' checks it."""
     from holdfast.cli.bundle import bundle as pack
 
-    pack(run, out, model, with_model, proofs, gate, Console())
+    pack(run, out, model, with_model, proofs, gate, Terminal())

@@ -1,9 +1,9 @@
 """`holdfast check`: a run that somebody else made, against its model and its data."""
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, DataNow, Drawn, Every, FilesNow, Findings, ModelNow, ProveFor, Run, Sample, Tolerance, Trust
+from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 
 
@@ -30,7 +30,7 @@ def check(
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
-    show(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Console())
+    show(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Terminal())
 
 
 def files_option(model: str | None, data: str | None, files: list[str] | None) -> dict[str, str]:

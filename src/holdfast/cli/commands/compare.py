@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, Part
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -28,4 +28,4 @@ def compare(
     """Models side by side on the same inputs: who wins where brackets decide, and where they do not."""
     from holdfast.cli.views.compare import compare as lay
 
-    lay(runs, at, part, confidence, out, Console())
+    lay(runs, at, part, confidence, out, Terminal())

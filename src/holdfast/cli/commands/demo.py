@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import OTHER, Out
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -16,4 +16,4 @@ def demo(out: Out = Path("runs/demo")) -> None:
     """The main job, end to end, on digits and networks that ship with holdfast."""
     from holdfast.cli.demo import demo as show
 
-    show(out, Console())
+    show(out, Terminal())

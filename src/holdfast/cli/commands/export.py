@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, Run
+from holdfast.cli.terminal import Terminal
+from holdfast.foreign_text import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -21,4 +22,4 @@ def export(
     from holdfast.store import Store
 
     with Store.read(run) as store:
-        Console().print(f"written: {store.export(to)}", soft_wrap=True, markup=False, highlight=False)
+        Terminal().print(f"written: {printable(store.export(to))}", soft_wrap=True, highlight=False)

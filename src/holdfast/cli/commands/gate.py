@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, Part, Run
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -44,4 +44,4 @@ def gate(
     from holdfast.report.gate import Rules
 
     files = {"junit": junit, "markdown": markdown, "json": json}
-    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack), part, against, files, Console())
+    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack), part, against, files, Terminal())

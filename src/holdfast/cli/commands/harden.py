@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import OTHER, STOPPING, DataOption, DataOptions, ModelOptions, Norm, Scale, Seconds, Seed, declared
+from holdfast.cli.terminal import Terminal
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,4 @@ def harden(asked: Harden, out: Path | None) -> None:
     from holdfast.cli.harden import harden_into
 
     assert out is not None
-    harden_into(asked, out, Console())
+    harden_into(asked, out, Terminal())

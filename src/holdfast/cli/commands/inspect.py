@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import OTHER, ModelArgument, ModelOptions, declared
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -23,4 +23,4 @@ class Inspect:
 def inspect(asked: Inspect, _: Path | None) -> None:
     from holdfast.cli.views.model import look
 
-    look(asked.network, Console())
+    look(asked.network, Terminal())

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def keygen(
     from holdfast.evidence.keys import made_keys
 
     public, made = made_keys(key)
-    console = Console()
+    console = Terminal()
     line(console, "private key", f"{key}, which nobody else should read")
     line(console, "public key", str(public))
     line(console, "fingerprint", made.fingerprint)

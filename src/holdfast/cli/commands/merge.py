@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, NewRun
+from holdfast.cli.terminal import Terminal
+from holdfast.foreign_text import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -20,4 +21,4 @@ def merge(
     """Join runs of one question, such as shards, into a new one. Of a single run, also one that is being written, this makes a copy."""
     from holdfast.store.merge import merge as join
 
-    Console().print(f"run: {join(runs, out)}", soft_wrap=True, markup=False, highlight=False)
+    Terminal().print(f"run: {printable(join(runs, out))}", soft_wrap=True, highlight=False)

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, declared, measures
+from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, TrustRun, declared, measures
+from holdfast.cli.terminal import Terminal
 from holdfast.reading.how import How
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def fit(asked: Fit, out: Path | None) -> None:
     from holdfast.cli.monitor.making import fit_monitor
 
     assert out is not None
-    fit_monitor(asked, out, Console())
+    fit_monitor(asked, out, Terminal())
 
 
 monitor.command("fit")(declared(Fit, fit, model=Optional, out=Made))
@@ -98,11 +99,13 @@ def score(
     label_column: LabelColumn = None,
     limit: Limit = None,
     device: Device = None,
+    trust: TrustRun = False,
 ) -> None:
     """Score every word or frame: coloured by how likely the answer stays, with the evidence."""
     from holdfast.cli.monitor.scores import show_scores
 
-    show_scores(folder, text, k, limit, device, Console(), How(text_column=text_column, label_column=label_column))
+    how = How(text_column=text_column, label_column=label_column)
+    show_scores(folder, text, k, limit, device, Terminal(), how, trust=trust)
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Evaluate(Command):
     seed: Seed = 0
     seconds: Seconds = None
     device: Device = None
+    trust: TrustRun = False
 
     def build(self) -> "Built":
         from holdfast.cli.monitor.making import open_monitor, rows_for
@@ -128,9 +132,9 @@ class Evaluate(Command):
         from holdfast.question import Asked, Data
         from holdfast.solver import Stop
 
-        stop, console = Stop(self.seconds), Console()
+        stop, console = Stop(self.seconds), Terminal()
         how = How(text_column=self.text_column, label_column=self.label_column)
-        opened = open_monitor(self.folder, console, self.device)
+        opened = open_monitor(self.folder, console, self.device, trust=self.trust)
         rows, monitor = rows_for(opened, self.data, self.limit, console, how), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
         asked = Asked(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
@@ -192,6 +196,7 @@ class Serve:
     port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000
     workers: Annotated[int, typer.Option(metavar="COUNT", min=1, max=256, help="Processes that share the port, each with a model.")] = 1
     device: Device = None
+    trust: TrustRun = False
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Holds the token that clients must send; or set HOLDFAST_TOKEN. Default: none.")
     ] = None
@@ -204,6 +209,9 @@ class Serve:
     max_waiting: Annotated[int, _count("Questions that may wait for an answer.")] = 256
     max_streams: Annotated[int, _count("Streams open at once.")] = 64
     max_connections: Annotated[int, _count("Connections open at once.")] = 512
+    max_connections_each: Annotated[
+        int, typer.Option(metavar="COUNT", min=0, help="Of them from one address; 0: any, as behind a proxy.")
+    ] = 128
     rate: Annotated[
         float,
         typer.Option(metavar="NUMBER", min=0, help="Requests and messages a second from one address, for all workers; 0: any."),
@@ -221,7 +229,7 @@ class Serve:
 def serve(asked: Serve, _: Path | None) -> None:
     from holdfast.cli.monitor.serving import run_service
 
-    run_service(asked, Console())
+    run_service(asked, Terminal())
 
 
 monitor.command("serve")(declared(Serve, serve, out=None))
@@ -238,11 +246,13 @@ def export(
     theta: Annotated[float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")] = 0.6,
     seed: Seed = 0,
     device: Device = None,
+    trust: TrustRun = False,
 ) -> None:
     """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
     from holdfast.cli.monitor.making import export_prism
 
-    export_prism(folder, data, prism, limit, theta, seed, device, Console(), How(text_column=text_column, label_column=label_column))
+    how = How(text_column=text_column, label_column=label_column)
+    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)
 
 
 def register(app: typer.Typer) -> None:

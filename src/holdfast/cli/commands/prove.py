@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.commands.check import files_option
 from holdfast.cli.options import RUNS, STOPPING, Run
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -38,4 +38,4 @@ def prove(
     """What a run proved or met, as files that holdfast-check accepts without holdfast. Exit code 3: some claims have none, with why."""
     from holdfast.cli.prove import prove as write
 
-    write(run, files_option(model, data, files), out, input or (), seconds, trust, Console())
+    write(run, files_option(model, data, files), out, input or (), seconds, trust, Terminal())

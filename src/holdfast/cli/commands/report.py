@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, Run
+from holdfast.cli.terminal import Terminal
+from holdfast.foreign_text import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -26,4 +27,4 @@ def report(
 
     with Store.read(run) as store:
         path = write_report(store, out or run / "report.html")
-    Console().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)
+    Terminal().print(f"report: {printable(path)}", soft_wrap=True, highlight=False)

@@ -1,9 +1,9 @@
 """`holdfast salvage`: what can be read of a damaged run."""
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, NewRun, Run
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -15,4 +15,4 @@ def salvage(run: Run, out: NewRun) -> None:
     from holdfast.store.salvage import salvage as save
 
     found = save(run, out)
-    Console().print(f"run: {found.folder}\n{found}", soft_wrap=True, markup=False, highlight=False)
+    Terminal().print(f"run: {found.folder}\n{found}", soft_wrap=True, markup=False, highlight=False)

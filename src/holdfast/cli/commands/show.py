@@ -3,9 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, Run
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -19,4 +19,4 @@ def show(
     """One input of a run in the terminal: the input, its witness, the change, and why each number may be believed."""
     from holdfast.cli.views.show import show as draw
 
-    draw(run, number, Console())
+    draw(run, number, Terminal())

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.options import RUNS, Bundle
+from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def sign(
 
     who, how = _signing(key, signer, public_key)
     path = put(bundle, out or bundle, who, how)
-    line(Console(), "signed", f"by {who.fingerprint}")
-    line(Console(), "bundle", str(path))
+    line(Terminal(), "signed", f"by {who.fingerprint}")
+    line(Terminal(), "bundle", str(path))
 
 
 def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tuple[PublicKey, Signer]":

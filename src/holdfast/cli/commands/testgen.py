@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli.command import Command
 from holdfast.cli.options import MEASURE, DataOption, DataOptions, Limit, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
+from holdfast.foreign_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +178,5 @@ class Testgen(DataOptions, Command):
 
 
 def _cells(of: "Coverage") -> tuple[str, ...]:
-    from rich.markup import escape
-
     share = (f"{100 * part / of.items:.1f}%" if of.items else "" for part in (of.before, of.after))
-    return (escape(of.layer), str(of.neurons), str(of.items), *share)
+    return (printable(of.layer), str(of.neurons), str(of.items), *share)

@@ -55,7 +55,8 @@ class Instances:
         instance = self.every[place]
         spec = read_vnnlib(instance.spec)
         if self.last is None or self.last[0] != instance.model:
-            self.last = instance.model, *load_judged(replace(self.network, model=str(instance.model)), spec.inputs)
+            file = None if instance.typed else instance.model
+            self.last = instance.model, *load_judged(self.network, spec.inputs, file)
         return self.last[1], self.last[2], spec
 
     def keys(self, place: int) -> "tuple[Key, ...]":
@@ -147,7 +148,7 @@ class Verify(Command):
             raise BadInput(f"{model} is a list of instances, which names its properties; leave {self.spec} out.")
         if not listed and self.spec is None:
             raise BadInput(f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'.")
-        return read_instances(model) if self.spec is None else [Instance(Path(model), Path(self.spec), 120.0)]
+        return read_instances(model) if self.spec is None else [Instance(Path(model), Path(self.spec), 120.0, typed=True)]
 
     def notes(self, built: "Built") -> tuple[str, ...]:
         return ()  # told below the answer

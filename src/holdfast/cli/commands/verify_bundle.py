@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.commands.check import files_option
 from holdfast.cli.options import RUNS, Bundle, DataNow, Drawn, Every, FilesNow, Findings, ModelNow, ProveFor, Sample, Tolerance, Trust
+from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -45,4 +45,4 @@ def verify_bundle(
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
     asked = Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known)
-    verify(bundle, public_key or (), asked, out, page, unpack, Console())
+    verify(bundle, public_key or (), asked, out, page, unpack, Terminal())

@@ -26,11 +26,13 @@ from holdfast.network import Network
 from holdfast.network.text import Unknown
 from holdfast.reading.data import PLAIN, load_data, load_substitutes, read_texts
 from holdfast.reading.how import How
+from holdfast.reading.source import OWN, import_only
 
 EMBEDDED = "helpdesk"
 LONGEST = 4096  # elements of a sequence
 SAID = "no model given, so this is the embedded help desk: an LSTM that reads what people ask, and words that may stand for others"
 HOW = "model.json"
+CONFIRM = "If you trust whoever wrote this monitor, add --trust."
 MADE = "It must be as 'holdfast monitor fit' wrote it: fit the monitor again."
 
 
@@ -87,7 +89,19 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
     tell(net, console)
     _keep(folder, q.network, rows.classes if net.classes is None else list(net.classes))
     line(console, "monitor", f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}")
-    line(console, "written", f"{folder}; now: holdfast monitor score {folder} " + ('"some text"' if net.vocabulary else "sequences.npz"))
+    line(
+        console,
+        "written",
+        f"{folder}; now: holdfast monitor score {folder} "
+        + ("--trust " if _needs_trust(q.network) else "")
+        + ('"some text"' if net.vocabulary else "sequences.npz"),
+    )
+
+
+def _needs_trust(network: ModelOptions | None) -> bool:
+    """Whether whoever opens the monitor must confirm its model, which is code or a .pt2 file."""
+    named = () if network is None else (network.model, network.tokenizer or "")
+    return any(":" in name and not name.startswith(OWN) for name in named) or (network is not None and network.trust)
 
 
 def tell(net: Network, console: Console) -> None:
@@ -216,8 +230,10 @@ def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None)
         raise StoreError(f"{folder / HOW}: cannot be written ({error}).") from error
 
 
-def open_monitor(folder: str, console: Console, device: str | None = None) -> Opened:
-    """What `fit` wrote, with its model; `helpdesk` is the embedded one. device: another one than `fit` was told."""
+def open_monitor(folder: str, console: Console, device: str | None = None, *, trust: bool = False) -> Opened:
+    """What `fit` wrote, with its model; `helpdesk` is the embedded one. device: another one than `fit` was told.
+
+    trust: the user trusts whoever wrote the folder, so the code that it names is imported and a .pt2 file is opened."""
     if folder == EMBEDDED and not Path(folder).exists():
         line(console, "note", SAID)
         net, rows = helpdesk.network(device or "cpu"), _embedded("train")
@@ -232,7 +248,8 @@ def open_monitor(folder: str, console: Console, device: str | None = None) -> Op
     if question is None:
         net = helpdesk.network(device or "cpu")
     else:
-        net = load_network(question if device is None else replace(question, device=device))
+        with import_only(None if trust else (), CONFIRM):
+            net = load_network(replace(question, trust=trust, device=question.device if device is None else device))
     return Opened(Monitor.load(folder, net), classes, question is None)
 
 
@@ -251,8 +268,9 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
 
 
 def export_prism(
-    folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console, how: How
-) -> None:
+    folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console, how: How,
+    *, trust: bool = False,
+) -> None:  # fmt: skip
     from holdfast.monitor.abstract.marble import Marble, Refinement
     from holdfast.monitor.abstract.prism import write
     from holdfast.monitor.abstract.traces import profile
@@ -260,7 +278,7 @@ def export_prism(
     if not (theta > 0 and math.isfinite(theta)):
         raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")
     check_folder(to, "marble.tra")
-    opened = open_monitor(folder, console, device)
+    opened = open_monitor(folder, console, device, trust=trust)
     rows = _limited(_embedded("train"), limit) if data is None and opened.embedded else rows_for(opened, data, limit, console, how)
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:

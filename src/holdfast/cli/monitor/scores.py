@@ -14,6 +14,7 @@ from rich.text import Text
 from holdfast.cli.monitor.making import Opened, Rows, load_rows, of_texts, open_monitor, rows_for, tell
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
+from holdfast.foreign_text import printable
 from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
 from holdfast.monitor.score import Scores, Steps
 from holdfast.reading.data import PLAIN
@@ -35,9 +36,12 @@ KINDS = {
 # ---- score
 
 
-def show_scores(folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console, how: How = PLAIN) -> None:
+def show_scores(
+    folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console, how: How = PLAIN,
+    *, trust: bool = False,
+) -> None:  # fmt: skip
     steps = steps_of(k)
-    opened = open_monitor(folder, console, device)
+    opened = open_monitor(folder, console, device, trust=trust)
     rows = _asked(opened, text, limit, console, how)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
@@ -88,12 +92,12 @@ def _sentence(scores: Scores, words: Sequence[str], said: str) -> Text:
     line = Text()
     for word, score, free in zip(words, scores.values.tolist(), scores.attackable.tolist(), strict=True):
         style = colour(score) if free else Style(dim=True)
-        line.append(word, style)
+        line.append(printable(word), style)
         if free and not math.isnan(score):
             line.append(f" {_number(score)}", Style(dim=True))
         line.append("  ")
-    line.append(f"-> {said}", "bold")
-    line.append(f"\n    {_extremes(scores, words)}", Style(dim=scores.least is None))
+    line.append(f"-> {printable(said)}", "bold")
+    line.append(f"\n    {printable(_extremes(scores, words))}", Style(dim=scores.least is None))
     return line
 
 
@@ -121,10 +125,11 @@ def colour(score: float) -> Style:
 
 
 def _frames(scores: Scores, title: str, opened: Opened) -> Table:
-    table = Table("frame", "score", "interval", "answer", title=title, title_justify="left")
+    table = Table("frame", "score", "interval", "answer", title=Text(printable(title)), title_justify="left")
     for place, score in list(enumerate(scores))[:MOST_FRAMES]:
         label = opened.name_of(score.label) if score.label >= 0 else ""
-        table.add_row(str(place), Text(_number(score.value), colour(score.value)), f"{_number(score.low)} to {_number(score.high)}", label)
+        interval = f"{_number(score.low)} to {_number(score.high)}"
+        table.add_row(str(place), Text(_number(score.value), colour(score.value)), interval, Text(printable(label)))
     least = f"least robust: frame {scores.least}, most robust: frame {scores.most}"
     table.caption = least if len(scores) <= MOST_FRAMES else f"{least}; {len(scores) - MOST_FRAMES} more frames are not shown"
     return table

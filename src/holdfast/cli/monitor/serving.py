@@ -10,6 +10,7 @@ from rich.console import Console
 
 from holdfast.cli.commands.monitor import Serve
 from holdfast.cli.monitor.making import open_monitor
+from holdfast.cli.terminal import Terminal
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.files import text_of
@@ -29,18 +30,18 @@ def run_service(q: Serve, console: Console) -> None:
     _check_tls(q.certificate, q.certificate_key)
     limits = Limits(
         body=q.max_body, length=q.max_length, depth=q.max_depth, waiting=q.max_waiting, streams=q.max_streams,
-        connections=q.max_connections, rate=q.rate, burst=q.burst, reading=q.reading, writing=q.writing, idle=q.idle,
-        lingering=q.lingering, closing=q.closing,
+        connections=q.max_connections, connections_each=q.max_connections_each, rate=q.rate, burst=q.burst,
+        reading=q.reading, writing=q.writing, idle=q.idle, lingering=q.lingering, closing=q.closing,
     )  # fmt: skip
     serving = Serving(q.host, q.port, token, q.open_metrics, q.certificate, q.certificate_key, limits)
     if token is None and not _only_here(q.host):
         line(console, "warning", f"anyone who reaches {q.host}:{q.port} may ask: set a token (--token-file, or {TOKEN})", warns=True)
     listening(serving).close()  # before the model is loaded
-    opened = open_monitor(q.folder, console, q.device) if q.workers == 1 else None
+    opened = open_monitor(q.folder, console, q.device, trust=q.trust) if q.workers == 1 else None
     address = f"{'https' if q.certificate else 'http'}://{f'[{q.host}]' if ':' in q.host else q.host}:{q.port}"
     line(console, "listening", f"{address} (POST /score, websocket /stream, /health, /live, /ready, /metrics); Ctrl-C stops it")
     if opened is None:
-        serve_workers(partial(_monitor, q.folder, q.device), serving, q.workers)
+        serve_workers(partial(_monitor, q.folder, q.device, q.trust), serving, q.workers)
         return
     if opened.monitor.net.vocabulary is not None:
         shown = "" if token is None else f'-H "Authorization: Bearer ${TOKEN}" '
@@ -48,9 +49,9 @@ def run_service(q: Serve, console: Console) -> None:
     serve(opened.monitor, serving)
 
 
-def _monitor(folder: str, device: str | None) -> Monitor:
+def _monitor(folder: str, device: str | None, trust: bool) -> Monitor:
     """In a worker, which has nothing to say on the terminal."""
-    return open_monitor(folder, Console(quiet=True), device).monitor
+    return open_monitor(folder, Terminal(quiet=True), device, trust=trust).monitor
 
 
 def token_of(file: Path | None) -> str | None:

@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,23 @@ from holdfast.network.text import Given
 from holdfast.reading.source import call, named
 from holdfast.region import Columns
 
+ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
 PICKLES = (".joblib", ".pkl", ".pickle", ".sav")
 CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
-def load_network(q: ModelOptions) -> Network:
-    """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, a fitted estimator, or a function of arrays."""
+def load_network(q: ModelOptions, file: Path | None = None) -> Network:
+    """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, a fitted estimator, or a function of arrays.
+
+    q.model  a str: what the user typed. It may name code.
+    file     a Path: what data named, such as a line of instances.csv. It is read in place of q.model, as a file whatever it is called,
+             and never imported.
+    """
     columns = None if q.columns is None else Columns.read(q.columns)
+    if file is not None:
+        if not file.name.endswith((*ONNX, EXPORTED)):
+            raise BadInput(f"{str(file)!r}: a model that data name is a .onnx, .onnx.gz or .pt2 file; it is never package.module:factory.")
+        q = replace(q, model=str(file))
     net = _load_network(q, columns)
     return net if columns is None or net.columns is not None else net.with_columns(columns)
 
@@ -35,7 +46,7 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         raise BadInput(f"pool {q.pool!r}: use last, mean or max.")
     if q.device.partition(":")[0] not in ("cpu", "cuda"):
         raise BadInput(f"device {q.device!r}: use cpu, cuda, or cuda:1 for the second GPU.")
-    is_onnx, is_export = q.model.endswith((".onnx", ".onnx.gz")), q.model.endswith(".pt2")
+    is_onnx, is_export = q.model.endswith(ONNX), q.model.endswith(EXPORTED)
     if not is_onnx:
         _refuse({"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants}, f"{q.model} is no .onnx file")
     if is_onnx or is_export:

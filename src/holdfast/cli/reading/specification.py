@@ -2,24 +2,26 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.model import load_network
+from holdfast.cli.reading.model import ONNX, load_network
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.network import Network
 from holdfast.verification.specification import input_shape
 
 
-def load_judged(options: ModelOptions, inputs: int) -> tuple[Network, tuple[Network, ...]]:
-    """The network, and the same file through onnxruntime where that is installed."""
-    net = _fitting(options, inputs)
-    if not _is_onnx(options) or options.constants:
+def load_judged(options: ModelOptions, inputs: int, file: Path | None = None) -> tuple[Network, tuple[Network, ...]]:
+    """The network, and the same file through onnxruntime where that is installed. file: as in `load_network`, of a list of instances."""
+    model = options.model if file is None else str(file)
+    net = _fitting(options, inputs, file)
+    if not model.endswith(ONNX) or options.constants:
         return net, ()
     try:
-        return net, (_through_onnxruntime(options.model),)
+        return net, (_through_onnxruntime(model),)
     except MissingExtra:
         return net, ()
 
@@ -38,21 +40,18 @@ def _through_onnxruntime(model: str) -> Network:
     return Network.from_callable(ask, name=name, fingerprint=name)
 
 
-def _fitting(options: ModelOptions, inputs: int) -> Network:
+def _fitting(options: ModelOptions, inputs: int, file: Path | None) -> Network:
     """Some .onnx files take an input without a batch axis, which shows when they are asked for as many numbers as the property has."""
+    model = options.model if file is None else str(file)
     try:
-        net = load_network(options)
+        net = load_network(options, file)
         input_shape(net, inputs)
     except (BadInput, UnreadableFile) as error:
-        if not _is_onnx(options) or options.unbatched:
+        if not model.endswith(ONNX) or options.unbatched:
             raise
         with suppress(BadInput, UnreadableFile):
-            net = load_network(replace(options, unbatched=True))
+            net = load_network(replace(options, unbatched=True), file)
             input_shape(net, inputs)
             return net
         raise error
     return net
-
-
-def _is_onnx(options: ModelOptions) -> bool:
-    return options.model.endswith((".onnx", ".onnx.gz"))

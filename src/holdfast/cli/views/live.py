@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from holdfast.cli.terminal import Terminal
 from holdfast.result import Record
 from holdfast.solver import Progress
 
@@ -26,7 +27,7 @@ class Live:
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task(title, total=total, left="", now="")
-        self._lines = None if console.is_terminal else Console(stderr=True, quiet=console.quiet)
+        self._lines = None if console.is_terminal else Terminal(stderr=True, quiet=console.quiet)
         self._title, self._told = title, time.monotonic()
 
     def __enter__(self) -> Self:

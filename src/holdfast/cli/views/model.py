@@ -2,8 +2,8 @@
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
@@ -13,7 +13,9 @@ from holdfast.certify.cost import LIMIT, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
+from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.foreign_text import printable
 from holdfast.memory import bytes_told
 from holdfast.method import known_methods
 from holdfast.network import Network
@@ -42,10 +44,10 @@ def look(question: ModelOptions, console: Console) -> None:
         ("arithmetic", str(net.dtype).removeprefix("torch.")),
         ("fingerprint", net.fingerprint[:16] or "none: not hashed"),
     ):
-        facts.add_row(f"[bold]{name}[/]", escape(value))
+        facts.add_row(Text(name, "bold"), printable(value))
     console.print(facts, highlight=False)
     for note in net.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        line(console, "note", note, warns=True)
     if net.differentiable:
         _layers(net, x, console)
         if _bounders(net, x, console):
@@ -57,7 +59,7 @@ def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
     """-> whether anything can be proved."""
     table = Table("question", "bounds", "cut", title="how proofs are made", title_justify="left")
     for choice in bounders(net, x):
-        table.add_row(choice.question, escape(choice.bounds), escape(choice.cut))
+        table.add_row(choice.question, choice.bounds, choice.cut)
     if table.rows:
         console.print(table)
     return bool(table.rows)
@@ -86,16 +88,16 @@ def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
         one = for_one(net, x)
         program, refused = one.program(x), refusals(one, x)
     except HoldfastError as error:
-        console.print(f"[yellow]no graph:[/] {escape(str(error))}", soft_wrap=True)
+        line(console, "no graph", str(error), warns=True)
         return
     table = Table("layer", "operator", "output", "proof", title="layers", title_justify="left")
     for layer in layers(program):
         if "getitem" not in layer.operator or layer.node in refused:
-            verdict = "[red]stops here[/]" if layer.node in refused else "[green]yes[/]"
-            table.add_row(escape(layer.name), layer.operator, _shape(layer.shape, "batch"), verdict)
+            verdict = Text("stops here", "red") if layer.node in refused else Text("yes", "green")
+            table.add_row(printable(layer.name), layer.operator, _shape(layer.shape, "batch"), verdict)
     console.print(table)
     for reason in dict.fromkeys(refused.values()):
-        console.print(f"[yellow]no proof:[/] {escape(reason)}", soft_wrap=True)
+        line(console, "no proof", reason, warns=True)
 
 
 def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
@@ -105,7 +107,8 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
         reasons = [(method_words, kind().unfit(problem)) for method_words, problem in problems]
         asked = next((words for words, reason in reasons if reason is None), None)
         reason = next((text for text in (reason for _, reason in reasons) if text), "")
-        table.add_row(keyword, kind.finds, f"[green]yes[/]{asked}" if asked is not None else f"[red]no:[/] {escape(reason)}")
+        works = (("yes", "green"), asked) if asked is not None else (("no:", "red"), f" {reason}")
+        table.add_row(keyword, kind.finds, Text.assemble(*works))
     console.print(table)
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.errors import StoreError
+from holdfast.foreign_text import printable
 
 
 def check_folder(folder: Path, file: str) -> None:
@@ -34,4 +35,4 @@ def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
 
 def line(console: Console, kind: str, text: str, *, warns: bool = False) -> None:
     """kind: text, on one line however long it is."""
-    console.print(Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", text), soft_wrap=True)
+    console.print(Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", printable(text, None)), soft_wrap=True)

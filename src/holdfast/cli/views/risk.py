@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.api.risk import Risk, risks_of
 from holdfast.network import Network
-from holdfast.report.summary import between, class_name
+from holdfast.report.summary import between, class_name, short
 from holdfast.result import Bracket
 from holdfast.store import Store
 
@@ -33,7 +34,7 @@ def table(store: Store, most: int = 40) -> Table:
     )  # fmt: skip
     for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
         guess = "-" if r.estimate is None else f"{r.estimate.value:.4g}"
-        view.add_row(stored.name, label, f"{r.score:.4g}", _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
+        view.add_row(Text(short(stored.name)), Text(label), f"{r.score:.4g}", _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
     return view
 
 

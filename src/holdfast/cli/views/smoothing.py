@@ -1,6 +1,7 @@
 """A run of `holdfast smoothing` to look at, from the store alone."""
 
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.certify.smoothing import smoothed_of
 from holdfast.report.summary import at_least, class_name
@@ -27,5 +28,5 @@ def table(store: Store, most: int = 40) -> Table:
         s, stored = smoothed_of(record), inputs.get(record.key.index)
         chosen = "none" if s.prediction is None else class_name(question, s.prediction)
         label = class_name(question, stored.label) if stored else ""
-        view.add_row(str(record.key.index), label, chosen, at_least(s.p_lower), at_least(s.radius.value), record.status)
+        view.add_row(str(record.key.index), Text(label), Text(chosen), at_least(s.p_lower), at_least(s.radius.value), record.status)
     return view

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.foreign_text import first_line
 from holdfast.monitor.structure.structure import rows_apart
 from holdfast.network import Network, precision
 from holdfast.network.memory import generators
@@ -98,7 +99,7 @@ def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
     except HoldfastError:
         raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise BadInput(f"{net.name} refused sequences of shape {tuple(prefixes.shape[1:])}: {reason}") from error
     if not bool(found.isfinite().all()):
         raise BadInput(f"{net.name} answers NaN or infinity on one of the sequences; check its weights and the scale of the data.")

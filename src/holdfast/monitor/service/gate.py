@@ -2,17 +2,18 @@
 
 import asyncio
 import hmac
-import json
 import math
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from holdfast.monitor.service.json_messages import error_body
 from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import Metrics
 from holdfast.monitor.service.rates import Rates
 
+MARK = "holdfast.reserved"  # In the scope of a request over a connection that is kept for probes.
 PROBES = ("/live", "/ready")  # for whoever starts and stops services: never refused
 FAREWELL = 1.0  # seconds
 Application = Callable[..., Awaitable[None]]
@@ -55,14 +56,16 @@ class Gate:
 
     def _refused(self, scope: Message) -> tuple[int, str, dict[str, str]] | None:
         """-> status, reason, headers."""
+        probe = scope["path"] in PROBES
+        if scope.get(MARK) and not probe:
+            return 503, "too many connections are open, in all or from this address; try again later.", {"connection": "close"}
+        wait = 0.0 if probe else self.rates.take(scope["client"][0] if scope.get("client") else "")
+        if wait:  # before the token is looked at, so that guesses count
+            return 429, f"too many requests from this address; try again in {wait:.1f} s.", {"retry-after": str(math.ceil(wait))}
         if self.token is not None and scope["path"] not in self.free:
             given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             if not hmac.compare_digest(given, self.token):
                 return 401, "this service wants a token: send the header 'Authorization: Bearer TOKEN'.", {"www-authenticate": "Bearer"}
-        if scope["path"] not in PROBES:
-            wait = self.rates.take(scope["client"][0] if scope.get("client") else "")
-            if wait:
-                return 429, f"too many requests from this address; try again in {wait:.1f} s.", {"retry-after": str(math.ceil(wait))}
         return None
 
 
@@ -77,7 +80,7 @@ async def _gone(receive: Any) -> None:
 
 async def _refuse(scope: Message, send: Any, status: int, reason: str, headers: dict[str, str]) -> None:
     """Over HTTP; a stream is refused in the answer to its handshake, where the server can do that."""
-    body = json.dumps({"error": reason}).encode()
+    body = error_body(reason)
     lines = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     kind = "http.response" if scope["type"] == "http" else "websocket.http.response"
     if kind.startswith("websocket") and "websocket.http.response" not in (scope.get("extensions") or {}):

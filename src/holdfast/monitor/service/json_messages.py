@@ -13,9 +13,11 @@ from holdfast.monitor.score import Score, Scores, Steps
 from holdfast.network.text import Texts
 from holdfast.result import Evidence
 
-STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string, or one that never ends: then up to the end of the message. A match that has begun never fails, so a search reads each byte once.
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 OPENING, CLOSING = (np.frombuffer(signs, dtype=np.uint8) for signs in (b"[{", b"]}"))
 LONGEST_REASON = 400  # it may quote what was sent
+SIGNS_EACH = 64  # Signs of a text for each element of the longest sequence: more are refused before they are cut into words.
 
 
 class Refused(Exception):
@@ -47,6 +49,8 @@ def read_question(body: bytes | str, longest: int, depth: int) -> Asked:
     if "text" in found:
         if not isinstance(found["text"], str):
             raise Refused(422, '"text" must be a string.')
+        if len(found["text"]) > SIGNS_EACH * longest:
+            raise Refused(422, f'"text" has {len(found["text"])} signs; this service takes up to {SIGNS_EACH * longest}.')
         return Asked(found["text"], k)
     sequence = found["sequence"]
     if not isinstance(sequence, list):
@@ -81,7 +85,7 @@ def _json(body: bytes | str, depth: int) -> Any:
 
 
 def _depth(body: bytes | str) -> int:
-    """How deep brackets stand in one another, without a loop over them; those in strings do not count."""
+    """How deep brackets stand in one another; those in strings do not count. The time is proportional to the length of the body."""
     signs = np.frombuffer(STRING.sub(b"", body.encode("utf-8", "replace") if isinstance(body, str) else body), dtype=np.uint8)
     steps = np.isin(signs, OPENING).astype(np.int64) - np.isin(signs, CLOSING)
     return int(steps.cumsum().max(initial=0))
@@ -107,6 +111,11 @@ def _elements(sequence: list[Any]) -> Any:
 
 
 # ---- answers
+
+
+def error_body(reason: str) -> bytes:
+    """Every refusal and every failure is answered in this form."""
+    return json.dumps({"error": reason}).encode()
 
 
 def scores_json(scores: Scores, text: Texts | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ class Limits:
     waiting: int = 256  # questions asked and not yet answered
     streams: int = 64  # open at once
     connections: int = 512  # open at once, streams among them
+    connections_each: int = 128  # of them from one address; 0: any number
     rate: float = 500.0  # requests and messages a second from one address, in the long run; 0: any number
     burst: int = 1000  # of them at once, after a rest
     reading: float = 30.0  # seconds for a request to come in: its head, and then its body

@@ -1,7 +1,8 @@
 """What uvicorn leaves open: how long a client may take to say what it wants, and to take the answer.
 
 uvicorn closes a connection that is quiet after an answer, limits the head of a request, and counts connections. It waits for ever for a
-head that comes byte by byte, for an answer that nobody reads, and for the rest of a body that was answered already.
+head that comes byte by byte, for an answer that nobody reads, and for the rest of a body that was answered already. Its own limit on
+connections refuses probes too, and one address can use it up, so connections are counted here.
 """
 
 import asyncio
@@ -11,15 +12,50 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
+from holdfast.monitor.service.gate import MARK
+from holdfast.monitor.service.json_messages import error_body
 from holdfast.monitor.service.limits import Limits
+from holdfast.monitor.service.rates import network_of
 
-SPARE = 64  # connections beyond the limit that are told so; more are cut off without a word
+RESERVED = 64  # Connections beyond the limits that are kept for probes; more are cut off without a word.
+RESERVED_EACH = 8  # Of these, the most from one address.
+RESERVED_SECONDS = 2.0  # A reserved connection asks within this time, or it is closed.
+
+
+class Connections:
+    """The connections of a worker by their addresses, and which of them are reserved for probes.
+
+    At most `each` connections of one address and `most` in all are ordinary. Of those beyond, a few are reserved: only probes are answered
+    there, so that whoever starts and stops the service hears from it however many clients hold on to their connections.
+    """
+
+    def __init__(self, most: int, each: int) -> None:
+        """each: 0 for any number."""
+        self.most, self.each = most, each or most
+        self._ordinary: dict[Any, str] = {}
+        self._reserved: dict[Any, str] = {}
+
+    def admit(self, key: Any, address: str) -> bool | None:
+        """Count a connection: True for an ordinary one, False for a reserved one, None where there is no room for it."""
+        own = network_of(address)
+        if len(self._ordinary) < self.most and sum(other == own for other in self._ordinary.values()) < self.each:
+            self._ordinary[key] = own
+            return True
+        if len(self._reserved) < RESERVED and sum(other == own for other in self._reserved.values()) < RESERVED_EACH:
+            self._reserved[key] = own
+            return False
+        return None
+
+    def release(self, key: Any) -> None:
+        self._ordinary.pop(key, None)
+        self._reserved.pop(key, None)
 
 
 class _Patient:
     """Cuts a client off that does not take what it was sent."""
 
     limits: ClassVar[Limits]
+    admitted: ClassVar[Connections]
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -36,6 +72,7 @@ class _Patient:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._taken()
+        self.admitted.release(self.transport)  # type: ignore[attr-defined]
         super().connection_lost(exc)  # type: ignore[misc]
 
     def _taken(self) -> None:
@@ -48,13 +85,36 @@ class _Requests(_Patient, H11Protocol):
     """A head is whole in time, or the connection ends."""
 
     _head: asyncio.TimerHandle | None = None
+    _reserved = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections + SPARE:
+        ordinary = self.admitted.admit(transport, self.client[0] if self.client else "")
+        if ordinary is None:
             transport.abort()
             return
-        self._head = self.loop.call_later(self.limits.reading, transport.abort)
+        self._reserved = not ordinary
+        if self._reserved:
+            self.app = _marked(self.app)
+        seconds = min(self.limits.reading, RESERVED_SECONDS) if self._reserved else self.limits.reading
+        self._head = self.loop.call_later(seconds, transport.abort)
+
+    def _should_upgrade(self) -> bool:
+        return not self._reserved and super()._should_upgrade()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._reserved:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP, or has too long a head, is told so in the form of all errors."""
+        body = error_body(msg)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+        events = h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()
+        for event in events:
+            self.transport.write(self.conn.send(event))  # type: ignore[arg-type]
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -75,8 +135,17 @@ class _Requests(_Patient, H11Protocol):
             self._head = None
 
 
+def _marked(app: Any) -> Any:
+    """The application, told of each request that it came over a reserved connection."""
+
+    async def marked(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, MARK: True}, receive, send)
+
+    return marked
+
+
 def protocols(limits: Limits) -> tuple[type[asyncio.Protocol], type[asyncio.Protocol]]:
-    """For HTTP and for streams."""
+    """For HTTP and for streams, which share the limits on connections."""
     assert isinstance(AutoWebSocketsProtocol, type)
-    http = type("Requests", (_Requests,), {"limits": limits})
-    return http, type("Streams", (_Patient, AutoWebSocketsProtocol), {"limits": limits})
+    shared = {"limits": limits, "admitted": Connections(limits.connections, limits.connections_each)}
+    return type("Requests", (_Requests,), shared), type("Streams", (_Patient, AutoWebSocketsProtocol), shared)

@@ -19,7 +19,7 @@ class Rates:
         """One token -> 0; or the seconds until there is one, and none is taken."""
         if not self.rate:
             return 0.0
-        key, now = _network(address), self.clock()
+        key, now = network_of(address), self.clock()
         tokens, then = self._buckets.pop(key, (float(self.burst), now))
         tokens = min(self.burst, tokens + (now - then) * self.rate)
         self._buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)
@@ -28,8 +28,8 @@ class Rates:
         return 0.0 if tokens >= 1 else (1 - tokens) / self.rate
 
 
-def _network(address: str) -> str:
-    """An IPv4 address; of an IPv6 address the half that its owner did not choose."""
+def network_of(address: str) -> str:
+    """Whom an address is counted for: an IPv4 address; of an IPv6 address the half that its owner did not choose."""
     try:
         found = ip_address(address)
     except ValueError:

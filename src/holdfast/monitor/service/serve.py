@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.network.text import Texts
 
 Answer = TypeVar("Answer")
+SHORT = 2**13  # Bytes of a message that is read on the event loop: well below a millisecond.
 DIGITS = 18  # of a length that can be believed
 TRY_LATER, GOING_AWAY = 1013, 1001  # websocket: the service is full; the stream was quiet for too long
 STOPPING = "the service is stopping; ask another one."
@@ -54,14 +55,23 @@ def app(monitor: "Monitor", limits: Limits | None = None, *, token: str | None =
 def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = False) -> "FastAPI":
     import fastapi
     from fastapi.responses import JSONResponse, PlainTextResponse
+    from starlette.exceptions import HTTPException
 
     @asynccontextmanager
     async def life(_: fastapi.FastAPI) -> AsyncIterator[None]:
         yield
-        desk.worker.shutdown(wait=True, cancel_futures=True)
+        for threads in (desk.reading, desk.worker):
+            threads.shutdown(wait=True, cancel_futures=True)
 
     made = fastapi.FastAPI(title="holdfast monitor", lifespan=life, openapi_url=None)
     made.add_middleware(Gate, metrics=desk.metrics, rates=desk.rates, token=token, open_metrics=open_metrics)
+
+    async def refused(_: fastapi.Request, error: Exception) -> fastapi.Response:
+        """What the router says of paths and methods, in the form of all errors."""
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": f"{str(error.detail).lower()}."}, error.status_code, headers=error.headers)
+
+    made.add_exception_handler(HTTPException, refused)
 
     @made.post("/score")
     async def score(request: fastapi.Request) -> fastapi.Response:
@@ -100,6 +110,7 @@ class Desk:
         self.rates = Rates(limits.rate, limits.burst)
         self.stopping = False
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monitor")
+        self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
         self.batches = Batches(monitor, self.worker)
         self.waiting = 0
 
@@ -114,8 +125,7 @@ class Desk:
             if self.stopping:
                 raise Refused(503, STOPPING)
             body = await self._body(request)
-            asked = read_question(body, self.limits.length, self.limits.depth)
-            text, scores = await self._ask(lambda: self._scores(asked))
+            text, scores = await self._ask(lambda: self._scores(body))
         except Refused as refused:
             return JSONResponse({"error": refused.reason}, status_code=refused.status)
         except Exception as error:
@@ -124,8 +134,15 @@ class Desk:
         self.metrics.scored(len(scores))
         return JSONResponse(scores_json(scores, text))
 
-    async def _scores(self, asked: Asked) -> "tuple[Texts | None, Scores]":
+    async def _read(self, message: bytes | str, read: Callable[[], Any]) -> Any:
+        """A long message is read in a thread of its own: the event loop has probes and other clients to answer."""
+        if len(message) <= SHORT:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self.reading, read)
+
+    async def _scores(self, body: bytes) -> "tuple[Texts | None, Scores]":
         """A text is cut where the model works: whoever wrote the tokenizer need not think of threads, and a long text holds up nobody."""
+        asked: Asked = await self._read(body, lambda: read_question(body, self.limits.length, self.limits.depth))
         if not isinstance(asked.sequence, str):
             return None, await self.batches.scores(asked.sequence, asked.k)
         run = asyncio.get_running_loop().run_in_executor
@@ -171,7 +188,7 @@ class Desk:
         from fastapi import WebSocketDisconnect
 
         if self.stopping or self.metrics.streams >= self.limits.streams:
-            await socket.close(TRY_LATER, STOPPING if self.stopping else "too many streams are open; try again later")
+            await _deny(socket, STOPPING if self.stopping else "too many streams are open; try again later.")
             return
         await socket.accept()
         self.metrics.opened(1)
@@ -201,7 +218,8 @@ class Desk:
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code") or 1000)
         try:
-            element = read_element(message.get("text") or message.get("bytes") or b"", self.limits.depth)
+            said = message.get("text") or message.get("bytes") or b""
+            element = await self._read(said, lambda: read_element(said, self.limits.depth))
             if element is None:
                 own.reset()
                 return {"reset": True}
@@ -216,3 +234,13 @@ class Desk:
             return {"error": "the service failed on this element; its log says where."}
         self.metrics.scored(score is not None)
         return score_json(score)
+
+
+async def _deny(socket: "WebSocket", reason: str) -> None:
+    """In the answer to the handshake, in the form of all errors; by closing the stream where the server cannot."""
+    from fastapi.responses import JSONResponse
+
+    if "websocket.http.response" in (socket.scope.get("extensions") or {}):
+        await socket.send_denial_response(JSONResponse({"error": reason}, status_code=503))
+    else:
+        await socket.close(TRY_LATER, reason)

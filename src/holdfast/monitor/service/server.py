@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.execution.python_path import without_working_folder
+from holdfast.foreign_text import printable
 from holdfast.monitor.service import logs
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.metrics import SIZE, UP, Board, Metrics
@@ -80,7 +82,7 @@ def _run(monitor: "Monitor", serving: Serving, listener: socket.socket, metrics:
     logs.begin()
     config = uvicorn.Config(
         made, http=http, ws=streams, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="on",
-        h11_max_incomplete_event_size=HEAD, limit_concurrency=limits.connections, timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
+        h11_max_incomplete_event_size=HEAD, timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
         ws_max_size=limits.body, ws_max_queue=4, ws_per_message_deflate=False, ws_ping_interval=min(PING, limits.idle),
         ws_ping_timeout=min(PING, limits.idle), timeout_graceful_shutdown=limits.closing,  # type: ignore[arg-type]
         ssl_certfile=serving.certificate, ssl_keyfile=serving.key,
@@ -140,7 +142,8 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
         rows[number, UP] = 0
         bound = own if own else listener
         process = context.Process(target=_work, args=(load, shared, bound, board, number, os.getpid()), name=f"worker {number}")
-        process.start()
+        with without_working_folder():
+            process.start()
         return process
 
     with listening(serving, *own) as listener:
@@ -186,5 +189,5 @@ def _work(
         listener = bound if isinstance(bound, socket.socket) else listening(serving, *bound)
         _run(monitor, serving, listener, Metrics(_rows(board), number), parent)
     except HoldfastError as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         sys.exit(FAILED)

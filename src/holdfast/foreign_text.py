@@ -1,0 +1,45 @@
+"""Text that files, models and their exceptions bring along: made safe to print, and kept short where it is kept."""
+
+import re
+
+LONGEST_LINE = 2000  # characters of foreign text on one line of the terminal
+LONGEST_NOTE = 2000  # characters of what a model says of one input, as a record keeps it
+LONGEST_REASON = 300  # characters of what an exception says, inside a longer message
+
+# Control characters (C0, DEL, C1) steer a terminal; bidirectional overrides and isolates (U+202A to U+202E, U+2066 to U+2069) show text in
+# another order than it has; line and paragraph separators, lone surrogates, annotations and tags are seen by programs and not by people.
+_STEERING = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f"
+STEERING = re.compile(f"[{_STEERING}]")
+UNSAFE = re.compile(f"[\t\n{_STEERING}]")
+
+
+def printable(text: object, longest: int | None = LONGEST_LINE) -> str:
+    """Return the text on one line, with every character that could steer a terminal written as an escape, and cut where it is too long.
+
+    Names, labels, file names and what exceptions say go through this before they are printed.
+    """
+    words = str(text)
+    return UNSAFE.sub(_escape, words if longest is None else capped(words, longest))
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, which keeps its line breaks and tabs."""
+    return STEERING.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def capped(text: str, longest: int) -> str:
+    """Return the text, cut behind `longest` characters with the number of those that are missing."""
+    return text if len(text) <= longest else f"{text[:longest]}... {len(text) - longest} more characters"
+
+
+def first_line(error: BaseException, longest: int = LONGEST_REASON, silent: str = "") -> str:
+    """Return the first line of what an exception says, capped; where it says nothing `silent`, or the name of its type."""
+    try:
+        text = str(error).strip()
+    except Exception:  # its own __str__ may fail
+        text = ""
+    return capped(text.partition("\n")[0], longest) or silent or type(error).__name__
