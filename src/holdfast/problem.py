@@ -26,7 +26,8 @@ class Problem:
     """radius: how far may the region grow before the property can fail? worst: the property's smallest score over the region. largest:
     its largest, of a property with a single row. steepness: the largest change of the score over the distance to the input, DeepQuant's Q.
 
-    judges  the same network on other machinery: a witness counts only where they agree.
+    judges  the same network on other machinery: a witness counts only where they agree. The user's own model is one wherever the network
+            was read from it.
     """
 
     network: Network
@@ -37,6 +38,9 @@ class Problem:
     judges: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
+        own = self.network.itself
+        if own is not None and all(judge is not own for judge in self.judges):
+            object.__setattr__(self, "judges", (own, *self.judges))
         object.__setattr__(self, "keys", self.keys or tuple(Key(i) for i in range(len(self.region))))
         object.__setattr__(self, "region", batch.move(self.region, self.network.device))
         object.__setattr__(self, "property", batch.move(self.property, self.network.device))

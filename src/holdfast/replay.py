@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast.chance import Chance
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.region import Drift
+from holdfast.region import Drift, Family, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Evidence
 
@@ -108,3 +109,36 @@ def _ratio(problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, t
     change = (scores - torch.stack([problem.property.score(z).double() for z in before])).abs() - noise
     ratio = (change.clamp_min(0) / problem.family.distance(x)).amin(0)
     return torch.where(problem.region.contains(x) & ratio.isfinite(), -ratio, torch.inf)
+
+
+SPOT_SAMPLES = 8  # members drawn at random at each radius
+SPOT_FEATURES = 48  # features that are moved to both of their ends alone
+SPOT_RADII = (1.0, 30.0, 1e3, 1e6)  # none further: estimators refuse numbers that float32 cannot hold
+
+
+def spot_points(problem: Problem, radius: Tensor | None) -> list[Tensor]:
+    """Members of a region at which a proof about all of it is put to the test, each (points, batch, *shape).
+
+    The inputs themselves, members drawn at random, and single features at their ends: also those that the model is thought not to read.
+
+    radius: (batch,) of the members, which are drawn at several radii up to it; None for a region that does not grow.
+    """
+    region = problem.region
+    if radius is None or not isinstance(region, Family):
+        return [_spots(problem, region)]
+    each = [region.at(radius.to(region.radius).clamp_max(limit)) for limit in SPOT_RADII if limit == 1 or bool((radius > limit / 30).any())]
+    return [_spots(problem, one) for one in each]
+
+
+def _spots(problem: Problem, region: Region) -> Tensor:
+    chance = Chance.of(problem.keys, 0, region.centre.device)
+    drawn = region.sample(SPOT_SAMPLES, chance)
+    lower, upper = (region.flatten(end.clamp(-SPOT_RADII[-1], SPOT_RADII[-1])) for end in region.enclosing_box())
+    flat = region.flatten(region.centre)
+    moved = []
+    for feature in range(0, flat.shape[-1], max(1, flat.shape[-1] // SPOT_FEATURES)):
+        for end in (lower, upper):
+            point = flat.clone()
+            point[:, feature] = end[:, feature].to(flat)
+            moved.append(point.reshape(region.centre.shape))
+    return torch.cat([region.centre[None], drawn, region.project(torch.stack(moved))])

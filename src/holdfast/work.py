@@ -18,8 +18,9 @@ from holdfast.network import Network
 from holdfast.network.fingerprint import of_value
 from holdfast.network.network import alike, same_by_rounding
 from holdfast.problem import TURNED, Problem, merge
+from holdfast.property import Robustness, Targeted
 from holdfast.region import Words
-from holdfast.replay import Replayed, firm, replay
+from holdfast.replay import Replayed, firm, replay, spot_points
 from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
@@ -152,6 +153,16 @@ class Work:
         )
         self._disbelieve(row, BadInput(told))
 
+    def refute_reading(self, row: int, point: Sequence[float]) -> None:
+        """The estimator breaks the property within what was proved."""
+        shown = f"{', '.join(f'{number:g}' for number in point[:12])}{' ...' if len(point) > 12 else ''}"
+        told = (
+            f"input {self.problem.keys[row]}: proved up to {self.brackets[row].lower.value:g}, but {self.problem.network.name} itself "
+            f"breaks the property within that, at the row ({shown}). So it is not what was read of it, and nothing about it can be "
+            f"proved: give its function instead, hf.Network.from_callable(function), and report this."
+        )
+        self._disbelieve(row, Contradiction(told))
+
     def _disbelieve(self, row: int, error: HoldfastError) -> None:
         self.faults[row] = error
         self.put(row, replace(_by_definition(self.problem)[row], note=str(error)))
@@ -214,6 +225,7 @@ class Batches:
                 status = _step_in_turn(work, methods, self._stop, until, self._seed, tell)
             before = problem.network.queries
             _ask_again(work)
+            _ask_within(work)
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             return Answer(tuple(work.records("interrupted")), tuple(work.faults.values()), interrupted=True)
@@ -301,6 +313,31 @@ def _ask_again(work: Work) -> None:
             work.refute(row, "answers differently at the witness when it is asked alone")
 
 
+INSIDE = 1 - 1e-6  # of a proved radius: nearer to its end a class may change by the rounding of the estimator's own sums
+
+
+def _ask_within(work: Work) -> None:
+    """A proof about what was read of an estimator is put to the test: the estimator itself is asked at points of what was proved. Where it
+    breaks the property there, it is not what was read, and nothing is believed."""
+    problem, network = work.problem, work.problem.network
+    own = network.itself or (network if network.trees is not None else None)
+    rows = [row for row, b in enumerate(work.brackets) if _by_proof(b) and b.lower.value > 0 and row not in {*work.faults, *work.failed}]
+    if own is None or not rows or problem.goal not in ("radius", "worst"):
+        return
+    if network.labels is not None and own is not network and not isinstance(problem.property, Robustness | Targeted):
+        return  # the scores of a module and of its estimator may be on different scales
+    part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
+    radius = work.ends[0, rows] * INSIDE if problem.goal == "radius" else None
+    for points in spot_points(part, radius):
+        try:
+            outputs = own(points.flatten(0, 1))
+        except ValueError:  # the estimator refuses such rows, so it says nothing of them
+            continue
+        scores = part.property.score(outputs.reshape(*points.shape[:2], -1))
+        for place in (scores <= 0).any(0).nonzero().flatten().tolist():
+            work.refute_reading(rows[place], points[(scores[:, place] <= 0).nonzero()[0, 0], place].tolist())
+
+
 def _by_proof(bracket: Bracket) -> bool:
     return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in ("definition", "the input itself")
 
@@ -323,6 +360,8 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
     reasons = ((m.name, m.unfit(problem)) for m in methods)
     work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
     scores = problem.property.score(outputs)
+    if problem.network.itself is not None and bool((scores <= 0).any()):  # what was read of an estimator has no word against itself
+        scores = torch.maximum(scores, problem.property.score(problem.network.itself(centre)).to(scores))
     if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
     limits = problem.family.limit().tolist() if problem.goal == "radius" else []

@@ -284,7 +284,6 @@ def radius_problems(
         regions.append((members, region))
     problems = []
     kept = None if property is None else _kept(net, property, regions, y)
-    judges = () if net.itself is None else (net.itself,)
     for members, region in regions:
         place = torch.tensor(members, device=net.device)
         if kept is not None:
@@ -293,7 +292,7 @@ def radius_problems(
             assert labels is not None
             aim = None if aims is None else aims.to(net.device)[place]
             prop = _classes(net, region.centre, labels.to(net.device)[place], targets, aim)
-        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members), judges)
+        problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
         problems.append(_each_frame(problem) if each else problem)
     for problem in problems:
         try:

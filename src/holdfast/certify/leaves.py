@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Ball, Box, ChangedColumns, Family, Region, Rows
+from holdfast.replay import spot_points
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
@@ -27,7 +27,7 @@ CHECKS = (
     "inputs and at random points of the region",
 )
 ELEMENTS = 2**24  # numbers looked at at once
-SAMPLES = 16
+SAMPLES = 4  # inputs of whose regions points are asked
 
 
 @dataclass(frozen=True)
@@ -78,23 +78,26 @@ class Leaves(Method[int]):
 
 
 def _same(problem: Problem, trees: Trees) -> bool:
+    """Whether the model answers as the sum over its leaves does at the inputs, and at points of the regions of the first of them."""
     region = problem.region
-    wide = (
-        region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region
-    )
-    sampled = wide.sample(max(1, SAMPLES // len(region)), Chance.of(range(len(region)), 0)).flatten(0, 1)[:SAMPLES]
-    points = torch.cat([region.centre, sampled]).double()
+    some = problem.take(torch.arange(min(len(problem), SAMPLES), device=region.centre.device))
+    grows = isinstance(region, Family) and not bool(region.radius.any())
+    each = spot_points(some, torch.full((len(some),), torch.inf, dtype=torch.float64) if grows else None)
+    points = torch.cat([region.centre, *(part.flatten(0, 1) for part in each)]).double()
     return bool(((problem.network(points).double() - trees.sum(points)).abs() <= trees.missed() + 1e-300).all())
 
 
 def _said(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
     """-> (batch, rows, leaves): what each leaf adds to each row of the property; (batch, rows): what is added to all, less all roundings:
-    those of the model's own sum, those of the base, which was read from it, and those of the sums here."""
+    those of the model's own sum, those of the base, which was read from it, those of probabilities, and those of the sums here."""
     assert isinstance(problem.property, LinearProperty)
     matrix, offset = problem.property.rows(trees.values.shape[1])
     said = torch.einsum("bro,lo->brl", matrix, trees.values)
     size = (matrix.abs() @ (trees.missed() / (8 * trees.unit))[:, None]).squeeze(-1)  # above the sum of the largest values
-    lost = 4 * (matrix.abs() @ trees.missed()[:, None]).squeeze(-1) + 8 * gamma(trees.count + matrix.shape[-1]) * (size + offset.abs())
+    # Two classes whose scores are as near as this may have the same probability, and `predict` compares probabilities.
+    near = 64 * trees.unit if problem.network.classes is not None else 0.0
+    own = 4 * (matrix.abs() @ trees.missed()[:, None]).squeeze(-1)
+    lost = near + own + 8 * gamma(trees.count + matrix.shape[-1]) * (size + offset.abs())
     return said, (matrix @ trees.base[:, None]).squeeze(-1) + offset - lost
 
 

@@ -666,6 +666,7 @@ class Network:
         """A network like this one around another module, of which nothing is known yet."""
         other = copy.copy(self)
         other.module, other.widths, other._memory, other._programs, other._twins = module, {}, {}, {}, {}
+        other.itself, other.trees = None, None
         return other
 
     def _double(self, x: Tensor) -> "Network | None":

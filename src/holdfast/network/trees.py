@@ -84,9 +84,12 @@ class Trees:
         return found
 
     def probes(self, count: int) -> Tensor:
-        """-> (count, features): points on both sides of the questions, as close as numbers go."""
+        """-> (count, features): points on both sides of the questions, as close as numbers go. A feature that no tree asks about moves too,
+        near and far: the model may read it all the same."""
         generator = torch.Generator().manual_seed(0)
-        found = torch.zeros((count, self.lower.shape[1]), dtype=torch.float64)
+        found = torch.randn((count, self.lower.shape[1]), generator=generator, dtype=torch.float64)
+        sizes = torch.tensor([1e-3, 1.0, 30.0, 1e4], dtype=torch.float64)
+        found = found * sizes[torch.randint(0, len(sizes), tuple(found.shape), generator=generator)]
         for feature in range(found.shape[1]):
             ends = self.thresholds(feature)
             if len(ends):

@@ -1,5 +1,5 @@
-"""The nodes of fitted trees: scikit-learn's, XGBoost's and LightGBM's. What asks anything else than whether a number is below a threshold
-is not read (None), and stays a black box."""
+"""The nodes of fitted trees: scikit-learn's, XGBoost's and LightGBM's. An estimator is read only if it is of a known class whose answer is
+known to be a constant plus the sum of its leaves; everything else raises NotReadable with the reason, and stays a black box."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from holdfast.network.estimators.library_code import NotReadable, check_unmodified
 from holdfast.network.estimators.linear import steps_of
 from holdfast.network.estimators.preparing import Prepared, prepared
 from holdfast.network.trees import Array, Nodes, Trees, trees_of
@@ -26,13 +27,32 @@ class Tree:
     value: Any
 
 
-def read_trees(estimator: Any, columns: Columns) -> Trees | None:
-    """Without a base: what is added to all of them is found by asking."""
+Compares = tuple[type, bool]  # the arithmetic of the inputs, and whether an equal number goes right
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the class of an estimator says of its trees."""
+
+    trees: Sequence[Tree]
+    compares: Compares
+    arithmetic: type  # in which it adds up
+    has_base: bool  # whether a constant may be added to all of them
+
+
+def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
+    """The trees without their base, and whether they may have one, which is found by asking; None where there are no trees.
+
+    Raises NotReadable where there are trees, but not only them.
+    """
     before, model = steps_of(estimator)
-    given, found = prepared(before, columns), _read(model)
-    if given is None or found is None:
+    found = _read(model)
+    if found is None:
         return None
-    trees, compares, arithmetic = found
+    given = prepared(before, columns)
+    if given is None:
+        raise NotReadable("what stands before it in the pipeline is more than scaling")
+    trees, compares, arithmetic = found.trees, found.compares, found.arithmetic
     sizes = np.array([len(tree.left) for tree in trees])
     start = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     shift = np.repeat(start, sizes)
@@ -46,10 +66,10 @@ def read_trees(estimator: Any, columns: Columns) -> Trees | None:
         source.astype(np.int64), np.where(leaf, -1, left + shift).astype(np.int64), np.where(leaf, -1, right + shift).astype(np.int64),
         value.astype(np.float64), np.repeat(np.arange(len(trees)), sizes), start.astype(np.int64), compare, arithmetic,
     )  # fmt: skip
-    return trees_of(nodes, len(columns.features))
-
-
-Compares = tuple[type, bool]  # the arithmetic of the inputs, and whether an equal number goes right
+    boxes = trees_of(nodes, len(columns.features))
+    if boxes is None:
+        raise NotReadable("it has more leaves than fit into memory as boxes")
+    return boxes, found.has_base
 
 
 def _compared(given: Prepared, feature: Array, threshold: Array, how: Compares) -> Callable[[Array, Array], Array]:
@@ -67,29 +87,50 @@ def _compared(given: Prepared, feature: Array, threshold: Array, how: Compares) 
     return goes_left
 
 
-def _read(model: Any) -> tuple[list[Tree], Compares, type] | None:
-    home, name = type(model).__module__, type(model).__name__
-    if home.startswith("xgboost"):
-        return _xgboost(model)
-    if home.startswith("lightgbm"):
-        return _lightgbm(model)
-    if home.startswith("sklearn.tree"):
-        return [_sklearn(model)], (np.float32, False), np.float64
-    if home.startswith("sklearn.ensemble") and name in (
-        "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor"
-    ):  # fmt: skip
-        return [_sklearn(tree, 1 / len(model.estimators_)) for tree in model.estimators_], (np.float32, False), np.float64
+FORESTS = ("RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor")
+SINGLE = ("DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "ExtraTreeRegressor")
+CONSTANT = ("prior", "most_frequent", "constant")  # strategies of a DummyClassifier that say the same of every row
+
+
+def _read(model: Any) -> Read | None:
+    """None where the model is no sum of trees."""
+    name, home = type(model).__name__, type(model).__module__.partition(".")[0]
+    if home in ("xgboost", "lightgbm"):
+        check_unmodified(model)
+        return _xgboost(model) if home == "xgboost" else _lightgbm(model)
+    if name in SINGLE and hasattr(model, "tree_"):
+        return Read([_sklearn(model)], (np.float32, False), np.float64, has_base=False)
+    if name in FORESTS and hasattr(model, "estimators_"):
+        check_unmodified(model)
+        trees = [_sklearn(tree, 1 / len(model.estimators_)) for tree in model.estimators_]
+        return Read(trees, (np.float32, False), np.float64, has_base=False)
     if name in ("GradientBoostingClassifier", "GradientBoostingRegressor"):
-        width = model.estimators_.shape[1]
-        trees = [_placed(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)]
-        return trees, (np.float32, False), np.float64
+        return _boosted(model)
     if name in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
         return _histogram(model)
     return None
 
 
+def _boosted(model: Any) -> Read:
+    """The first answer, to which the trees add, is that of another estimator, `init`. It is a constant only where that is a dummy."""
+    check_unmodified(model)
+    first = model.init_
+    if not (isinstance(first, str) and first == "zero"):
+        kind = type(first).__name__
+        constant = kind == "DummyRegressor" or (kind == "DummyClassifier" and first.strategy in CONSTANT)
+        if not constant:
+            raise NotReadable(f"it begins with what init={kind} answers, which is no constant, and its trees are not all that it is")
+        check_unmodified(first)
+    width = model.estimators_.shape[1]
+    trees = [_placed(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)]
+    return Read(trees, (np.float32, False), np.float64, has_base=True)
+
+
 def _sklearn(tree: Any, weight: float = 1.0) -> Tree:
+    check_unmodified(tree)
     inner = tree.tree_
+    if inner.value.shape[1] != 1:
+        raise NotReadable("its trees answer several questions at once")
     return Tree(inner.feature, inner.threshold, inner.children_left, inner.children_right, inner.value[:, 0, :] * weight)
 
 
@@ -100,27 +141,41 @@ def _placed(tree: Tree, place: int, width: int) -> Tree:
     return Tree(tree.feature, tree.threshold, tree.left, tree.right, value)
 
 
-def _histogram(model: Any) -> tuple[list[Tree], Compares, type] | None:
+def _histogram(model: Any) -> Read:
+    check_unmodified(model)
     if getattr(model, "_preprocessor", None) is not None:
-        return None
+        raise NotReadable("it reads columns of words")
+    if type(model).__name__.endswith("Regressor") and type(model._loss.link).__name__ != "IdentityLink":
+        raise NotReadable(f"its answer is no sum of its trees (loss={model.loss!r})")
     trees = []
     for row in model._predictors:
         for place, predictor in enumerate(row):
             nodes = predictor.nodes
             if bool(nodes["is_categorical"].any()):
-                return None
+                raise NotReadable("its trees split categories")
             leaf = nodes["is_leaf"].astype(bool)
             left, right = (np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right"))
             trees.append(_placed(Tree(nodes["feature_idx"], nodes["num_threshold"], left, right, nodes["value"]), place, len(row)))
-    return trees, (np.float64, False), np.float64
+    return Read(trees, (np.float64, False), np.float64, has_base=True)
 
 
-def _xgboost(model: Any) -> tuple[list[Tree], Compares, type] | None:
+# Objectives whose `predict` is the class with the largest sum over trees, or that sum itself.
+XGBOOST = (
+    "binary:logistic", "multi:softprob", "multi:softmax",
+    "reg:squarederror", "reg:linear", "reg:absoluteerror", "reg:pseudohubererror", "reg:quantileerror",
+)  # fmt: skip
+LIGHTGBM = ("binary", "multiclass", "regression", "regression_l1", "huber", "fair", "quantile", "mape")
+
+
+def _xgboost(model: Any) -> Read:
     learner = json.loads(bytes(model.get_booster().save_raw("json")))["learner"]
     booster = learner["gradient_booster"]
     missing = getattr(model, "missing", np.nan)
     if booster.get("name") != "gbtree" or not (missing is None or np.isnan(missing)):
-        return None
+        raise NotReadable("its booster is not gbtree, or a number stands for missing values")
+    objective = learner.get("objective", {}).get("name")
+    if objective not in XGBOOST or callable(getattr(model, "objective", None)):
+        raise NotReadable(f"its class is not told by the sum of its trees alone (objective {objective})")
     last = getattr(model, "best_iteration", None) if getattr(model, "early_stopping_rounds", None) else None
     inner = booster["model"]
     width = max(1, int(learner["learner_model_param"].get("num_class", "0")), int(learner["learner_model_param"].get("num_target", "1")))
@@ -129,28 +184,31 @@ def _xgboost(model: Any) -> tuple[list[Tree], Compares, type] | None:
     count = len(inner["trees"]) if last is None or ends is None else ends[last + 1]
     for tree, place in list(zip(inner["trees"], inner["tree_info"], strict=True))[:count]:
         if any(tree.get("split_type", ())) or tree.get("categories_nodes") or int(tree["tree_param"].get("size_leaf_vector", "1")) > 1:
-            return None
+            raise NotReadable("its trees split categories, or their leaves hold several numbers")
         left, right = (np.array(tree[f"{side}_children"], dtype=np.int64) for side in ("left", "right"))
         condition = np.array(tree["split_conditions"], dtype=np.float32)
         value: Array = np.where(left < 0, condition, 0).astype(np.float64)
         trees.append(_placed(Tree(np.array(tree["split_indices"]), condition, left, right, value), int(place), width))
-    return trees, (np.float32, True), np.float32
+    return Read(trees, (np.float32, True), np.float32, has_base=True)
 
 
-def _lightgbm(model: Any) -> tuple[list[Tree], Compares, type] | None:
+def _lightgbm(model: Any) -> Read:
     booster = model.booster_
     dumped = booster.dump_model(num_iteration=booster.best_iteration if booster.best_iteration > 0 else None)
     if dumped.get("average_output"):
-        return None
+        raise NotReadable("its answer is an average of its trees")
+    objective = str(dumped.get("objective", "")).split()
+    if not objective or objective[0] not in LIGHTGBM or "sqrt" in objective or callable(getattr(model, "objective", None)):
+        raise NotReadable(f"its class is not told by the sum of its trees alone (objective {' '.join(objective) or 'of its own'})")
     width = int(dumped["num_tree_per_iteration"])
     trees = []
     for place, one in enumerate(dumped["tree_info"]):
         rows: list[list[Any]] = []
         if not _flattened(one["tree_structure"], rows):
-            return None
+            raise NotReadable("its trees ask something else than whether a number is below a threshold, or its leaves are no constants")
         feature, threshold, left, right, value = (np.array(part) for part in zip(*rows, strict=True))
         trees.append(_placed(Tree(feature, threshold.astype(np.float64), left, right, value), place % width, width))
-    return trees, (np.float64, False), np.float64
+    return Read(trees, (np.float64, False), np.float64, has_base=True)
 
 
 def _flattened(top: dict[str, Any], rows: list[list[Any]]) -> bool:
@@ -161,6 +219,8 @@ def _flattened(top: dict[str, Any], rows: list[list[Any]]) -> bool:
         if whence:
             rows[whence[0]][whence[1]] = len(rows)
         if "leaf_value" in node:
+            if node.get("leaf_coeff") or node.get("leaf_features"):
+                return False
             rows.append([0, 0.0, -1, -1, float(node["leaf_value"])])
             continue
         if node["decision_type"] != "<=" or node.get("missing_type") == "Zero":

@@ -6,18 +6,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from holdfast.network.estimators.library_code import is_unmodified
 from holdfast.network.estimators.preparing import prepared
 from holdfast.region.columns import Columns
 
 ACTIVATIONS = {"identity": nn.Identity, "logistic": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
+SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV")
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any]:
     """What stands before the model in a pipeline, and the model."""
-    best = getattr(estimator, "best_estimator_", None)
-    if best is not None:
-        return steps_of(best)
-    if hasattr(estimator, "steps") and hasattr(estimator, "named_steps"):
+    if type(estimator).__name__ in SEARCHES and is_unmodified(estimator) and hasattr(estimator, "best_estimator_"):
+        return steps_of(estimator.best_estimator_)
+    if type(estimator).__name__ == "Pipeline" and is_unmodified(estimator):
         before, last = [step for _, step in estimator.steps[:-1]], estimator.steps[-1][1]
         inner, model = steps_of(last)
         return [*before, *inner], model
@@ -27,7 +28,8 @@ def steps_of(estimator: Any) -> tuple[list[Any], Any]:
 def as_module(estimator: Any, columns: Columns) -> nn.Module | None:
     """The whole estimator, None where it is no such model. A classifier of two classes with one score s has the outputs 0 and s."""
     before, model = steps_of(estimator)
-    given, layers = prepared(before, columns), _layers(model)
+    layers = _layers(model) if is_unmodified(model) else None
+    given = None if layers is None else prepared(before, columns)
     if given is None or layers is None:
         return None
     if getattr(model, "classes_", None) is not None and _outputs(layers) == 1:
@@ -42,10 +44,12 @@ def _layers(model: Any) -> list[nn.Module] | None:
     from sklearn.neural_network import MLPClassifier, MLPRegressor
 
     if isinstance(model, MLPClassifier | MLPRegressor):
+        if model.out_activation_ not in ("identity", "logistic", "softmax"):
+            return None
         layers: list[nn.Module] = []
         for weights, bias in zip(model.coefs_, model.intercepts_, strict=True):
             layers += [_layer(np.asarray(weights).T, bias), ACTIVATIONS[model.activation]()]
-        return layers[:-1]  # a last softmax or sigmoid does not change which class is largest
+        return layers[:-1]  # the last softmax or sigmoid does not change which class is largest
     linear = isinstance(model, LinearClassifierMixin | LinearModel) or type(model).__name__ in ("SGDRegressor", "LinearSVR")
     if not linear or not hasattr(model, "coef_") or hasattr(model.coef_, "toarray"):
         return None

@@ -2,6 +2,9 @@
 
 A linear model or a small network becomes a torch module. A sum of trees is read as boxes. Everything else is a black box. What was read is
 asked beside the estimator itself before it is believed.
+
+The class of a row is what `predict` says. Where the scores of a classifier say another class (thresholds, Platt's probabilities, ties), the
+class that was predicted is put just above the largest score, so that certificates and attacks speak of `predict` whatever the scores are.
 """
 
 import copy
@@ -16,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import BadInput
+from holdfast.network.classes import listed
 from holdfast.network.estimators.forests import read_trees
+from holdfast.network.estimators.library_code import NotReadable, is_unmodified
 from holdfast.network.estimators.linear import as_module, steps_of
 from holdfast.network.trees import Array, Trees
 from holdfast.region.columns import Columns
@@ -25,6 +30,10 @@ READ = "read as a torch module in float64, which answers as the estimator does"
 PROBES = 512
 SPREAD = (0.0, 1e-3, 1.0, 30.0)
 ADDITIVE = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")  # their scores are sums over trees, their probabilities are not
+THRESHOLDED = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
+VECTORS = ("SVC", "NuSVC")  # their probabilities (Platt's) are fitted apart from what they predict
+ROWS = 128  # asked of each way to score before one is chosen
+Scores = Callable[[Any], Array]
 
 
 @dataclass(frozen=True)
@@ -45,34 +54,95 @@ def open_estimator(estimator: Any, columns: Columns | None) -> Opened:
     estimator = copy.deepcopy(estimator)
     names, framed = _names(estimator)
     told = _columns(columns, names)
-    asked = Estimator(_asker(estimator, told), told, names if framed else None)
+    if isinstance(getattr(estimator, "classes_", None), list):
+        raise BadInput(SEVERAL)
     labels = tuple(np.asarray(estimator.classes_).tolist()) if hasattr(estimator, "classes_") else None
     classes = None if labels is None else tuple(map(str, labels))
-    module = _agreeing(as_module(estimator, told), asked)
+    said = None if labels is None else _Predicted(estimator.predict, labels)
+    module = as_module(estimator, told)
+    ways = _ways_to_score(estimator, is_read=module is not None)
+    asked, notes = _following([Estimator(ask, told, names if framed else None, said) for ask in ways], told)
+    module = _agreeing(module, asked)
     if module is not None:
-        return Opened(
-            module, asked, told, classes, labels, None, ("read as a torch module in float64, which answers as the estimator does",)
-        )
-    trees = _believed(read_trees(estimator, told), asked)
-    return Opened(asked, None, told, classes, labels, trees, (_note(estimator, trees),))
+        return Opened(module, asked, told, classes, labels, None, (READ, *notes))
+    trees, why = _trees(estimator, asked)
+    return Opened(asked, None, told, classes, labels, trees, (_note(estimator, trees, why), *notes))
 
 
-def _note(estimator: Any, trees: Trees | None) -> str:
+def _trees(estimator: Any, asked: "Estimator") -> tuple[Trees | None, str]:
+    """The trees, or why there are none."""
+    try:
+        read = read_trees(estimator, asked.columns)
+    except NotReadable as error:
+        return None, str(error)
+    if read is None:
+        return None, ""
+    found = _believed(*read, asked)
+    return found, "" if found is not None else "its answers are not the sum over its trees"
+
+
+def _note(estimator: Any, trees: Trees | None, why: str) -> str:
     kind = type(steps_of(estimator)[1]).__name__
     if trees is None:
-        return f"{kind} is a black box: no gradients, nothing can be proved"
+        return f"{kind} is a black box: no gradients, nothing can be proved{f'; {why}' if why else ''}"
     return (
         f"{kind}: {trees.count} trees with {len(trees.tree)} leaves. It is constant between thresholds, so no method follows gradients: "
         f"searches step from leaf to leaf, and proofs add up what each tree can say at most"
     )
 
 
-class Estimator(nn.Module):
-    """An estimator as a network of float64 numbers; asked with a frame where it was fitted on one."""
+SEVERAL = "the estimator answers several questions at once (multi-output): fit one for each, or give from_callable one of them."
+FOLLOWS = "its scores and its predict do not always name the same class: it is measured by predict, whose class is put on top"
 
-    def __init__(self, ask: Callable[[Any], Any], columns: Columns, names: tuple[str, ...] | None) -> None:
+
+@dataclass(frozen=True)
+class _Predicted:
+    """rows -> (n,) int: the place among the classes of what `predict` says."""
+
+    predict: Callable[[Any], Any]
+    labels: tuple[Any, ...]
+
+    def __call__(self, rows: Any) -> Array:
+        said = np.asarray(self.predict(rows))
+        if said.ndim != 1:
+            raise BadInput(SEVERAL)
+        place = {label: k for k, label in enumerate(self.labels)}
+        strange = next((label for label in said.tolist() if label not in place), None)
+        if strange is not None:
+            raise BadInput(
+                f"predict says {str(strange)[:60]!r}, which is none of the estimator's classes {listed(self.labels)}, so nobody knows "
+                f"which class is meant. Give a function with one score for each class instead: hf.Network.from_callable(function)."
+            )
+        return np.array([place[label] for label in said.tolist()], dtype=np.int64)
+
+
+def _following(each: list["Estimator"], columns: Columns) -> tuple["Estimator", tuple[str, ...]]:
+    """The first way to score that names the classes that `predict` says, as far as rows of all sizes show; else the first, and a note."""
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn((ROWS // len(SPREAD), len(columns.features)), generator=generator, dtype=torch.float64)
+    rows = columns.as_rows(torch.cat([noise * size for size in SPREAD]))
+    for estimator in each:
+        try:
+            estimator(rows)
+        except BadInput:
+            raise
+        except Exception:  # it refuses such rows; others will be asked of it
+            continue
+        if not estimator.corrected:
+            return estimator, ()
+    return each[0], (FOLLOWS,) if each[0].corrected else ()
+
+
+class Estimator(nn.Module):
+    """An estimator as a network of float64 numbers; asked with a frame where it was fitted on one.
+
+    said  the classes that `predict` says, None for a regressor. corrected: whether scores named another class, by more than a tie.
+    """
+
+    def __init__(self, ask: Scores, columns: Columns, names: tuple[str, ...] | None, said: _Predicted | None) -> None:
         super().__init__()
-        self.ask, self.columns, self.names = ask, columns, names
+        self.ask, self.columns, self.names, self.said = ask, columns, names, said
+        self.corrected = False
         self.register_buffer("arithmetic", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,7 +155,27 @@ class Estimator(nn.Module):
             answer = np.asarray(self.ask(given), dtype=np.float64)
         if answer.ndim != 2 or len(answer) != len(rows):
             raise BadInput(f"the estimator answered {answer.shape} to {len(rows)} rows; expected one row of numbers for each.")
+        if self.said is not None and len(rows):
+            answer = self._put_on_top(answer, given)
         return torch.from_numpy(np.ascontiguousarray(answer)).to(x.device)
+
+    def _put_on_top(self, scores: Array, given: Any) -> Array:
+        """The scores, and where another class than that of `predict` has the largest, or as large a one, this class just above it."""
+        assert self.said is not None
+        with warnings.catch_warnings(), _one_thread().limit(limits=1):
+            warnings.simplefilter("ignore", UserWarning)
+            said = self.said(given)
+        if scores.shape[1] != len(self.said.labels):
+            raise BadInput(f"the estimator has {len(self.said.labels)} classes, and its scores are {scores.shape[1]} numbers for each row.")
+        rows = np.arange(len(scores))
+        others = scores.copy()
+        others[rows, said] = -np.inf
+        top, own = others.max(axis=1), scores[rows, said]
+        wrong = own <= top  # not of NaN
+        self.corrected |= bool((own < top).any())
+        found = scores.copy()
+        found[rows[wrong], said[wrong]] = np.nextafter(top[wrong], np.inf)
+        return found
 
 
 @lru_cache(maxsize=1)
@@ -152,25 +242,52 @@ def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
     )
 
 
-def _asker(estimator: Any, columns: Columns) -> Callable[[Any], Any]:
-    """(rows) -> (n, outputs): scores where they are sums over trees or of linear models, probabilities where there are, else the class."""
+def _ways_to_score(estimator: Any, *, is_read: bool) -> list[Scores]:
+    """Each (rows) -> (n, outputs): scores where they are sums over trees or of linear models, probabilities where there are, else 1 for the
+    class; further ways where a classifier has them. is_read: whether it was read as a torch module."""
     model = steps_of(estimator)[1]
     home, name = type(model).__module__, type(model).__name__
     if hasattr(model, "n_jobs") and home.startswith(("xgboost", "lightgbm")):
         model.n_jobs = 1  # they bring their own threads: see `_one_thread`
     if not hasattr(estimator, "classes_"):
-        return lambda x: _as_rows(estimator.predict(x))
-    if home.startswith("xgboost"):
-        return lambda x: _two(estimator.predict(x, output_margin=True))
-    if home.startswith("lightgbm"):
-        return lambda x: _two(estimator.predict(x, raw_score=True))
-    scores = hasattr(estimator, "decision_function") and (name in ADDITIVE or as_module(estimator, columns) is not None)
-    if scores or (hasattr(estimator, "decision_function") and not hasattr(estimator, "predict_proba")):
-        return lambda x: _two(estimator.decision_function(x))
-    if hasattr(estimator, "predict_proba"):
-        return lambda x: _probabilities(estimator.predict_proba(x))
+        return [lambda x: _as_rows(estimator.predict(x))]
     classes = np.asarray(estimator.classes_)
-    return lambda x: (np.asarray(estimator.predict(x))[:, None] == classes).astype(np.float64)
+    if home.startswith("xgboost"):
+        return [lambda x: _two(estimator.predict(x, output_margin=True))]
+    if home.startswith("lightgbm"):
+        return [lambda x: _two(estimator.predict(x, raw_score=True))]
+    if name in THRESHOLDED and is_unmodified(model):
+        return [_Margin(estimator, model, positive) for positive in (1, 0)]
+    ways: list[Scores] = []
+    if hasattr(estimator, "predict_proba"):
+        scale = _logarithms if name == "MLPClassifier" and is_read else _probabilities
+        ways.append(lambda x: scale(estimator.predict_proba(x)))
+    if hasattr(estimator, "decision_function"):
+        first = is_read or name in (*ADDITIVE, *VECTORS)
+        ways.insert(0 if first else len(ways), lambda x: _two(estimator.decision_function(x)))
+    return ways or [lambda x: (np.asarray(estimator.predict(x))[:, None] == classes).astype(np.float64)]
+
+
+@dataclass(frozen=True)
+class _Margin:
+    """A classifier of two classes that says the positive one where a score reaches a threshold: outputs 0 and score - threshold, the score
+    of the positive class (its place is `positive`). The difference of two floating-point numbers has the right sign."""
+
+    estimator: Any
+    model: Any
+    positive: int
+
+    def __call__(self, rows: Any) -> Array:
+        likely = self.model.response_method != "decision_function" and hasattr(self.estimator, "predict_proba")
+        if likely:
+            score = np.asarray(self.estimator.predict_proba(rows), dtype=np.float64)[:, self.positive]
+        else:
+            score = np.asarray(self.estimator.decision_function(rows), dtype=np.float64) * (1 if self.positive else -1)
+        told = getattr(self.model, "best_threshold_", getattr(self.model, "threshold", "auto"))
+        threshold = (0.5 if likely else 0.0) if isinstance(told, str) else float(told)
+        found = np.zeros((len(score), 2))
+        found[:, self.positive] = score - threshold
+        return found
 
 
 def _as_rows(answer: Any) -> Array:
@@ -188,10 +305,13 @@ def _two(score: Any) -> Array:
 
 def _probabilities(answer: Any) -> Array:
     if isinstance(answer, list):
-        raise BadInput(
-            "the estimator answers several questions at once (multi-output): fit one for each, or give from_callable one of them."
-        )
+        raise BadInput(SEVERAL)
     return np.asarray(answer, dtype=np.float64)
+
+
+def _logarithms(answer: Any) -> Array:
+    """Probabilities on the scale of the outputs that were read, before softmax: their differences are those of these outputs."""
+    return np.log(np.maximum(_probabilities(answer), np.finfo(np.float64).tiny))
 
 
 def _agreeing(module: nn.Module | None, asked: Estimator) -> nn.Module | None:
@@ -203,21 +323,18 @@ def _agreeing(module: nn.Module | None, asked: Estimator) -> nn.Module | None:
     points = asked.columns.as_rows(torch.cat([noise * size for size in SPREAD]))
     with torch.no_grad():
         said, own = asked(points), module(points)
-        if said.shape[1] == own.shape[1] and _are_probabilities(said) and own.shape[1] > 1:
-            own = own.softmax(-1)
-    if said.shape != own.shape or not torch.allclose(said, own, rtol=1e-9, atol=1e-12):
+        if asked.said is not None and bool((said.argmax(-1) != own.argmax(-1)).any()):
+            return None
+    if said.shape != own.shape:
         return None
-    return module
+    same = torch.allclose(said, own, rtol=1e-9, atol=1e-12)
+    if not same and own.shape[1] > 1:  # it may answer with logarithms of probabilities
+        same = torch.allclose(said.exp(), own.softmax(-1), rtol=1e-9, atol=1e-12)
+    return module if same else None
 
 
-def _are_probabilities(outputs: Tensor) -> bool:
-    return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < 1e-6).all())
-
-
-def _believed(trees: Trees | None, asked: Estimator) -> Trees | None:
+def _believed(trees: Trees, has_base: bool, asked: Estimator) -> Trees | None:
     """The trees with what is added to all of them, where their sum is what the estimator answers on both sides of their thresholds."""
-    if trees is None:
-        return None
     points = asked.columns.as_rows(trees.probes(PROBES))
     said = asked(points)
     values, base = trees.values, trees.base
@@ -230,5 +347,7 @@ def _believed(trees: Trees | None, asked: Estimator) -> Trees | None:
     apart = said - bare.sum(points)
     base = apart.median(0).values
     base = torch.where(apart.abs().amax(0) <= bare.missed(), 0.0, base)  # most have none, and none is exact
+    if not has_base and bool((base != 0).any()):
+        return None
     found = replace(bare, base=base)
     return found if bool(((said - found.sum(points)).abs() <= found.missed() + 1e-300).all()) else None

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.network.estimators.library_code import is_unmodified
 from holdfast.region.columns import Columns
 
 OPERATIONS = {"mean": 0.0, "std": 1.0, "factor": 1.0, "offset": 0.0}  # with what changes nothing
@@ -31,6 +32,10 @@ class Scaled(nn.Module):
         x = x if self.std is None else x / self.std
         x = x if self.factor is None else x * self.factor
         return x if self.offset is None else x + self.offset
+
+    def rises(self) -> bool:
+        """Return whether each number rises with the one it is made of; a scale that was set by hand may be zero, negative or NaN."""
+        return all(value is None or bool((value > 0).all()) for value in (self.std, self.factor))
 
     def at(self, column: Tensor) -> "Scaled":
         """The same for numbers of these columns."""
@@ -65,23 +70,26 @@ def scaler(step: Any) -> Scaled | None:
     if step is None or (isinstance(step, str) and step == "passthrough"):
         return Scaled()
     name = type(step).__name__
-    if not type(step).__module__.startswith("sklearn.preprocessing"):
+    if not type(step).__module__.startswith("sklearn.preprocessing") or not is_unmodified(step):
         return None
     if name == "FunctionTransformer" and step.func is None:
         return Scaled()
+    found = None
     if name == "StandardScaler":
-        return Scaled(mean=step.mean_ if step.with_mean else None, std=step.scale_ if step.with_std else None)
-    if name == "RobustScaler":
-        return Scaled(mean=step.center_ if step.with_centering else None, std=step.scale_ if step.with_scaling else None)
-    if name == "MaxAbsScaler" and not getattr(step, "clip", False):
-        return Scaled(std=step.scale_)
-    if name == "MinMaxScaler" and not step.clip:
-        return Scaled(factor=step.scale_, offset=step.min_)
-    return None
+        found = Scaled(mean=step.mean_ if step.with_mean else None, std=step.scale_ if step.with_std else None)
+    elif name == "RobustScaler":
+        found = Scaled(mean=step.center_ if step.with_centering else None, std=step.scale_ if step.with_scaling else None)
+    elif name == "MaxAbsScaler" and not getattr(step, "clip", False):
+        found = Scaled(std=step.scale_)
+    elif name == "MinMaxScaler" and not step.clip:
+        found = Scaled(factor=step.scale_, offset=step.min_)
+    return found if found is not None and found.rises() else None
 
 
 def _transformed(transformer: Any, columns: Columns) -> Prepared | None:
     """A column transformer, part after part, each with the same operations where it has fewer."""
+    if not is_unmodified(transformer) or transformer.transformer_weights:
+        return None
     sources: list[int] = []
     stages: list[list[Scaled]] = []
     widths: list[int] = []
@@ -103,7 +111,7 @@ def _transformed(transformer: Any, columns: Columns) -> Prepared | None:
 def _part(step: Any, names: list[str], columns: Columns) -> Prepared | None:
     by_name = {column.name: (column, places) for column, places in zip(columns.each, columns.places, strict=True)}
     at = {name: place for place, name in enumerate(columns.features)}
-    if type(step).__name__ == "OneHotEncoder":
+    if type(step).__name__ == "OneHotEncoder" and is_unmodified(step):
         found: list[int] = []
         for i, (name, categories) in enumerate(zip(names, step.categories_, strict=True)):
             column, places = by_name.get(name, (None, ()))
@@ -118,7 +126,8 @@ def _part(step: Any, names: list[str], columns: Columns) -> Prepared | None:
         return Prepared(tuple(found), ())
     if not all(name in at for name in names):
         return None
-    inner = [one for _, one in step.steps] if hasattr(step, "named_steps") else [step]
+    piped = type(step).__name__ == "Pipeline" and is_unmodified(step)
+    inner = [one for _, one in step.steps] if piped else [step]
     scalers = [scaler(one) for one in inner]
     return None if None in scalers else Prepared(tuple(at[name] for name in names), tuple(one for one in scalers if one is not None))
 
