@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import onnx
 import onnx.inliner
 
-from holdfast.errors import UnreadableFile
+from holdfast.errors import UnreadableFile, UnsupportedLayer
 
 MOST_NODES = 10**6
+DOMAINS = ("", "ai.onnx")  # the two names of the standard operator set
 Name = tuple[str, str, str]
 
 
@@ -16,6 +17,12 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model without functions. `name` is what errors call the file."""
     if not model.functions:
         return model
+    shadowed = [f.name for f in model.functions if f.domain in DOMAINS and onnx.defs.has(f.name)]
+    if shadowed:
+        raise UnsupportedLayer(
+            f"{name}: its function {shadowed[0]!r} has the name of an operator of ONNX. Some runtimes call the function, others the operator, "
+            f"so the file has two meanings. Give the function another name or a domain of its own."
+        )
     bodies = {_name(f): list(f.node) for f in model.functions}
     sizes: dict[Name, int] = {}
     waiting = list(bodies)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile, UnsupportedLayer
-from holdfast.network.onnx.functions import inlined
+from holdfast.network.onnx.functions import DOMAINS, inlined
 from holdfast.network.onnx.module import (
     Argument,
     Call,
@@ -35,7 +35,6 @@ from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
 __all__ = ["import_onnx", "ports"]
 
-_DOMAINS = ("", "ai.onnx")
 _FIRST_OPSET = 7  # before it, arithmetic broadcast by attributes
 _LAST_OPSET = 28  # whose definitions the rules were checked against; a later one may mean something else by an old name
 _SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large the result is
@@ -59,7 +58,7 @@ def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, An
     Raises UnsupportedLayer naming every operator without a rule, UnreadableFile where the graph is malformed.
     """
     model = inlined(model, name)
-    opset = max((entry.version for entry in model.opset_import if entry.domain in _DOMAINS), default=_FIRST_OPSET)
+    opset = max((entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET)
     if opset < _FIRST_OPSET:
         raise UnsupportedLayer(
             f"{name}: operator set {opset} is older than {_FIRST_OPSET}. Convert the file with onnx.version_converter.convert_version."
@@ -362,7 +361,7 @@ class _Scope:
 def _known(proto: onnx.NodeProto) -> bool:
     """Whether there is a rule for this operator of ONNX; the names that rewriting makes up are not for files to use."""
     ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
-    return ours and proto.domain in _DOMAINS and onnx.defs.has(proto.op_type)
+    return ours and proto.domain in DOMAINS and onnx.defs.has(proto.op_type)
 
 
 def _numbers(value: Tensor) -> Static:

@@ -50,6 +50,10 @@ class Window:
         stride = node.integers("strides", [1] * rank)
         dilation = node.integers("dilations", [1] * rank)
         automatic = node.text("auto_pad", "NOTSET")
+        if automatic not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+            raise node.unsupported(f"auto_pad {automatic!r}")
+        if automatic != "NOTSET" and any(node.integers("pads", ())):
+            raise node.unsupported(f"auto_pad {automatic} together with pads, which ONNX forbids,")
         if automatic in ("SAME_UPPER", "SAME_LOWER"):
             extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
             totals = [max((-(-size // s) - 1) * s + extent - size, 0) for size, s, extent in zip(sizes, stride, extents, strict=True)]
@@ -115,6 +119,8 @@ def _cut(node: Node, window: Window, sizes: Sequence[int], extra: list[int]) -> 
     wanted = wanted[-len(sizes) :]  # some files count batch and channels
     full = [(size - 1) * s + extent + more for size, s, extent, more in zip(sizes, window.stride, window.extent, extra, strict=True)]
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
+    if min(totals) < (0 if automatic == "SAME_UPPER" else -1):  # one element more goes to the end
+        raise node.unsupported(f"an output of {wanted}, larger than the {full} that the kernel reaches,")
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (small, large) if automatic == "SAME_UPPER" else (large, small)
 
@@ -127,6 +133,9 @@ def checked_pool(node: Node) -> list[Node]:
     sides = node.integers("pads", ())
     if any(amount < 0 for amount in sides):
         raise node.unsupported("negative padding")
+    same = node.text("auto_pad", "NOTSET").startswith("SAME")
+    if same and any(step != 1 for step in node.integers("dilations", ())):
+        raise node.unsupported("automatic padding of a pool with dilations, which runtimes compute differently,")
     if node.operator == "AveragePool" and any(step != 1 for step in node.integers("dilations", ())):
         raise node.unsupported("dilation of an average")
     return [node]

@@ -118,7 +118,7 @@ def slice_(
     axes: Static | None = None,
     steps: Static | None = None,
 ) -> Tensor:
-    slices = list(python_slices(data.dim(), *slice_bounds(node, starts, ends, axes, steps)))
+    slices = list(python_slices(data.shape, *slice_bounds(node, starts, ends, axes, steps)))
     for axis, piece in enumerate(slices):
         if piece.step is not None and piece.step < 0:
             data = _backwards(data, axis, piece)

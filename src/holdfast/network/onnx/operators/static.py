@@ -6,7 +6,7 @@ Reshape would depend on data and no tracer could follow; done on numbers (symbol
 
 import functools
 import operator as python
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,16 @@ def target_shape(shape: list[Any], current: Any, keep_zeros: int) -> list[Any]:
     return [current[axis] if size == 0 and not keep_zeros else size for axis, size in enumerate(shape)]
 
 
-def python_slices(rank: int, starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]) -> tuple[slice, ...]:
-    """One slice per axis; ONNX clamps and counts from the end as Python does."""
+def python_slices(sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]) -> tuple[slice, ...]:
+    """One slice per axis. ONNX clamps and counts from the end as Python does, but for one case: backwards from before the first element,
+    Python takes nothing and ONNX the first element."""
+    rank = len(sizes)
     slices = [slice(None)] * rank
     if len({axis % rank for axis in axes}) < len(axes):
         raise UnsupportedLayer("a Slice cuts one axis twice, of which ONNX does not say what it means.")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        slices[axis] = slice(start, end, step)
+        before_first = step < 0 and start < -1 and start < -sizes[axis]
+        slices[axis] = slice(0 if before_first else start, end, step)
     return tuple(slices)
 
 
@@ -139,7 +142,7 @@ def slice_(
     axes: Static | None = None,
     steps: Static | None = None,
 ) -> Static:
-    return data[python_slices(data.ndim, *slice_bounds(node, starts, ends, axes, steps))]
+    return data[python_slices(data.shape, *slice_bounds(node, starts, ends, axes, steps))]
 
 
 def slice_bounds(
