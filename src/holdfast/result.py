@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
+from holdfast.formatting import decimals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +16,7 @@ Setting = str | int | float | bool | None
 Goal = Literal["radius", "worst", "largest", "steepness", "probability"]
 
 BY_DEFINITION = "definition"  # the method of ends that no method found
+DIGITS = 6  # significant digits of a bracket as text
 SHOWN = 8  # numbers of a witness in a message
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
 
@@ -185,19 +186,13 @@ class Bracket:
         return replace(self, estimates=(*others, estimate))
 
     def __str__(self) -> str:
-        low, high = _few_digits(self.lower.value, ROUND_FLOOR), _few_digits(self.upper.value, ROUND_CEILING)
-        ends = zip((self.lower, self.upper), (low, high), self.missing, strict=True)
-        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in ends)}]"
+        shown = [text.replace("−", "-").replace("∞", "inf") for text in decimals(self.lower.value, self.upper.value, DIGITS)]
+        sides = zip((self.lower, self.upper), shown, self.missing, strict=True)
+        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in sides)}]"
         return f"{text} ({self.note})" if self.note else text
 
     def __repr__(self) -> str:
         return f"Bracket{self}"
-
-
-def _few_digits(value: float, rounding: str) -> str:
-    """Six digits, rounded so that what is shown still holds."""
-    few = Decimal(value) if math.isinf(value) else Context(prec=6, rounding=rounding).plus(Decimal(repr(value)))
-    return f"{float(few):.6g}"
 
 
 @dataclass(frozen=True)

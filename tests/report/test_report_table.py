@@ -12,7 +12,7 @@ from report_runs import record
 from rich.console import Console
 
 import holdfast as hf
-from holdfast.report.summary import at_least, at_most, norm_name
+from holdfast.formatting import at_least, at_most, norm_name
 from holdfast.report.table import table
 from holdfast.result import Record
 

@@ -8,8 +8,10 @@ from itertools import groupby, islice
 from markupsafe import Markup
 
 from holdfast.api.risk import risks_of
+from holdfast.formatting import about, between, short
+from holdfast.formatting import ends as rounded_ends
 from holdfast.report.picture import show
-from holdfast.report.summary import about, between, class_name, short
+from holdfast.report.summary import class_name
 from holdfast.result import Bracket, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
@@ -142,8 +144,7 @@ def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
 
 
 def _ends(bracket: Bracket) -> tuple[str, str]:
-    low, _, high = between(bracket.lower.value, bracket.upper.value, DIGITS).partition(" to ")
-    return low, high or low
+    return rounded_ends(bracket.lower.value, bracket.upper.value, DIGITS)
 
 
 def _risks(store: Store) -> Answered:

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+from holdfast.formatting import about, between, capital, ends
 from holdfast.report.markdown import table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes, headline
 from holdfast.report.sense import RADIUS
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
-from holdfast.report.summary import about, between, capital, ends, totals_of
+from holdfast.report.summary import totals_of
 from holdfast.report.verdict import VERDICTS, right, spoken, tally
 from holdfast.store import Store
 

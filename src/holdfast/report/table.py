@@ -7,26 +7,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.formatting import about, capital, ends
 from holdfast.question import Question
 from holdfast.report.columns import changes_of, in_a_line
 from holdfast.report.sense import Sense
 from holdfast.report.streaming import summary_parts
-from holdfast.report.summary import (
-    Part,
-    Row,
-    Totals,
-    about,
-    capital,
-    class_name,
-    ends,
-    frame_name,
-    parts_of,
-    rows_of,
-    totals_of,
-    unbreakable,
-    weakest,
-    word_name,
-)
+from holdfast.report.summary import Part, Row, Totals, class_name, frame_name, parts_of, rows_of, totals_of, unbreakable, weakest, word_name
 from holdfast.report.verdict import VERDICTS, spoken, verdict
 from holdfast.result import Bracket, Record
 from holdfast.store import Store

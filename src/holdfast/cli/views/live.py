@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from holdfast.formatting import ends
 from holdfast.result import Record
 from holdfast.solver import Progress
 
@@ -52,5 +53,5 @@ def mean_bracket(records: Sequence[Record]) -> str:
     known = [(lower, upper) for lower, upper in both if math.isfinite(lower) and math.isfinite(upper)]
     if not known:
         return ""
-    lower, upper = (sum(ends) / len(known) for ends in zip(*known, strict=True))
-    return f"mean [{lower:.3g}, {upper:.3g}]"
+    lower, upper = (sum(side) / len(known) for side in zip(*known, strict=True))
+    return f"mean [{', '.join(ends(lower, upper, 3))}]"

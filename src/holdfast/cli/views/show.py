@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import BadInput
+from holdfast.formatting import about, ends, percent, short
 from holdfast.question import Question
 from holdfast.report import blocks
 from holdfast.report.columns import changes_of, columns_of
@@ -24,20 +25,7 @@ from holdfast.report.sentence import moved_places
 from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import (
-    Part,
-    Row,
-    about,
-    class_name,
-    ends,
-    frame_name,
-    parts_of,
-    percent,
-    short,
-    unbreakable,
-    weakest,
-    word_name,
-)
+from holdfast.report.summary import Part, Row, class_name, frame_name, parts_of, unbreakable, weakest, word_name
 from holdfast.report.verdict import labelled, spoken, verdict
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
