@@ -179,6 +179,10 @@ class Bracket:
         """The bracket of the negative."""
         return replace(self, lower=self.upper.turned(), upper=self.lower.turned(), estimates=tuple(e.turned() for e in self.estimates))
 
+    def refutes(self, estimate: Bound) -> bool:
+        """Does the upper bound show that an estimate of the same number is too large? What is sampled is a number of its own."""
+        return estimate.evidence.kind == "estimated" and estimate.value > self.upper.value
+
     def with_estimate(self, estimate: Bound) -> "Bracket":
         """Beside the ends, one estimate per method: the newest."""
         assert estimate.evidence.kind not in GUARANTEED
@@ -197,7 +201,8 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Overall:
-    """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper."""
+    """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper, unless
+    `lower` was made of estimates."""
 
     lower: float
     upper: float
@@ -215,14 +220,19 @@ class Overall:
         return (self.upper - self.lower) / 2
 
 
-def overall(brackets: Iterable[Bracket]) -> Overall:
-    """How the set holds on average. Infinite where an end is, NaN without anything to average."""
+def overall(brackets: Iterable[Bracket], estimated_by: str | None = None) -> Overall:
+    """How the set holds on average. Infinite where an end is, NaN without anything to average.
+
+    estimated_by  a method whose estimates are taken for lower bounds, where it gave one: with "Grid", centre and radius are those of
+                  DeepTRE's Definition 4, and `lower` is an estimate, not a proof. An estimate above a witness counts as the witness.
+    """
     lower = upper = 0.0
     closed = unbreakable = count = 0
     for b in brackets:
         count, closed, unbreakable = count + 1, closed + b.closed, unbreakable + (b.lower.value == math.inf)
         if b.lower.value < math.inf:
-            lower, upper = lower + b.lower.value, upper + b.upper.value
+            guesses = [e.value for e in b.estimates if e.evidence.method == estimated_by]
+            lower, upper = lower + min(max([b.lower.value, *guesses]), b.upper.value), upper + b.upper.value
     some = count - unbreakable
     return Overall(lower / some if some else math.nan, upper / some if some else math.nan, closed, unbreakable, count)
 

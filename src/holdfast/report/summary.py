@@ -16,6 +16,8 @@ from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, 
 from holdfast.store import StoredInput
 from holdfast.work import NOTHING_MOVES
 
+ANYTIME = "DeepTRE's Definition 4: its lower bounds are estimates and prove nothing"
+GRID = "Grid"  # the method of DeepTRE, whose lower bounds are estimates
 UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # nothing is known of such an input
 WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
 
@@ -222,8 +224,15 @@ class Totals:
     median_lower: float
     median_upper: float
     mean_found: float  # of the witnessed ends that were found
+    mean_estimated: float  # of the lower bounds as DeepTRE estimates them, NaN where it was not asked
     seconds: float
     queries: int
+
+    @property
+    def anytime(self) -> tuple[float, float] | None:
+        """Centre and radius of DeepTRE's Definition 4: (l + u) / 2 and (u - l) / 2, where l is estimated."""
+        low, high = self.mean_estimated, self.mean_upper
+        return ((low + high) / 2, (high - low) / 2) if math.isfinite(low) and math.isfinite(high) else None
 
     @property
     def answered(self) -> int:
@@ -254,10 +263,20 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         mean_upper=means.upper,
         median_lower=statistics.median(lower) if lower else math.nan,
         median_upper=statistics.median(upper) if upper else math.nan,
+        mean_estimated=overall(brackets, GRID).lower if any(_estimated_by(b, GRID) for b in brackets) else math.nan,
         mean_found=mean_of([end for b in brackets if not sense.is_open(b) and math.isfinite(end := sense.witnessed(b).value)]),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )
+
+
+def estimate_kind(bracket: Bracket, estimate: Bound) -> str:
+    """What stands behind the number: "estimated", and where a witness shows that it is wrong, that too."""
+    return f"{estimate.evidence.kind}, refuted by the witness" if bracket.refutes(estimate) else estimate.evidence.kind
+
+
+def _estimated_by(bracket: Bracket, method: str) -> bool:
+    return any(estimate.evidence.method == method for estimate in bracket.estimates)
 
 
 def mean_of(values: Sequence[float]) -> float:

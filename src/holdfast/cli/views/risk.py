@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from holdfast.api.risk import Risk, risks_of
+from holdfast.api.risk import Risk, estimate_text, risks_of
 from holdfast.formatting import about, at_least, at_most, between
 from holdfast.network import Network
 from holdfast.report.summary import class_name
@@ -28,12 +28,13 @@ def table(store: Store, most: int = 40) -> Table:
     view = Table(
         "input", "class", "score", "worst score", "Q", "radius", "s/Q (estimate)",
         caption=f"{len(found)} inputs; worst score and Q in the region asked for, which the radius may leave; "
-        "from what is proved to what was found, for Q from what was found to what is proved; "
+        "from what is proved to what was found, for Q from what was found to what is proved; s/Q at most the radius of the region "
+        "(DeepQuant, Theorem 1), and refuted where the score fails nearer; "
         f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
         caption_justify="left",
     )  # fmt: skip
     for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
-        guess = "-" if r.estimate is None else f"{r.estimate.value:.4g}"
+        guess = estimate_text(r) or "-"
         view.add_row(stored.name, label, about(r.score), _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
     return view
 
