@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
 from holdfast.foreign_text import LONGEST_NOTE, capped
+from holdfast.formatting import decimals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +17,7 @@ Setting = str | int | float | bool | None
 Goal = Literal["radius", "worst", "largest", "steepness", "probability"]
 
 BY_DEFINITION = "definition"  # the method of ends that no method found
+DIGITS = 6  # significant digits of a bracket as text
 SHOWN = 8  # numbers of a witness in a message
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
 
@@ -181,6 +182,10 @@ class Bracket:
         """The bracket of the negative."""
         return replace(self, lower=self.upper.turned(), upper=self.lower.turned(), estimates=tuple(e.turned() for e in self.estimates))
 
+    def refutes(self, estimate: Bound) -> bool:
+        """Does the upper bound show that an estimate of the same number is too large? What is sampled is a number of its own."""
+        return estimate.evidence.kind == "estimated" and estimate.value > self.upper.value
+
     def with_estimate(self, estimate: Bound) -> "Bracket":
         """Beside the ends, one estimate per method: the newest."""
         assert estimate.evidence.kind not in GUARANTEED
@@ -188,24 +193,19 @@ class Bracket:
         return replace(self, estimates=(*others, estimate))
 
     def __str__(self) -> str:
-        low, high = _few_digits(self.lower.value, ROUND_FLOOR), _few_digits(self.upper.value, ROUND_CEILING)
-        ends = zip((self.lower, self.upper), (low, high), self.missing, strict=True)
-        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in ends)}]"
+        shown = [text.replace("−", "-").replace("∞", "inf") for text in decimals(self.lower.value, self.upper.value, DIGITS)]
+        sides = zip((self.lower, self.upper), shown, self.missing, strict=True)
+        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in sides)}]"
         return f"{text} ({self.note})" if self.note else text
 
     def __repr__(self) -> str:
         return f"Bracket{self}"
 
 
-def _few_digits(value: float, rounding: str) -> str:
-    """Six digits, rounded so that what is shown still holds."""
-    few = Decimal(value) if math.isinf(value) else Context(prec=6, rounding=rounding).plus(Decimal(repr(value)))
-    return f"{float(few):.6g}"
-
-
 @dataclass(frozen=True)
 class Overall:
-    """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper."""
+    """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper, unless
+    `lower` was made of estimates."""
 
     lower: float
     upper: float
@@ -223,14 +223,19 @@ class Overall:
         return (self.upper - self.lower) / 2
 
 
-def overall(brackets: Iterable[Bracket]) -> Overall:
-    """How the set holds on average. Infinite where an end is, NaN without anything to average."""
+def overall(brackets: Iterable[Bracket], estimated_by: str | None = None) -> Overall:
+    """How the set holds on average. Infinite where an end is, NaN without anything to average.
+
+    estimated_by  a method whose estimates are taken for lower bounds, where it gave one: with "Grid", centre and radius are those of
+                  DeepTRE's Definition 4, and `lower` is an estimate, not a proof. An estimate above a witness counts as the witness.
+    """
     lower = upper = 0.0
     closed = unbreakable = count = 0
     for b in brackets:
         count, closed, unbreakable = count + 1, closed + b.closed, unbreakable + (b.lower.value == math.inf)
         if b.lower.value < math.inf:
-            lower, upper = lower + b.lower.value, upper + b.upper.value
+            guesses = [e.value for e in b.estimates if e.evidence.method == estimated_by]
+            lower, upper = lower + min(max([b.lower.value, *guesses]), b.upper.value), upper + b.upper.value
     some = count - unbreakable
     return Overall(lower / some if some else math.nan, upper / some if some else math.nan, closed, unbreakable, count)
 

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast import clock
 from holdfast.api import risk as risks
+from holdfast.api.risk import Risk, estimate_text
 from holdfast.chance import Chance
 from holdfast.lipschitz import Shells
 from holdfast.method import Claims, Method
 from holdfast.problem import Goal, Problem
+from holdfast.result import Bound, Bracket, Evidence, by_definition
 from holdfast.solver import Progress
 
 FEW = 60  # queries for Q
@@ -55,7 +57,48 @@ def test_everything_is_known_of_a_linear_network(norm: float, steep: float) -> N
         assert bracket.gap < 5e-3 * truth
     assert r.estimate is not None
     assert r.estimate.evidence.kind == "estimated"
-    assert r.estimate.value == pytest.approx(score / steep, rel=5e-3)
+    assert score / steep > 0.1
+    assert r.estimate.value == 0.1  # Theorem 1 speaks of the ball in which Q was looked for, and of no larger one
+
+
+@pytest.mark.parametrize(("norm", "steep"), [(1, 2.0), (2, math.sqrt(5.25)), (math.inf, 3.5)])
+def test_the_estimate_of_a_linear_network_is_its_radius_and_never_above_a_witness(norm: float, steep: float) -> None:
+    net, x = linear()
+    [r] = hf.risk(net, x, "robustness", norm=norm, radius=3.0, queries=FEW)
+    assert r.estimate is not None
+    assert r.radius is not None
+    assert r.refuted_estimate is None
+    assert r.estimate.value == pytest.approx(2.0 / steep, rel=5e-3)
+    assert r.estimate.value <= r.radius.upper.value
+
+
+def known(score: float, q: float, witnessed: float, searched: float | None) -> Risk:
+    """With a Q that was found and a failure at a distance."""
+    nothing, met = by_definition(-math.inf), Evidence("witnessed", "Steepest")
+    metric = Bracket(Bound(q, met), by_definition(math.inf))
+    radius = Bracket(by_definition(0.0), by_definition(math.inf) if math.isinf(witnessed) else Bound(witnessed, met))
+    return Risk(score, Bracket(nothing, by_definition(math.inf)), metric, radius, None, (), 0, 0.0, searched=searched)
+
+
+def test_an_estimate_beyond_a_witness_is_refuted() -> None:
+    """s / Q = 0.1008 beside an input that fails at 0.033: no estimate any more, and shown as wrong."""
+    found = known(1.0, 1 / 0.1008, 0.033, 0.2)
+    assert found.estimate is None
+    assert found.refuted_estimate == pytest.approx(0.1008)
+    assert estimate_text(found) == "0.1008, refuted: fails at 0.033"
+    fine = known(1.0, 10.0, 0.2, 0.2)
+    assert fine.estimate is not None
+    assert (fine.estimate.value, fine.refuted_estimate, estimate_text(fine)) == (0.1, None, "0.1")
+    within_the_search = known(1.0, 10.0, 0.09999, 0.2)  # the error of a search for Q refutes nothing, and is not passed on
+    assert within_the_search.estimate is not None
+    assert within_the_search.estimate.value == 0.09999
+
+
+def test_an_estimate_is_at_most_the_radius_in_which_q_was_looked_for() -> None:
+    capped = known(854.0, 1.0, math.inf, 1.0)
+    assert capped.estimate is not None
+    assert capped.estimate.value == 1.0
+    assert known(854.0, 1.0, math.inf, None).estimate is None  # a run of before, of which nobody knows that radius
 
 
 QUESTIONS = [

@@ -18,6 +18,7 @@ import holdfast as hf
 from holdfast.cli import app
 from holdfast.cli.command import COMMANDS
 from holdfast.cli.options import ModelOptions
+from holdfast.formatting import at_least, at_most, between, ends
 from holdfast.report import card
 from holdfast.report.answers import answered
 from holdfast.report.compare import compare
@@ -30,7 +31,7 @@ from holdfast.report.page import render_pages
 from holdfast.report.pairing import load
 from holdfast.report.plots.convergence import followed, mean_over_time
 from holdfast.report.question import command_line, preparation
-from holdfast.report.summary import at_least, at_most, between, ends, rows_of, totals_of
+from holdfast.report.summary import rows_of, totals_of
 from holdfast.report.table import table
 from holdfast.result import Bound, Bracket, Key, Record, by_definition
 from holdfast.store import Event
@@ -184,7 +185,11 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
     [
         ("verify", "Verdicts", [("answer", ["unsat", "sat", "timeout"]), ("property", [f"prop_{k}.vnnlib" for k in range(3)])]),
         ("reach", "Ranges", [("never below", ["-1.25", "0.5"]), ("met: largest", ["1", "2"]), ("never above", ["1.5", "∞"])]),
-        ("risk", "Risks", [("in the region", ["not known", "holds", "holds"]), ("radius", ["0 to 0.2", "0.1 to 0.3001", "0.2 to 0.4"])]),
+        (
+            "risk",
+            "Risks",
+            [("in the region", ["not known", "holds", "holds"]), ("radius", ["0 to 0.2", "0.1 to 0.300000000001", "0.2 to 0.4"])],
+        ),
         ("testgen", "Coverage", [("items open before", ["3"]), ("reached by a new input", ["2"]), ("not reached", ["1"])]),
     ],
 )

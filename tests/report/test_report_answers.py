@@ -16,10 +16,10 @@ from report_runs import Document, record, witness
 
 import holdfast as hf
 from holdfast.cli import main
+from holdfast.formatting import percent
 from holdfast.report import write_report
 from holdfast.report.likely import flat, map_of, packed
 from holdfast.report.picture import MORE
-from holdfast.report.summary import percent
 from holdfast.result import Answers, Key, Likely
 
 NewStore = Callable[..., hf.Store]

@@ -3,6 +3,8 @@
 import io
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -12,9 +14,10 @@ from report_runs import record
 from rich.console import Console
 
 import holdfast as hf
-from holdfast.report.summary import at_least, at_most, norm_name
+from holdfast.formatting import at_least, at_most, norm_name
+from holdfast.report import write_report
 from holdfast.report.table import table
-from holdfast.result import Record
+from holdfast.result import Bound, Evidence, Record, overall
 
 
 def printed(source: hf.Store | list[Record], most: int = 20) -> str:
@@ -88,6 +91,39 @@ def test_what_nothing_breaks_is_infinite_and_counted_apart() -> None:
     alone = printed([record(0, math.inf, math.inf)])
     assert "1 of 1 cannot be broken" in alone
     assert "mean" not in alone
+
+
+def guessed(index: int, upper: float, guess: float) -> Record:
+    """As the grid leaves it: nothing proved, a witness, and so many changed units taken to be safe."""
+    found = record(index, 0.0, upper)
+    return replace(found, bracket=found.bracket.with_estimate(Bound(guess, Evidence("estimated", "Grid"))))
+
+
+def test_the_centre_of_a_grid_is_that_of_the_paper(new_store: Callable[..., hf.Store], tmp_path: Path) -> None:
+    """DeepTRE, Definition 4: ((l + u) / 2, (u - l) / 2), where l is what the grid takes to be safe, and not what is proved."""
+    records = [guessed(0, 1.0, 1.0), guessed(1, 2.0, 2.0)]
+    text = " ".join(printed(records).split())
+    assert "mean of 2: lower 0, upper 1.5, centre 1.5 +- 0 (DeepTRE's Definition 4: its lower bounds are estimates" in text
+    half = " ".join(printed([guessed(0, 2.0, 1.0), record(1, 0.0, 2.0)]).split())
+    assert "lower 0, upper 2, centre 1.25 +- 0.75 (DeepTRE" in half
+    store = new_store(norm="0", mode="grid")
+    store.write(records)
+    assert "| centre and radius | 1.5 ± 0 (DeepTRE" in write_report(store, tmp_path / "card.md").read_text()
+    assert "1.5 ± 0" in write_report(store, tmp_path / "r.html").read_text()
+    found = overall([r.bracket for r in records], "Grid")
+    assert (found.centre, found.radius) == (1.5, 0.0)
+    assert overall([r.bracket for r in records]).centre == 0.75
+
+
+def test_an_estimate_that_a_witness_refutes_is_shown_as_refuted(new_store: Callable[..., hf.Store], tmp_path: Path) -> None:
+    """And is never averaged beyond what the witness leaves."""
+    wrong = guessed(0, 1.0, 2.0)
+    assert "2 estimated, refuted by the witness" in " ".join(printed([wrong]).replace("│", " ").split())
+    assert "refuted" not in printed([guessed(0, 2.0, 2.0)])
+    assert overall([wrong.bracket], "Grid").lower == 1.0
+    store = new_store()
+    store.write([wrong])
+    assert "estimated, refuted by the witness, Grid" in write_report(store, tmp_path / "r.html").read_text()
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -10,6 +10,7 @@ import torch
 
 from holdfast.errors import HoldfastError
 from holdfast.execution.task import Task
+from holdfast.formatting import exact_text
 from holdfast.problem import TURNED, Problem
 from holdfast.region import Words
 from holdfast.replay import replay
@@ -84,10 +85,18 @@ def _compared(record: Record, value: float, slack: float) -> Iterator[Doubt]:
     lower, upper, sign = ends.lower.value, ends.upper.value, -1.0 if record.goal in TURNED else 1.0
     room = slack + ends.upper.slack + ROUNDING * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
     if not value <= upper + room or (record.goal == "worst" and upper <= 0 < value):
-        what = "it shows nothing (it lies outside, or the property holds there)" if value == math.inf else f"it shows {sign * value:.9g}"
-        yield Doubt(record.key, "witness", f"its witness should show {sign * upper:.9g}, but {what}")
+        what = (
+            "it shows nothing (it lies outside, or the property holds there)"
+            if value == math.inf
+            else f"it shows {exact_text(sign * value)}"
+        )
+        yield Doubt(record.key, "witness", f"its witness should show {exact_text(sign * upper)}, but {what}")
     if value < lower - slack - ends.lower.slack - ROUNDING * abs(lower):
-        yield Doubt(record.key, "contradiction", f"{sign * lower:.9g} is said to be proved, but its own witness shows {sign * value:.9g}")
+        yield Doubt(
+            record.key,
+            "contradiction",
+            f"{exact_text(sign * lower)} is said to be proved, but its own witness shows {exact_text(sign * value)}",
+        )
 
 
 class _Enough(Exception):
@@ -165,7 +174,11 @@ def _judged(record: Record, fresh: Record, again: bool, why: str) -> Iterator[Do
         yield Doubt(record.key, "contradiction", fresh.bracket.note)
     elif met.value < wanted - met.slack - ends.lower.slack - ROUNDING * (abs(wanted) if math.isfinite(wanted) else 0.0):
         yield Doubt(
-            record.key, "contradiction", f"{sign * wanted:.9g} is said to be proved, but {met.evidence.method} met {sign * met.value:.9g}"
+            record.key,
+            "contradiction",
+            f"{exact_text(sign * wanted)} is said to be proved, but {met.evidence.method} met {exact_text(sign * met.value)}",
         )
     elif not again:
-        yield Doubt(record.key, "unproved", f"{sign * wanted:.9g} was not proved again, only {sign * now.lower.value:.9g}{why}")
+        yield Doubt(
+            record.key, "unproved", f"{exact_text(sign * wanted)} was not proved again, only {exact_text(sign * now.lower.value)}{why}"
+        )

@@ -6,8 +6,10 @@ DeepQuant's quantities for a property s, which is positive where all is well, ov
 - the metric Q, the largest |s(x') - s(x)| / distance(x', x): witnessed from below, proved from above;
 - the radius, how far the region may grow before s can fail: proved from below, witnessed from above.
 
-The paper takes s(x) / Q for a safe radius; but a search finds less than Q, so what it divides by is too small and the radius too large.
-It is kept as an estimate, by that name.
+The paper takes s(x) / Q(s, x, d, p) for a safe radius, where that is at most d (Theorem 1): Q was looked for in the ball of radius d, and
+says nothing of points outside it. Where s(x) / Q is larger, all the theorem gives is d itself. A search finds less than Q, so what it
+divides by is too small and the radius too large: min(s(x) / Q, d) is kept as an estimate, by that name. Where a witness fails at a
+smaller distance, the estimate is refuted: it is withdrawn, and shown only as what the paper's formula says wrongly.
 """
 
 import math
@@ -20,7 +22,8 @@ from torch import Tensor
 from holdfast.api.asking import PropertyOption, property_of, region_of
 from holdfast.api.methods import Tier, score_methods
 from holdfast.errors import BadInput
-from holdfast.lipschitz.metric import Steepest, Step, path_of
+from holdfast.formatting import about, at_most
+from holdfast.lipschitz.metric import Steepest, Step, path_of, searched_radius
 from holdfast.lipschitz.metric_bound import Shells
 from holdfast.method import Method
 from holdfast.network import Network
@@ -30,7 +33,11 @@ from holdfast.region import Family, Region
 from holdfast.result import Bound, Bracket, Key, Record
 from holdfast.solver import Progress, Sink, Stop, solve
 
-PAPER = "the paper's s(x) / Q with the Q that was found; a search finds less than Q, so this may be too large"
+PAPER = (
+    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was looked for (Theorem 1); a search finds less than Q, "
+    "so this may be too large"
+)
+AGREE = 1e-3  # share of a witnessed radius by which s(x) / Q may be larger and still be the same number: the error of the search for Q
 PARTS: tuple[Goal, ...] = ("worst", "radius", "steepness")
 
 
@@ -47,14 +54,36 @@ class Risk:
     queries: int
     seconds: float
     notes: tuple[str, ...] = ()  # what could not be done, and why
+    searched: float | None = None  # the radius d of the ball in which Q was looked for; None where it is not known
 
     @property
     def estimate(self) -> Bound | None:
-        """s(x) / Q with the Q that was found: no guarantee."""
-        if self.metric is None or not self.metric.lower.value > 0 or not self.score > 0:
+        """min(s(x) / Q, d), a safe radius by DeepQuant's Theorem 1 with the Q that was found, never above a witnessed radius: no guarantee.
+
+        None where a witness refutes it (see `refuted_estimate`), where the score is not positive, and where no Q was found.
+        """
+        found = self._by_theorem
+        if found is None or self.refuted_estimate is not None:
+            return None
+        return replace(found, value=min(found.value, self._nearest))
+
+    @property
+    def refuted_estimate(self) -> float | None:
+        """What the paper's formula gives, where the score fails nearer than that: a wrong number, to be shown only as one."""
+        found = self._by_theorem
+        return found.value if found is not None and found.value > self._nearest * (1 + AGREE) else None
+
+    @property
+    def _by_theorem(self) -> Bound | None:
+        if self.metric is None or self.searched is None or not self.metric.lower.value > 0 or not self.score > 0:
             return None
         evidence = replace(self.metric.lower.evidence, kind="estimated", assumptions=(PAPER,), witness=None)
-        return Bound(self.score / self.metric.lower.value, evidence)
+        return Bound(min(self.score / self.metric.lower.value, self.searched), evidence)
+
+    @property
+    def _nearest(self) -> float:
+        """The smallest distance at which the score is known to fail."""
+        return math.inf if self.radius is None else self.radius.upper.value
 
 
 def risk(
@@ -133,6 +162,13 @@ def risks_of(records: Sequence[Record]) -> list[Risk]:
     return [_risk(found) for _, found in sorted(parts.items()) if "worst" in found]
 
 
+def estimate_text(found: Risk) -> str:
+    """The estimate for people, or what refutes it; nothing where there is none."""
+    if found.refuted_estimate is not None and found.radius is not None:
+        return f"{about(found.refuted_estimate)}, refuted: fails at {at_most(found.radius.upper.value)}"
+    return "" if found.estimate is None else about(found.estimate.value)
+
+
 def _risk(found: dict[str, Record]) -> Risk:
     worst, radius, steep = found["worst"], found.get("radius"), found.get("steepness")
     score = worst.aside.get("score")
@@ -147,5 +183,6 @@ def _risk(found: dict[str, Record]) -> Risk:
         path=() if steep is None else path_of(steep.aside),
         queries=sum(r.queries for r in found.values()),
         seconds=sum(r.seconds for r in found.values()),
+        searched=None if steep is None else searched_radius(steep.aside),
         notes=tuple(dict.fromkeys(reason for r in found.values() for reason in r.skipped)),
     )

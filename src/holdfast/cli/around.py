@@ -43,11 +43,12 @@ class Around(options.DataOptions):
     seconds: options.Seconds = None
 
     def asked(self) -> "Asked":
+        from holdfast.formatting import exact_text
         from holdfast.question import Asked
 
         ruled = "within" if self.within is not None else "threshold" if self.threshold is not None else self.property
         return Asked(
-            norm=f"{norm_option(self.norm):g}", radius=self.radius, property=ruled, within=self.within, threshold=self.threshold,
+            norm=exact_text(norm_option(self.norm)), radius=self.radius, property=ruled, within=self.within, threshold=self.threshold,
             outputs=self.outputs, epsilon=self.epsilon, targets=self.targets,
             patch=self.patch, shares=self.shares, drift=self.drift or None, softmax=self.softmax,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from holdfast.evidence.claims import claims_of
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding, State
 from holdfast.files import in_words
+from holdfast.formatting import exact_text
 from holdfast.question import Asked, Question
 from holdfast.result import Key
 from holdfast.store import Store, StoredInput
@@ -116,7 +117,7 @@ def _compared(path: Path, claim: Mapping[str, Any], given: StoredInput | None, q
             return "apart", "its region has ends of its own, which the run does not tell"
         wanted, radius, above = float(claim["proved"]["value"]), float(region["radius"]), float(header["above"])
         if claim["goal"] == "worst" and not radius >= float(asked.radius or math.inf):
-            return "other", f"it speaks of the radius {radius:.9g}"
+            return "other", f"it speaks of the radius {exact_text(radius)}"
         value = above if claim["goal"] == "worst" else radius if above >= 0 else -math.inf
         return reached(value, wanted)
 
@@ -124,7 +125,7 @@ def _compared(path: Path, claim: Mapping[str, Any], given: StoredInput | None, q
 def reached(value: float, wanted: float) -> Judged:
     """Is what a certificate proves what is claimed, but for what checking costs?"""
     if not value >= wanted - LOST * (abs(wanted) if math.isfinite(wanted) else 0.0):
-        return "less", f"{wanted:.9g} is claimed, and {value:.9g} is what it proves"
+        return "less", f"{exact_text(wanted)} is claimed, and {exact_text(value)} is what it proves"
     return "accepted", ""
 
 

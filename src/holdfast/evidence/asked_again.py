@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.evidence.accepted import AGAIN, Claimed, Judged, reached
 from holdfast.evidence.certificates import Checked, header_of
 from holdfast.files import in_words
+from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.result import Record
@@ -88,7 +89,7 @@ def _compared(path: Path, part: Problem, record: Record, opened: holdfast_check.
         if not _holds(arrays, wanted, size):
             return "other", "it speaks of another input, or of a smaller region around it"
         if part.goal != "radius" and "radius" in region and not float(region["radius"]) >= asked["region"]["radius"]:
-            return "other", f"it speaks of the radius {float(region['radius']):.9g}"
+            return "other", f"it speaks of the radius {exact_text(float(region['radius']))}"
         ends = oriented(record).lower.value
         if part.goal == "radius":
             return reached(float(region["radius"]) if above >= 0 else -np.inf, min(ends, float(part.family.limit()[0])))

@@ -30,6 +30,7 @@ class Search(Protocol):
 SEARCHES: dict[str, Search] = {"rays": Rays(), "slopes": Slopes(), "mesh": MeshRatio()}
 SHARES = {"rays": 0.5, "slopes": 0.5, "mesh": 0.1}  # of the queries, among the searches that are used
 REPLAY = LANDMARKS + 1  # queries left to those who replay what was found
+SEARCHED = "searched_radius"  # the name beside the records under which the radius of the search for Q is kept
 FEWEST = 2 * REPLAY  # queries in all
 STEP = 200  # queries of each row in one step
 
@@ -124,9 +125,15 @@ def _smooth(problem: Problem) -> bool:
 
 
 def _aside(tally: Tally) -> dict[str, Tensor]:
-    """The way to the best point: (batch, LANDMARKS, ...) each; a landmark that was never reached has ratio zero."""
+    """The way to the best point: (batch, LANDMARKS, ...) each; a landmark that was never reached has ratio zero. And the radius of the ball
+    in which Q was looked for, (batch,): what Q says of distances ends there."""
     queries, ratio, point = (torch.stack(part, 1) for part in zip(*tally.trail, strict=True))
-    return {"path": point, "path_ratio": ratio, "path_queries": queries.double()}
+    return {"path": point, "path_ratio": ratio, "path_queries": queries.double(), SEARCHED: tally.radius.double()}
+
+
+def searched_radius(aside: Mapping[str, Tensor]) -> float | None:
+    """Of one row the d of DeepQuant's Q(s, x, d, p); None where an older run did not keep it."""
+    return float(aside[SEARCHED]) if SEARCHED in aside else None
 
 
 def path_of(aside: Mapping[str, Tensor]) -> tuple[Step, ...]:

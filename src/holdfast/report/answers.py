@@ -7,9 +7,11 @@ from itertools import groupby, islice
 
 from markupsafe import Markup
 
-from holdfast.api.risk import risks_of
+from holdfast.api.risk import estimate_text, risks_of
+from holdfast.formatting import about, between, short
+from holdfast.formatting import ends as rounded_ends
 from holdfast.report.picture import show
-from holdfast.report.summary import about, between, class_name, short
+from holdfast.report.summary import class_name
 from holdfast.result import Bracket, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
@@ -142,8 +144,7 @@ def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
 
 
 def _ends(bracket: Bracket) -> tuple[str, str]:
-    low, _, high = between(bracket.lower.value, bracket.upper.value, DIGITS).partition(" to ")
-    return low, high or low
+    return rounded_ends(bracket.lower.value, bracket.upper.value, DIGITS)
 
 
 def _risks(store: Store) -> Answered:
@@ -164,14 +165,15 @@ def _risks(store: Store) -> Answered:
             str(index), pictures.input if pictures else "", class_name(question, stored.label) if stored else "", about(r.score),
             _bracket(r.worst), "it fails in the region" if fails else "holds" if r.worst.lower.value > 0 else "not known",
             _bracket(r.radius), pictures.witness if pictures else "", _bracket(r.metric),
-            "–" if r.estimate is None else about(r.estimate.value),
+            estimate_text(r) or "–",
         ])  # fmt: skip
     radius = "" if question.asked.radius is None else f" The region is the one asked for, of radius {short(question.asked.radius, 30)}."
     hint = (
         f"The score is positive where all is well.{radius} Worst score: the smallest one in the region, from what is proved to what was "
         "found. Radius: how far the region may grow before the score can fail, from what is proved to the nearest failure that was found, "
         "which may lie outside the region. Q: the largest change of the score over distance, from what was found to what is proved. "
-        "s/Q is an estimate without a guarantee."
+        "s/Q, at most the radius of the region (DeepQuant, Theorem 1), is an estimate without a guarantee; where the score fails nearer it "
+        "is refuted."
     )
     columns = [("#", True), ("input", False), ("label", False), ("score", True), ("worst score", True), ("in the region", False),
                ("radius", True), ("nearest failure", False), ("Q", True), ("s/Q", True)]  # fmt: skip

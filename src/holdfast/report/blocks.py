@@ -9,11 +9,12 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
+from holdfast.formatting import about
 from holdfast.report.drawing import Ink, is_strokes, is_wave, strokes, wave
 from holdfast.report.heat import Heat
 from holdfast.report.picture import LESS, MORE, blocks_of, drawable, ends_of, planes_of
 from holdfast.report.sentence import shown_places
-from holdfast.report.summary import about, weakest, word_name
+from holdfast.report.summary import weakest, word_name
 from holdfast.result import Record
 
 Array = NDArray[Any]

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+from holdfast.formatting import about, between, capital, ends
 from holdfast.report.markdown import table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes, headline
 from holdfast.report.sense import RADIUS
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
-from holdfast.report.summary import about, between, capital, ends, totals_of
+from holdfast.report.summary import ANYTIME, totals_of
 from holdfast.report.verdict import VERDICTS, right, spoken, tally
 from holdfast.store import Store
 
@@ -40,6 +41,7 @@ def _ends(run: Run, count: int) -> str:
         ["failed, refuted", f"{totals.failed}, {totals.refuted}"],
         *([["right", f"{sum(map(right, run.rows))} of {count}"]] if run.labelled else []),
         [f"mean {what} of {totals.averaged}", mean],
+        *([["centre and radius", f"{about(totals.anytime[0])} ± {about(totals.anytime[1])} ({ANYTIME})"]] if totals.anytime else []),
         [f"median {what}", between(totals.median_lower, totals.median_upper)],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
         *([["nothing may change", f"{totals.still}, left out of the mean"]] if totals.still else []),

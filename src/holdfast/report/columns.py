@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from holdfast.formatting import short
 from holdfast.question import Question
 from holdfast.region.columns import Columns
 from holdfast.report.picture import Pictures
-from holdfast.report.summary import Row, short
+from holdfast.report.summary import Row
 
 FEW = 6  # changed columns in one line
 MOST = 8  # columns of a row that a page shows; more where more change

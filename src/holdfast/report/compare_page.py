@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from holdfast.formatting import between, norm_name
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
@@ -14,7 +15,7 @@ from holdfast.report.plots import curves
 from holdfast.report.question import classes_told, command_line, preparation, shown
 from holdfast.report.sense import RADIUS
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import Row, between, class_name, norm_name
+from holdfast.report.summary import Row, class_name
 from holdfast.report.template import template
 from holdfast.report.verdict import right
 from holdfast.store import Store

@@ -4,9 +4,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.formatting import about, between, ends, percent
 from holdfast.report import markdown
 from holdfast.report.compare import Comparison, Interval
-from holdfast.report.summary import about, between, ends, percent
 from holdfast.report.verdict import right
 
 Cells = tuple[list[str], list[list[str]]]  # headings, and rows of as many cells

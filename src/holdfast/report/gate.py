@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.errors import BadInput
+from holdfast.formatting import about, at_least, at_most, between, percent
 from holdfast.report.pairing import Run, paired
 from holdfast.report.sense import SENSES, Sense
-from holdfast.report.summary import Row, about, at_least, at_most, between, mean_of, percent
+from holdfast.report.summary import Row, mean_of
 from holdfast.report.verdict import Tally, Verdict, right, spoken, tally, verdict
 
 

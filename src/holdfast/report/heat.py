@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from holdfast.report.summary import between, by_lower_end, unbreakable
+from holdfast.formatting import between
+from holdfast.report.summary import by_lower_end, unbreakable
 from holdfast.result import Bound, Bracket, Record
 
 HEAT_LEVELS = 10

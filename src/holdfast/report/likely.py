@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.formatting import about, hundredths
 from holdfast.question import Question
 from holdfast.report.picture import planes_of, shades
-from holdfast.report.summary import Row, about, class_name, hundredths
+from holdfast.report.summary import Row, class_name
 from holdfast.result import Answers, Likely
 
 Array = NDArray[Any]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from holdfast.formatting import LEAST_SHOWN, ends, short
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.columns import pictures_of
@@ -12,7 +13,7 @@ from holdfast.report.heat import Heat
 from holdfast.report.likely import Map, map_of, packed
 from holdfast.report.picture import Pictures
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import LEAST_SHOWN, Row, class_name, ends, frame_name, short, word_name
+from holdfast.report.summary import Row, class_name, frame_name, word_name
 from holdfast.report.verdict import right, spoken, verdict
 from holdfast.result import Bound
 

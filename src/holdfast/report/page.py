@@ -23,7 +23,7 @@ from holdfast.report.sense import is_apart
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
 from holdfast.report.streaming import by_input, summary_parts
-from holdfast.report.summary import UNANSWERED, Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
+from holdfast.report.summary import ANYTIME, UNANSWERED, Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
 from holdfast.report.template import template
 from holdfast.report.verdict import VERDICTS, Tally, spoken, tally
 from holdfast.result import Record
@@ -166,6 +166,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
         "headline": headline(question, len(asked)),
         "folder": at_home.folder,
         "evidence": EVIDENCE,
+        "anytime": ANYTIME,
         "sources": known,
         "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
         "answered": len(answered),

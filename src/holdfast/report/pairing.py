@@ -10,12 +10,13 @@ from typing import Any, overload
 import numpy as np
 
 from holdfast.errors import BadInput
+from holdfast.formatting import short
 from holdfast.question import Question
 from holdfast.report.agreement import agree
 from holdfast.report.packed import Chosen, Packed, ends_of
 from holdfast.report.sense import RADIUS, Sense
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import Part, Row, in_order, short, word_name
+from holdfast.report.summary import Part, Row, in_order, word_name
 from holdfast.report.verdict import labelled
 from holdfast.store import Store, StoredInput
 

@@ -12,8 +12,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from holdfast.formatting import about
 from holdfast.report.drawing import MANY, Ink, is_strokes, is_wave, strokes, wave
-from holdfast.report.summary import about
 
 Array = NDArray[Any]
 LONGEST_SIDE = 48  # pixels; larger pictures are averaged down

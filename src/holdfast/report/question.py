@@ -5,8 +5,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
+from holdfast.formatting import about, capital, norm_name, short
 from holdfast.question import Question
-from holdfast.report.summary import about, capital, frame_name, norm_name, short
+from holdfast.report.summary import frame_name
 
 LONG_LIST = 12
 POSITIONAL = {"verify": ("model", "spec"), "reach": ("model",), "monitor evaluate": ("folder",)}  # given without their names

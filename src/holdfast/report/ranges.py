@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.formatting import at_most, ends, short
 from holdfast.network import Network
-from holdfast.report.summary import at_least, at_most, short
 from holdfast.verification import Range
 
 SHOWN = 8  # inputs of a witness that fit on a line
@@ -23,8 +23,8 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
         which = [Text(short(names.get(r.box, str(r.box))))] if several else []
         smallest, largest, output = r.minimum, r.maximum, short(classes[r.output]) if classes else str(r.output)
         view.add_row(
-            *which, Text(output), f"{at_least(smallest.lower.value, 6)} .. {at_most(smallest.upper.value, 6)}",
-            f"{at_least(largest.lower.value, 6)} .. {at_most(largest.upper.value, 6)}", f"{r.gap:.2g}", style="" if r.closed else "yellow",
+            *which, Text(output), *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)), at_most(r.gap, 2),
+            style="" if r.closed else "yellow",
         )  # fmt: skip
     closed = sum(r.closed for r in found)
     known = f"{closed} of {len(found)} known to {found[0].tolerance:g}."
@@ -39,7 +39,7 @@ def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, s
     most = max(max(r.widened) for r in found)
     if most:
         own = str(net.dtype).removeprefix("torch.")
-        yield "note", f"proved ends were moved out by up to {most:.2g}, to what the network itself gives in {own}"
+        yield "note", f"proved ends were moved out by up to {at_most(most, 2)}, to what the network itself gives in {own}"
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
         for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):
             yield kind, ", ".join(f"{value:.6g}" for value in at.flatten().tolist())

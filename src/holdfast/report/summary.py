@@ -4,22 +4,20 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from functools import cached_property
 from typing import Any, overload
 
 from numpy.typing import NDArray
 
-from holdfast.foreign_text import UNSAFE
+from holdfast.formatting import short
 from holdfast.question import Question, Said
 from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
 from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, overall
 from holdfast.store import StoredInput
 from holdfast.work import NOTHING_MOVES
 
-DIGITS = 4
-LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
-LONG = 120  # signs of a name, a class or a word
+ANYTIME = "DeepTRE's Definition 4: its lower bounds are estimates and prove nothing"
+GRID = "Grid"  # the method of DeepTRE, whose lower bounds are estimates
 UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # nothing is known of such an input
 WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
 
@@ -226,8 +224,15 @@ class Totals:
     median_lower: float
     median_upper: float
     mean_found: float  # of the witnessed ends that were found
+    mean_estimated: float  # of the lower bounds as DeepTRE estimates them, NaN where it was not asked
     seconds: float
     queries: int
+
+    @property
+    def anytime(self) -> tuple[float, float] | None:
+        """Centre and radius of DeepTRE's Definition 4: (l + u) / 2 and (u - l) / 2, where l is estimated."""
+        low, high = self.mean_estimated, self.mean_upper
+        return ((low + high) / 2, (high - low) / 2) if math.isfinite(low) and math.isfinite(high) else None
 
     @property
     def answered(self) -> int:
@@ -258,10 +263,20 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         mean_upper=means.upper,
         median_lower=statistics.median(lower) if lower else math.nan,
         median_upper=statistics.median(upper) if upper else math.nan,
+        mean_estimated=overall(brackets, GRID).lower if any(_estimated_by(b, GRID) for b in brackets) else math.nan,
         mean_found=mean_of([end for b in brackets if not sense.is_open(b) and math.isfinite(end := sense.witnessed(b).value)]),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )
+
+
+def estimate_kind(bracket: Bracket, estimate: Bound) -> str:
+    """What stands behind the number: "estimated", and where a witness shows that it is wrong, that too."""
+    return f"{estimate.evidence.kind}, refuted by the witness" if bracket.refutes(estimate) else estimate.evidence.kind
+
+
+def _estimated_by(bracket: Bracket, method: str) -> bool:
+    return any(estimate.evidence.method == method for estimate in bracket.estimates)
 
 
 def mean_of(values: Sequence[float]) -> float:
@@ -269,69 +284,7 @@ def mean_of(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if len(values) else math.nan
 
 
-# ---- words and numbers
-
-
-def short(text: object, most: int = LONG) -> str:
-    """Words of any length, cut where they would fill the page, and without signs that would steer a terminal."""
-    words = UNSAFE.sub("\N{REPLACEMENT CHARACTER}", str(text))
-    return words if len(words) <= most else f"{words[:most]}…"
-
-
-def capital(words: str) -> str:
-    """As a heading begins; names keep their letters."""
-    return words[:1].upper() + words[1:]
-
-
-def at_least(value: float, digits: int = DIGITS) -> str:
-    """A lower end for people: rounded down, so that what is shown still holds."""
-    return _rounded(value, ROUND_FLOOR, digits)
-
-
-def at_most(value: float, digits: int = DIGITS) -> str:
-    """An upper end for people: rounded up."""
-    return _rounded(value, ROUND_CEILING, digits)
-
-
-def about(value: float, digits: int = DIGITS) -> str:
-    return _rounded(value, ROUND_HALF_EVEN, digits)
-
-
-def ends(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
-    """Both ends of a bracket for people: rounded outwards, and the same number where they are one. A lower end that is positive, nobody
-    knows how much, is above 0."""
-    if lower == upper:
-        return (about(lower, digits),) * 2
-    return ">0" if 0 < lower < LEAST_SHOWN else at_least(lower, digits), at_most(upper, digits)
-
-
-def between(lower: float, upper: float, digits: int = DIGITS) -> str:
-    low, high = ends(lower, upper, digits)
-    return low if lower == upper else f"{low} to {high}"
-
-
-def percent(share: float) -> str:
-    """In four digits; a share that is not all is never shown as all, nor one that is not nothing as nothing."""
-    return "–" if math.isnan(share) else f"{hundredths(share)} %"
-
-
-def hundredths(share: float) -> str:
-    if math.isnan(share):
-        return "–"
-    return "<0.01" if 0 < share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
-
-
-def _rounded(value: float, rounding: str, digits: int) -> str:
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    few = Context(prec=digits, rounding=rounding).plus(Decimal(repr(value)))
-    return f"{float(few):.{digits}g}"
-
-
-def norm_name(norm: object) -> str:
-    return "L∞" if str(norm) in ("inf", "Infinity") else f"L{norm:g}" if isinstance(norm, int | float) else f"L{norm}"
+# ---- words
 
 
 def word_name(token: int, vocabulary: Sequence[str]) -> str:

@@ -7,18 +7,18 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.formatting import about, capital, ends
 from holdfast.question import Question
 from holdfast.report.columns import changes_of, in_a_line
 from holdfast.report.sense import Sense
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import (
+    ANYTIME,
     Part,
     Row,
     Totals,
-    about,
-    capital,
     class_name,
-    ends,
+    estimate_kind,
     frame_name,
     parts_of,
     rows_of,
@@ -83,7 +83,11 @@ def _status(row: Row, question: Question) -> Text:
 
 def _estimates(row: Row, question: Question) -> Text:
     return Text("\n").join(
-        Text.assemble(f"{about(e.value)} ", (e.evidence.kind, "green"), "" if (sure := e.evidence.confidence) is None else f", {sure:.6g}")
+        Text.assemble(
+            f"{about(e.value)} ",
+            (estimate_kind(row.bracket, e), "red" if row.bracket.refutes(e) else "green"),
+            "" if (sure := e.evidence.confidence) is None else f", {sure:.6g}",
+        )
         for e in row.bracket.estimates
     )
 
@@ -146,7 +150,10 @@ def _means(totals: Totals, sense: Sense) -> str:
     if totals.averaged or not totals.rows:
         lower, upper = ends(low, high)
         mean = f"mean of {totals.averaged}: " + (lower if low == high else f"lower {lower}, upper {upper}")
-        if math.isfinite(low) and math.isfinite(high) and low != high:
+        if totals.anytime is not None:
+            centre, radius = totals.anytime
+            mean += f", centre {about(centre)} +- {about(radius)} ({ANYTIME})"
+        elif math.isfinite(low) and math.isfinite(high) and low != high:
             mean += f", centre {about((low + high) / 2)} +- {about((high - low) / 2)}"
         if 0 < totals.open_above < totals.averaged:
             mean += f" ({totals.open_above} open, {sense.missing}; the others {about(totals.mean_found)})"

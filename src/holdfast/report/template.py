@@ -7,9 +7,10 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from holdfast.formatting import about, at_least, at_most, capital, ends, percent, short
 from holdfast.report.heat import HEAT_LEVELS
 from holdfast.report.question import setting
-from holdfast.report.summary import about, at_least, at_most, capital, percent, short
+from holdfast.report.summary import estimate_kind
 
 
 def template(name: str) -> Template:
@@ -21,7 +22,15 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        at_least=at_least, at_most=at_most, about=about, percent=percent, setting=setting, short=short, capital=capital
+        at_least=at_least,
+        at_most=at_most,
+        about=about,
+        ends=ends,
+        estimate_kind=estimate_kind,
+        percent=percent,
+        setting=setting,
+        short=short,
+        capital=capital,
     )
     script = (files("holdfast.report") / "templates" / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.foreign_text import printable
+from holdfast.formatting import ends
 from holdfast.network import Network
-from holdfast.report.summary import at_least, at_most
 from holdfast.verification import Instance, Verdict
 from holdfast.verification.instances import contradicts
 
@@ -35,7 +35,7 @@ def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterato
         yield "proved in float64 with every rounding charged"
         yield from (f"where {said}" for said in (found.evidence.assumptions if found.evidence else ()))
     else:
-        least, lowest = at_least(found.least, 6), at_most(found.lowest, 6)
+        least, lowest = ends(found.least, found.lowest, 6)
         yield f"the smallest score lies between {least} (proved) and {lowest} (met); not positive would be sat"
     yield f"{found.nodes} parts bounded, {found.seconds:.2f} s"
 

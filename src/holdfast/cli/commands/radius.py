@@ -108,6 +108,7 @@ class Radius(DataOptions, Command):
         from holdfast.cli.reading.both import load_both
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
+        from holdfast.formatting import exact_text
         from holdfast.question import Asked
         from holdfast.reading.data import load_mask, load_substitutes
         from holdfast.solver import Stop
@@ -140,7 +141,7 @@ class Radius(DataOptions, Command):
         else:
             methods = methods_named(self.methods, problems)
         asked = Asked(
-            norm="words" if sets is not None else f"{norm:g}", frames=self.frames, shares=self.shares, drift=self.drift or None,
+            norm="words" if sets is not None else exact_text(norm), frames=self.frames, shares=self.shares, drift=self.drift or None,
             targets=self.targets, within=self.within, threshold=self.threshold, outputs=self.outputs,
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
             unit=self.unit, free=self.free, values=self.values,

@@ -81,6 +81,7 @@ class Saliency(DataOptions, Command):
         from rich.table import Table
 
         from holdfast.cli.views.output import line
+        from holdfast.formatting import at_most
 
         inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records()}
         table = Table("input", "lowest margin", "units that matter most: how far the margin falls", caption_justify="left")
@@ -92,7 +93,7 @@ class Saliency(DataOptions, Command):
             kept = [axis for axis, size in enumerate(found.shape) if size > 1] or [0]
             places = [[int(np.unravel_index(place, found.shape)[axis]) for axis in kept] for place in best]
             told = ", ".join(f"({', '.join(map(str, at))}) {flat[place]:.3g}" for at, place in zip(places, best, strict=True))
-            table.add_row(str(stored.index), f"{lowest[stored.index]:.4g}" if stored.index in lowest else "", told or "not known yet")
+            table.add_row(str(stored.index), at_most(lowest[stored.index]) if stored.index in lowest else "", told or "not known yet")
         console.print(table, highlight=False)
         if (store.folder / FILE).exists():
             drawn = len(list(store.folder.glob("saliency-*.png")))

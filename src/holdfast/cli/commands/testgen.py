@@ -72,6 +72,7 @@ class Testgen(DataOptions, Command):
         from holdfast.coverage.criteria import check
         from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
+        from holdfast.formatting import exact_text
         from holdfast.question import Asked
         from holdfast.reading.data import load_data
         from holdfast.solver import Stop
@@ -92,7 +93,8 @@ class Testgen(DataOptions, Command):
         for problem in suite.problems:
             problem.check()
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
-        criterion = f"{self.criterion} of {self.layers or 'all layers'} per {self.per}, {self.threshold:g}, {self.sections}{ranges}"
+        layers, above = self.layers or "all layers", exact_text(self.threshold)
+        criterion = f"{self.criterion} of {layers} per {self.per}, {above}, {self.sections}{ranges}"
         question = question_of(self, net, data, Asked(norm="0", unit=self.unit, criterion=criterion))
         together = max(1, min(len(suite), VALUES // sum(layer.neurons for layer in suite.neurons.layers)))
         return Built(net, question, suite.problems, [method], stop, data, self.seed, together, extra=suite)

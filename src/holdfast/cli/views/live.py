@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from holdfast.cli.terminal import Terminal
+from holdfast.formatting import ends
 from holdfast.result import Record
 from holdfast.solver import Progress
 
@@ -53,5 +54,5 @@ def mean_bracket(records: Sequence[Record]) -> str:
     known = [(lower, upper) for lower, upper in both if math.isfinite(lower) and math.isfinite(upper)]
     if not known:
         return ""
-    lower, upper = (sum(ends) / len(known) for ends in zip(*known, strict=True))
-    return f"mean [{lower:.3g}, {upper:.3g}]"
+    lower, upper = (sum(side) / len(known) for side in zip(*known, strict=True))
+    return f"mean [{', '.join(ends(lower, upper, 3))}]"

@@ -7,9 +7,10 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.api.risk import Risk, risks_of
+from holdfast.api.risk import Risk, estimate_text, risks_of
+from holdfast.formatting import about, at_least, at_most, between, short
 from holdfast.network import Network
-from holdfast.report.summary import between, class_name, short
+from holdfast.report.summary import class_name
 from holdfast.result import Bracket
 from holdfast.store import Store
 
@@ -28,13 +29,14 @@ def table(store: Store, most: int = 40) -> Table:
     view = Table(
         "input", "class", "score", "worst score", "Q", "radius", "s/Q (estimate)",
         caption=f"{len(found)} inputs; worst score and Q in the region asked for, which the radius may leave; "
-        "from what is proved to what was found, for Q from what was found to what is proved; "
+        "from what is proved to what was found, for Q from what was found to what is proved; s/Q at most the radius of the region "
+        "(DeepQuant, Theorem 1), and refuted where the score fails nearer; "
         f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
         caption_justify="left",
     )  # fmt: skip
     for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
-        guess = "-" if r.estimate is None else f"{r.estimate.value:.4g}"
-        view.add_row(Text(short(stored.name)), Text(label), f"{r.score:.4g}", _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
+        guess = estimate_text(r) or "-"
+        view.add_row(Text(short(stored.name)), Text(label), about(r.score), _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
     return view
 
 
@@ -50,7 +52,7 @@ def draw(store: Store, net: Network, most: int) -> None:
 
     for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
         if drawable(stored.x.shape):
-            figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {r.score:.3g}")
+            figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {about(r.score, 3)}")
             figure.savefig(store.folder / f"risk-{stored.index:04d}.png", dpi=100)
 
 
@@ -61,11 +63,11 @@ def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figu
     from holdfast.cli.views.pictures import draw_input, draw_map
 
     steps = [r.path[i] for i in sorted({int(i) for i in np.linspace(0, len(r.path) - 1, SHOWN)})] if r.path else []
-    shown = [(torch.from_numpy(x), title), *((e.point, f"{e.queries} queries\nQ >= {e.ratio:.3g}") for e in steps)]
+    shown = [(torch.from_numpy(x), title), *((e.point, f"{e.queries} queries\nQ >= {at_least(e.ratio, 3)}") for e in steps)]
     if r.worst.upper.evidence.witness is not None:
-        shown.append((r.worst.upper.evidence.witness, f"worst found\n{r.worst.upper.value:.3g}"))
+        shown.append((r.worst.upper.evidence.witness, f"worst found\n{at_most(r.worst.upper.value, 3)}"))
     if r.example is not None and r.radius is not None:
-        shown.append((r.example, f"fails\nat {r.radius.upper.value:.3g}"))
+        shown.append((r.example, f"fails\nat {at_most(r.radius.upper.value, 3)}"))
     figure = Figure(figsize=(1.5 * (len(shown) + 1), 2.0), layout="constrained")
     axes = figure.subplots(1, len(shown) + 1)
     for axis, (image, text) in zip(axes, shown, strict=False):

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import BadInput
+from holdfast.formatting import about, ends, percent, short
 from holdfast.question import Question
 from holdfast.report import blocks
 from holdfast.report.columns import changes_of, columns_of
@@ -24,20 +25,7 @@ from holdfast.report.sentence import moved_places
 from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import (
-    Part,
-    Row,
-    about,
-    class_name,
-    ends,
-    frame_name,
-    parts_of,
-    percent,
-    short,
-    unbreakable,
-    weakest,
-    word_name,
-)
+from holdfast.report.summary import Part, Row, class_name, estimate_kind, frame_name, parts_of, unbreakable, weakest, word_name
 from holdfast.report.verdict import labelled, spoken, verdict
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
@@ -181,7 +169,7 @@ def _evidence(row: Row) -> Table:
     named = [("lower", lower, low), ("upper", upper, high)]
     named += [("estimate", bound, about(bound.value)) for bound in row.bracket.estimates]
     view = Table("", *(name for name, _, _ in named))
-    columns = [[Text(shown, "bold"), *_why(bound)] for _, bound, shown in named]
+    columns = [[Text(shown, "bold"), *_why(bound, row.bracket)] for _, bound, shown in named]
     for heading, *cells in zip(
         ("value", "kind", "method", "settings", "seed", "assumes", "checked", "ISO/IEC 24029-2"), *columns, strict=True
     ):
@@ -189,11 +177,11 @@ def _evidence(row: Row) -> Table:
     return view
 
 
-def _why(bound: Bound) -> list[Text]:
+def _why(bound: Bound, bracket: Bracket) -> list[Text]:
     e = bound.evidence
     settings = ", ".join(f"{name} {value}" for name, value in e.settings.items())
     parts = (e.method, settings, "" if e.seed is None else str(e.seed), sentences(e.assumptions), sentences(e.checks), str(tags_of(e)))
-    return [Text(e.kind, STYLE.get(e.kind, "green")), *map(Text, parts)]
+    return [Text(estimate_kind(bracket, bound), STYLE.get(e.kind, "green")), *map(Text, parts)]
 
 
 def _frames(row: Row, question: Question) -> Table:

@@ -4,7 +4,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.certify.smoothing import smoothed_of
-from holdfast.report.summary import at_least, class_name
+from holdfast.formatting import at_least
+from holdfast.report.summary import class_name
 from holdfast.result import Record
 from holdfast.store import Store
 

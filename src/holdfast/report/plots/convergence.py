@@ -7,9 +7,10 @@ from itertools import groupby
 
 from matplotlib.axes import Axes
 
+from holdfast.formatting import ends
 from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
 from holdfast.report.sense import RADIUS, Sense
-from holdfast.report.summary import ends, mean_of
+from holdfast.report.summary import mean_of
 from holdfast.result import Key
 from holdfast.store import Event
 

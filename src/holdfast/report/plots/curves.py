@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from holdfast.formatting import short
 from holdfast.report.plots.canvas import ESTIMATED, MOST_POINTS, PROVED, WITNESSED, canvas
 from holdfast.report.sense import RADIUS
-from holdfast.report.summary import Row, short
+from holdfast.report.summary import Row
 
 COLOURS = (PROVED, WITNESSED, ESTIMATED, "#cc79a7", "#8a6d00", "#56b4e9")  # Okabe and Ito; the yellow darkened to be seen on white
 MARKS = ("o", "s", "^", "D", "v", "P")  # so that no run is told apart by its colour alone

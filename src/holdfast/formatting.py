@@ -1,0 +1,146 @@
+"""Numbers and names as people read them, the same in every view: terminal, page, card, messages.
+
+Let v be a number, d a count of significant digits and u the unit of the last of them.
+
+    at_least(v)  a decimal s with v - u < s <= v, for a lower bound
+    at_most(v)   a decimal s with v <= s < v + u, for an upper bound
+    about(v)     the decimal nearest to v, for a number that bounds nothing
+    exact_text(v)  the shortest decimal that reads back as v, for questions, files and messages
+
+A number that has at most d digits is shown as it is. Equal bounds are one number, shown once and to the nearest.
+
+More than d digits are shown, up to MOST_DIGITS, in two cases, because the rounding alone would otherwise be what the reader sees:
+where v is a hair beyond a shorter decimal (1.0000000001 is not "1.001"), and where two bounds lie closer together than u
+(0.19999999 and 0.20000001 are not "0.1999" and "0.2001").
+"""
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+
+from holdfast.foreign_text import UNSAFE
+
+DIGITS = 4  # significant digits of a number in a view
+MOST_DIGITS = 12  # significant digits where fewer would show the rounding instead of the number
+HAIR = Decimal("0.1")  # units of the last digit: a number that is no farther from a shorter decimal is shown with more digits
+LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
+LONG = 120  # characters of a name, a class or a word
+
+
+def at_least(value: float, digits: int = DIGITS) -> str:
+    """A lower bound for people: rounded down, so that what is shown still holds."""
+    return _outward(value, ROUND_FLOOR, digits)
+
+
+def at_most(value: float, digits: int = DIGITS) -> str:
+    """An upper bound for people: rounded up."""
+    return _outward(value, ROUND_CEILING, digits)
+
+
+def about(value: float, digits: int = DIGITS) -> str:
+    """A number that bounds nothing: rounded to the nearest."""
+    return _special(value) or _decimal_text(_rounded(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits)
+
+
+def exact_text(value: float) -> str:
+    """The shortest decimal that reads back as this very number, so that different numbers have different texts."""
+    short_text = f"{value:g}"
+    return short_text if float(short_text) == value else repr(float(value))
+
+
+def ends(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
+    """As `decimals`, and a lower bound that is positive, nobody knows how much, is above 0."""
+    low, high = decimals(lower, upper, digits)
+    return ">0" if lower != upper and 0 < lower < LEAST_SHOWN else low, high
+
+
+def decimals(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
+    """Both bounds of a bracket for people: rounded outwards, and the same number where they are one."""
+    if lower == upper:
+        return (about(lower, digits),) * 2
+    first, second = (_digits_for(value, lower, upper, digits) for value in (lower, upper))
+    return at_least(lower, first), at_most(upper, second)
+
+
+def between(lower: float, upper: float, digits: int = DIGITS) -> str:
+    low, high = ends(lower, upper, digits)
+    return low if lower == upper else f"{low} to {high}"
+
+
+def percent(share: float) -> str:
+    """In four digits; a share that is not all is never shown as all, nor one that is not nothing as nothing."""
+    return "–" if math.isnan(share) else f"{hundredths(share)} %"
+
+
+def hundredths(share: float) -> str:
+    if math.isnan(share):
+        return "–"
+    return "<0.01" if 0 < share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
+
+
+def short(text: object, most: int = LONG) -> str:
+    """Words of any length, cut where they would fill the page, and without characters that would steer a terminal."""
+    words = UNSAFE.sub("\N{REPLACEMENT CHARACTER}", str(text))
+    return words if len(words) <= most else f"{words[:most]}…"
+
+
+def capital(words: str) -> str:
+    """As a heading begins; names keep their letters."""
+    return words[:1].upper() + words[1:]
+
+
+def norm_name(norm: object) -> str:
+    return "L∞" if str(norm) in ("inf", "Infinity") else f"L{norm:g}" if isinstance(norm, int | float) else f"L{norm}"
+
+
+def _outward(value: float, rounding: str, digits: int) -> str:
+    """Round in one direction, with more digits where the number is a hair beyond a decimal of so few."""
+    special = _special(value)
+    if special:
+        return special
+    exact = Decimal(repr(float(value)))
+    found, nearest = (_rounded(exact, direction, digits) for direction in (rounding, ROUND_HALF_EVEN))
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    distance = _difference(exact, nearest)
+    if found == nearest or distance > HAIR * unit:
+        return _decimal_text(found, digits)
+    while digits < MOST_DIGITS and _difference(exact, found) > distance:
+        digits += 1
+        found = _rounded(exact, rounding, digits)
+    return _decimal_text(found, digits)
+
+
+def _digits_for(value: float, lower: float, upper: float, digits: int) -> int:
+    """So many that a unit of the last one is no larger than the distance of the bounds."""
+    if value == 0 or not (math.isfinite(lower) and math.isfinite(upper)):
+        return digits
+    gap = _difference(Decimal(repr(float(upper))), Decimal(repr(float(lower))))
+    needed = Decimal(repr(float(value))).adjusted() - gap.adjusted() + 1
+    return max(digits, min(needed, MOST_DIGITS))
+
+
+def _difference(one: Decimal, other: Decimal) -> Decimal:
+    """|one - other|, exact in its first digits however large or small both are."""
+    return abs(Context(prec=50).subtract(one, other))
+
+
+def _rounded(number: Decimal, rounding: str, digits: int) -> Decimal:
+    return Context(prec=digits, rounding=rounding).plus(number)
+
+
+def _special(value: float) -> str:
+    """What has no digits; nothing for a usual number."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return "0" if value == 0 else ""
+
+
+def _decimal_text(number: Decimal, digits: int) -> str:
+    """As '%g' writes it: without trailing zeros, and with an exponent where it is very large or very small. No float is made on the
+    way, which could round the wrong way, or overflow."""
+    number = number.normalize()
+    exponent = number.adjusted()
+    if -5 < exponent < digits:
+        return f"{number:f}"
+    return f"{number.scaleb(-exponent):f}e{exponent:+03d}"
