@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from holdfast.api.risk import risks_of
 from holdfast.report.picture import show
-from holdfast.report.summary import about, between, class_name, short
+from holdfast.report.summary import about, between, bracket_text, class_name, short
 from holdfast.result import Bracket, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
@@ -179,7 +179,7 @@ def _risks(store: Store) -> Answered:
 
 
 def _bracket(bracket: Bracket | None) -> str:
-    return "–" if bracket is None else between(bracket.lower.value, bracket.upper.value)
+    return "–" if bracket is None else bracket_text(bracket)
 
 
 def _tests(store: Store) -> Answered:

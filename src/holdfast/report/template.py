@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from holdfast.report.heat import HEAT_LEVELS
 from holdfast.report.question import setting
-from holdfast.report.summary import about, at_least, at_most, capital, percent, short
+from holdfast.report.summary import about, at_least, at_most, capital, percent, share_text, short
 
 
 def template(name: str) -> Template:
@@ -21,7 +21,7 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        at_least=at_least, at_most=at_most, about=about, percent=percent, setting=setting, short=short, capital=capital
+        at_least=at_least, at_most=at_most, about=about, percent=percent, setting=setting, short=short, capital=capital, share=share_text
     )
     script = (files("holdfast.report") / "templates" / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

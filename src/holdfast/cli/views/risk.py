@@ -8,7 +8,7 @@ from rich.table import Table
 
 from holdfast.api.risk import Risk, risks_of
 from holdfast.network import Network
-from holdfast.report.summary import between, class_name
+from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import Bracket
 from holdfast.store import Store
 
@@ -38,7 +38,7 @@ def table(store: Store, most: int = 40) -> Table:
 
 
 def _ends(bracket: Bracket | None) -> str:
-    return "-" if bracket is None else between(bracket.lower.value, bracket.upper.value)
+    return "-" if bracket is None else bracket_text(bracket)
 
 
 def draw(store: Store, net: Network, most: int) -> None:
