@@ -203,6 +203,31 @@ class Bracket:
 
 
 @dataclass(frozen=True)
+class Share:
+    """How many of the inputs that were measured have some property. An input that was not measured counts neither as yes nor as no."""
+
+    count: int
+    measured: int
+    total: int
+
+    @property
+    def not_measured(self) -> int:
+        return self.total - self.measured
+
+    @property
+    def value(self) -> float:
+        """Between 0 and 1, among the measured inputs; NaN if none was measured."""
+        return self.count / self.measured if self.measured else math.nan
+
+    def __str__(self) -> str:
+        if not self.measured:
+            return f"not measured ({self.total} inputs)" if self.total else "no inputs"
+        if self.not_measured:
+            return f"{self.count} of {self.measured} measured ({self.not_measured} not measured)"
+        return f"{self.value:.1%} ({self.count} of {self.total})"
+
+
+@dataclass(frozen=True)
 class Overall:
     """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper, unless
     `lower` was made of estimates."""

@@ -22,11 +22,14 @@ Ends = Sequence[tuple[float, float]]
 HOSTILE = "</failure><script>|`*_\x00\x1b[31m"
 
 
-def fill(store: hf.Store, ends: Ends, *, wrong: Sequence[int] = (), unanswered: int = 0, name: str = "") -> hf.Store:
+def fill(
+    store: hf.Store, ends: Ends, *, wrong: Sequence[int] = (), unanswered: int = 0, name: str = "", status: str = "finished"
+) -> hf.Store:  # fmt: skip
     count = len(ends) + unanswered
     x = [torch.full((2,), float(k)) for k in range(count)]
     store.put_inputs(x, [1] * count, [0 if k in wrong else 1 for k in range(count)], [name] * count, [None] * count)
-    store.write([record(k, *pair, note="the property fails at the input itself" if k in wrong else "") for k, pair in enumerate(ends)])
+    note = dict.fromkeys(wrong, "the property fails at the input itself")
+    store.write([record(k, *pair, note=note.get(k, ""), status=status) for k, pair in enumerate(ends)])
     return store
 
 
@@ -80,8 +83,8 @@ def test_against_a_baseline_by_the_share_at_a_radius(new_store: NewStore) -> Non
     assert judge(same, Rules(at=0.05), before).passed
     assert judge(worse, Rules(at=0.05), before).passed  # one lost, one won
     decision = judge(lost, Rules(at=0.05), before)
-    assert [check.passed for check in decision.checks] == [True, True, False]
-    assert decision.checks[2].details == ("input 7: was certified, is unknown", "input 8: was certified, is unknown")
+    assert [check.passed for check in decision.checks] == [True, True, True, False]
+    assert decision.checks[3].details == ("input 7: was certified, is unknown", "input 8: was certified, is unknown")
     assert judge(lost, Rules(at=0.05, slack=0.2), before).passed
 
 
@@ -126,6 +129,49 @@ def test_an_empty_run_is_refused(new_store: NewStore) -> None:
         judge(new_store(), Rules(at=0.1, min_certified=0.5))
 
 
+OUT_OF_TIME: Ends = [(0.0, math.inf)] * 40
+
+
+def test_unknown_inputs_may_break_unless_it_is_allowed(new_store: NewStore) -> None:
+    """40 inputs of which nobody knows anything do not pass for 0 broken ones."""
+    store = fill(new_store(), OUT_OF_TIME, status="stopped")
+    decision = judge(store, Rules(at=0.05, max_broken=0.0))
+    assert not decision.passed
+    [check] = decision.checks
+    assert "unknown ones included" in check.wanted
+    assert "0 broken, 40 unknown, 40 of these not measured" in check.found
+    assert len(check.details) == 40
+    assert judge(store, Rules(at=0.05, max_broken=0.0, max_unknown=1.0)).passed
+    most = judge(store, Rules(at=0.05, max_broken=0.0, max_unknown=0.9))
+    assert [(check.name, check.passed) for check in most.checks] == [("broken at 0.05", True), ("unknown at 0.05", False)]
+    assert not judge(store, Rules(at=0.05, max_unknown=0.5)).passed
+    decided = fill(new_store(), [(0.1, 0.2)] * 4)
+    assert judge(decided, Rules(at=0.05, max_broken=0.0)).passed
+
+
+@pytest.mark.parametrize("status", ["stopped", "interrupted"])
+@pytest.mark.parametrize("rules", [{}, {"at": 0.05}])
+def test_a_baseline_that_ran_out_of_time_lets_nothing_through(new_store: NewStore, status: str, rules: dict[str, float]) -> None:
+    before, now = fill(new_store(), OUT_OF_TIME, status=status), fill(new_store(), OUT_OF_TIME, status=status)
+    decision = judge(now, Rules(**rules), before)
+    assert [check.name for check in decision.checks if not check.passed] == ["baseline measured"]
+    [check] = [check for check in decision.checks if check.name == "baseline measured"]
+    assert check.found == "0 of 40 measured (40 not measured: resume the baseline)"
+    assert judge(now, Rules(**rules, max_unknown=1.0), before).passed
+    finished = fill(new_store(), OUT_OF_TIME)  # every method has ended: nothing can be proved of these inputs
+    assert judge(now, Rules(**rules), finished).passed
+
+
+def test_a_baseline_that_was_measured_only_in_part_is_said_to_be(new_store: NewStore) -> None:
+    before = fill(new_store(), [(0.1, 0.2)] * 3, unanswered=1)
+    before.write([record(3, 0.01, math.inf, status="stopped")])
+    now = fill(new_store(), [(0.1, 0.2)] * 4)
+    assert judge(now, Rules(), before).passed  # what the baseline proved is known, however little it is
+    decision = judge(now, Rules(at=0.05), before)
+    assert [check.name for check in decision.checks if not check.passed] == ["baseline measured"]
+    assert judge(now, Rules(at=0.05, max_unknown=0.25), before).passed
+
+
 def test_junit_is_red_exactly_when_the_gate_is_closed(new_store: NewStore) -> None:
     store = fill(new_store(model={"name": HOSTILE}), [(0.0, math.inf)] * (MOST_NAMED + 7), name=HOSTILE)
     for wanted, failures in ((0.0, "0"), (0.5, "1")):
@@ -151,7 +197,7 @@ def test_markdown_is_safe_and_says_the_verdict_first(new_store: NewStore) -> Non
 def test_json_counts(new_store: NewStore) -> None:
     told = json.loads(json.dumps(as_json(judge(fill(new_store(), TEN, unanswered=1), Rules(at=0.05, min_certified=0.5))), allow_nan=False))
     assert told["passed"] is True
-    assert told["counts"] == {"certified": 9, "broken": 0, "unknown": 2, "unanswered": 1}
+    assert told["counts"] == {"certified": 9, "broken": 0, "unknown": 2, "unanswered": 1, "not_measured": 1}
 
 
 def command(*arguments: object) -> int:
@@ -169,6 +215,10 @@ def test_exit_codes_and_files(new_store: NewStore, tmp_path: Path, capsys: pytes
     assert command(good.folder, "--against", bad.folder) == 0
     assert command(good.folder) == 2
     assert command(tmp_path / "nowhere", *asked) == 2
+    idle = fill(new_store(), OUT_OF_TIME, status="stopped")
+    assert command(idle.folder, "--at", 0.05, "--max-broken", 0) == 1
+    assert command(idle.folder, "--at", 0.05, "--max-broken", 0, "--max-unknown", 1) == 0
+    assert command(idle.folder, "--against", idle.folder) == 1
     assert command(good.folder, *asked, "--against", fill(new_store(norm="2"), TEN).folder) == 2
     capsys.readouterr()
     files = ["--junit", tmp_path / "out/j.xml", "--markdown", tmp_path / "m.md", "--json", tmp_path / "g.json"]

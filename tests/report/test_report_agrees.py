@@ -188,7 +188,10 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
         (
             "risk",
             "Risks",
-            [("in the region", ["not known", "holds", "holds"]), ("radius", ["0 to 0.2", "0.1 to 0.300000000001", "0.2 to 0.4"])],
+            [
+                ("in the region", ["not known", "holds", "holds"]),
+                ("radius", ["nothing proved to 0.2", "0.1 to 0.300000000001", "0.2 to 0.4"]),
+            ],
         ),
         ("testgen", "Coverage", [("items open before", ["3"]), ("reached by a new input", ["2"]), ("not reached", ["1"])]),
     ],

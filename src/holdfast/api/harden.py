@@ -18,7 +18,7 @@ from holdfast.hardening.folder import Folder
 from holdfast.hardening.made import hardened_network, user_module
 from holdfast.hardening.recipe import Begin, Recipe, chosen
 from holdfast.hardening.result import Hardened
-from holdfast.hardening.standing import Standing
+from holdfast.hardening.standing import Outcome, Standing
 from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_tensors, of_value
@@ -28,11 +28,12 @@ from holdfast.property.base import OneOutput
 from holdfast.region import Words
 from holdfast.region.normed import NormFamily
 from holdfast.region.words import Substitutes
+from holdfast.result import DONE, Record
 from holdfast.solver import Stop, solve
 
 LEAST = 10  # inputs for training, and for validation
 MEASURED = 100  # held-out inputs about which the engine is asked before and after
-BEFORE, TRAINED = 0.12, 0.85  # shares of the time by which the network given is measured, and training has ended
+BEFORE, TRAINED = 0.12, 0.85  # shares of the time: for measuring the network given, and by which training has ended
 
 ONLY_CLASSES = (
     "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the "
@@ -111,7 +112,7 @@ def harden(
         begin_afresh(live.module, seed)
     check_layers(live, problems, how, reach)
     kept = None if folder is None else Folder(folder, _told(net, how, reach, asked, seed, problems))
-    before = _standing(tested, reach, measured, left.until(BEFORE), seed)
+    before = _standing(tested, reach, measured, left.part(BEFORE), seed)
     found = train(
         live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
         keep=None if kept is None else kept.keep, known=None if kept is None else kept.known(),
@@ -128,7 +129,7 @@ def harden(
         kept.keep_best(result.module.state_dict())
     elif kept is not None:
         kept.finish(
-            result.module.state_dict(), recipe=asdict(how), before=asdict(before), after=asdict(after), better=result.better,
+            result.module.state_dict(), recipe=asdict(how), before=before.as_json(), after=after.as_json(), better=result.better,
             verdict=result.verdict, measured_on=result.measured_on, ended=found.ended, history=[asdict(epoch) for epoch in found.history],
         )  # fmt: skip
     return result
@@ -264,6 +265,10 @@ class _Time:
     def limited(self) -> bool:
         return self._seconds is not None
 
+    def part(self, share: float) -> float | None:
+        """This share of all seconds, from now on: loading torch's tracer, which takes seconds, is not at the cost of what comes next."""
+        return None if self._seconds is None else self._seconds * share
+
     def until(self, share: float) -> float | None:
         """What is left until this share of them has passed."""
         return None if self._seconds is None else max(0.01, self._seconds * share - (time.monotonic() - self._began))
@@ -291,14 +296,25 @@ def _standing(problems: Sequence[Problem], radius: float, limit: int, seconds: f
         score = one.property.score(one.network(one.region.centre))
         right, total = right + int((score > 0).sum()), total + len(one)
     words = any(isinstance(problem.region, Words) for problem in asked)
-    methods = default_methods(asked[0].network, asked[0].goal, "fast", what="words" if words else "norms")
-    proved, broken = 0, 0
-    for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed):
-        lower, upper = record.bracket.lower.value, record.bracket.upper.value
-        proved += math.isinf(lower) and lower > 0 if words else lower > 0
-        broken += math.isfinite(upper) if words else upper <= 0
+    net, goal, what = asked[0].network, asked[0].goal, "words" if words else "norms"
+    searches = [method.name for method in default_methods(net, goal, "search", what=what)]  # type: ignore[arg-type]
+    methods = default_methods(net, goal, "fast", what=what)  # type: ignore[arg-type]
+    methods.sort(key=lambda method: method.name in searches)  # proofs first: they are what is reported, and searches take the longest
+    outcomes = [_outcome(record, words) for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed)]
     commonest = int(torch.cat([_labels(problem) for problem in asked]).bincount().max())
-    return Standing(right / total, proved / total, (total - broken) / total, total, commonest / total)
+    return Standing(right / total, tuple(outcomes), commonest / total)
+
+
+def _outcome(record: Record, words: bool) -> Outcome:
+    """Of words the radius is counted, with all of them free: infinite if nothing breaks it. Of numbers the worst score, at the radius."""
+    lower, upper = record.bracket.lower, record.bracket.upper
+    if (math.isinf(lower.value) and lower.value > 0) if words else lower.value > 0:
+        return "proved"
+    if math.isfinite(upper.value) if words else upper.value <= 0:
+        return "broken"
+    if record.status in DONE:
+        return "neither"
+    return "not proved" if lower.known else "not measured"
 
 
 def _told(

@@ -71,10 +71,15 @@ class Noise:
 class Smoothed:
     """What the smoothed classifier says about one input."""
 
-    prediction: int | None  # None: no class has a majority that the samples could show
+    prediction: int | None  # None: no class has a majority that the samples could show, or it was not measured
     counts: Tensor  # (classes,) int64: how often the network gave each class
     p_lower: float  # the class chosen has at least this probability, with the confidence of `radius`
     radius: Bound
+
+    @property
+    def measured(self) -> bool:
+        """Whether all samples were counted. Where not, neither the class nor the radius says anything."""
+        return self.radius.known
 
 
 def smoothed(

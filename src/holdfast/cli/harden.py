@@ -121,7 +121,8 @@ def _told(console: Console, epochs: int | None) -> Any:
     of = "" if epochs is None else f" of {epochs}"
 
     def tell(epoch: Epoch) -> None:
-        proved = "" if epoch.certified is None else f", {epoch.certified:.1%} proved"
+        some = "" if epoch.measured == epoch.judged else f" ({epoch.measured} of {epoch.judged} measured)"
+        proved = "" if epoch.certified is None else f", {epoch.certified:.1%} proved{some}"
         text = (
             f"epoch {epoch.number}{of}, {epoch.seconds:.0f} s: radius {epoch.grown:.0%}, loss {epoch.loss:.3f}, {epoch.accuracy:.1%} right"
         )

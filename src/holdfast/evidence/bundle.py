@@ -18,6 +18,7 @@ from holdfast.evidence.model import ModelFile, described
 from holdfast.evidence.statement import GATE, read_by_others, statement
 from holdfast.files import json_of
 from holdfast.network.fingerprint import of_file
+from holdfast.report.gate_files import counts_of
 from holdfast.report.pairing import load
 from holdfast.report.verdict import tally
 from holdfast.store import Store
@@ -120,7 +121,7 @@ def of_another(decision: Any, store: Store) -> str:
         again = tally(found.rows, float(at), silent=found.silent)
     except (LookupError, TypeError, ValueError, BadInput) as error:
         return f"not the decision of a gate about this run ({error})"
-    now = {"certified": again.certified, "broken": again.broken, "unknown": again.unknown, "unanswered": again.silent}
+    now = {name: count for name, count in counts_of(again).items() if name in counts or name != "not_measured"}  # older ones do not say it
     return "" if now == counts else f"the decision of a gate about another run: it counted {counts}, and here are {now}"
 
 

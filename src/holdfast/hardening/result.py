@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.hardening.recipe import Recipe
-from holdfast.hardening.standing import Standing
+from holdfast.hardening.standing import Standing, gain
 from holdfast.hardening.training import Ended, Epoch
 from holdfast.network import Network
 
@@ -28,9 +28,9 @@ class Hardened:
 
     @property
     def better(self) -> bool:
-        """Whether more inputs are proved than before, and not by saying one class of everything. Where not, the network it was made from is
-        the one to keep."""
-        return self.after.certified > self.before.certified and not self.after.constant
+        """Whether it is known that more inputs are proved than before, and not by saying one class of everything. Inputs that there was no
+        time to measure count against it. Where not, the network it was made from is the one to keep."""
+        return gain(self.before, self.after)[0] > 0 and not self.after.constant
 
     @property
     def verdict(self) -> str:
@@ -40,15 +40,20 @@ class Hardened:
             "not a number": " The loss was no number: training stopped there, and the last good network was kept.",
         }[self.ended]  # fmt: skip
         told = (
-            f"at radius {self.radius:g} {self.after.certified:.1%} of {self.after.inputs} {self.measured_on} inputs are proved, before "
-            f"{self.before.certified:.1%}; {self.after.accuracy:.1%} are right, before {self.before.accuracy:.1%}."
+            f"at radius {self.radius:g}, of {self.after.inputs} {self.measured_on} inputs, proved: {self.after.proved}, before: "
+            f"{self.before.proved}; {self.after.accuracy:.1%} are right, before {self.before.accuracy:.1%}."
         )
         if self.better:
             return f"hardened: {told}{end}"
-        if self.after.constant and self.after.certified > 0:
+        if self.after.constant and self.after.proved.count:
             return (
                 f"NOT hardened, it says nothing but one class, or knows as little (what is proved is that it does; the commonest class has "
                 f"{self.after.commonest:.1%}): {told}{end} Train for a smaller radius, or fewer frames."
+            )
+        if gain(self.before, self.after)[1] > 0:
+            return (
+                f"NOT KNOWN whether hardened, there was no time to measure enough inputs: {told}{end} Allow more seconds, or measure fewer "
+                f"inputs."
             )
         return f"NOT hardened, no more is proved than before: {told}{end}"
 

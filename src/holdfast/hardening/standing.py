@@ -1,8 +1,9 @@
 """Where a network stands: how many inputs it gets right, how many are proved at the radius, how many no search breaks there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,20 +15,61 @@ from holdfast.bounding.graph.of_problem import graph_of, rows_of
 from holdfast.hardening.examples import Examples
 from holdfast.network import Network
 from holdfast.problem import Problem
+from holdfast.result import Share
 
+Outcome = Literal["proved", "broken", "neither", "not proved", "not measured"]
 SOME = 32  # inputs bounded at once, so that the clock is looked at
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Of `inputs` held-out inputs: shares that are right, right and proved at the radius, right and broken by no search there. commonest:
-    the share of the class that most of them have, which a network that says nothing else gets right, and proves."""
+    """What is known of held-out inputs at the radius.
+
+    accuracy   the share that the network classifies correctly.
+    outcomes   one for each input. proved: no perturbation of this radius changes the correct class. broken: a counterexample is known.
+               neither: proof and search ended without either. not proved: the proof ended without success, the search had no time to
+               end. not measured: there was no time for the proof; nothing is known.
+    commonest  the share of the most frequent class, which a constant network classifies correctly, and proves.
+    """
 
     accuracy: float
-    certified: float
-    unbroken: float
-    inputs: int
+    outcomes: tuple[Outcome, ...]
     commonest: float = 0.0
+
+    @property
+    def inputs(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def proved(self) -> Share:
+        """Inputs that are proved, among those for which the proof was computed."""
+        return Share(self.outcomes.count("proved"), self.inputs - self.outcomes.count("not measured"), self.inputs)
+
+    @property
+    def not_broken(self) -> Share:
+        """Inputs that no search breaks, among those that are proved or where the search ended."""
+        kept = self.outcomes.count("proved") + self.outcomes.count("neither")
+        return Share(kept, kept + self.outcomes.count("broken"), self.inputs)
+
+    @property
+    def certified(self) -> float:
+        """The share proved, of the inputs measured; NaN if none was."""
+        return self.proved.value
+
+    @property
+    def unbroken(self) -> float:
+        """The share that no search breaks, of the inputs measured; NaN if none was."""
+        return self.not_broken.value
+
+    def as_json(self) -> dict[str, Any]:
+        """For harden.json; a share of nothing is null."""
+        shares = {"certified": self.proved, "unbroken": self.not_broken}
+        values = {name: share.value if share.measured else None for name, share in shares.items()}
+        counts = {"proved": asdict(self.proved), "not_broken": asdict(self.not_broken)}
+        return {
+            "accuracy": self.accuracy, **values, **counts, "inputs": self.inputs, "commonest": self.commonest,
+            "outcomes": list(self.outcomes),
+        }  # fmt: skip
 
     @property
     def constant(self) -> bool:
@@ -35,7 +77,15 @@ class Standing:
         return self.accuracy <= self.commonest
 
     def __str__(self) -> str:
-        return f"{self.accuracy:.1%} right, {self.certified:.1%} proved, {self.unbroken:.1%} not broken ({self.inputs} inputs)"
+        return f"{self.accuracy:.1%} right, proved: {self.proved}, not broken: {self.not_broken}; {self.inputs} inputs"
+
+
+def gain(before: Standing, after: Standing) -> tuple[int, int]:
+    """The least and the largest number of inputs by which the proved ones can have grown, whatever the unmeasured inputs are."""
+    pairs = list(zip(before.outcomes, after.outcomes, strict=True))
+    least = sum((new == "proved") - (old in ("proved", "not measured")) for old, new in pairs)
+    most = sum((new in ("proved", "not measured")) - (old == "proved") for old, new in pairs)
+    return least, most
 
 
 @torch.no_grad()
@@ -49,15 +99,15 @@ def accuracy(net: Network, parts: Sequence[Examples]) -> float:
 
 
 @torch.no_grad()
-def certified(net: Network, parts: Sequence[Examples], limit: int) -> float | None:
-    """The share of the first `limit` inputs whose class closed-form planes prove all over the region: the fast tier at one radius.
+def certified(net: Network, parts: Sequence[Examples], limit: int) -> Share:
+    """How many of the first `limit` inputs closed-form linear bounds prove over the whole region: the fast tier at one radius.
 
-    Inputs that the clock leaves no time for do not count; None where there was time for none.
+    Inputs that the clock leaves no time for are not measured.
     """
-    proved, count = 0, 0
+    proved, count, total = 0, 0, 0
     for part in parts:
         rows = torch.arange(min(len(part), max(1, round(limit * len(part) / sum(map(len, parts))))), device=part.label.device)
-        graph = None
+        graph, total = None, total + len(rows)
         for some in rows.split(SOME):
             if clock.passed():
                 break
@@ -67,7 +117,7 @@ def certified(net: Network, parts: Sequence[Examples], limit: int) -> float | No
             if found is not None:
                 proved += int((found > 0).all(1).sum())
                 count += len(some)
-    return proved / count if count else None
+    return Share(proved, count, total)
 
 
 def _least(problem: Problem, graph: Graph) -> Tensor:

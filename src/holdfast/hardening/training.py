@@ -23,6 +23,7 @@ from holdfast.hardening.standing import accuracy, certified
 from holdfast.network import Network
 from holdfast.network.trace import reweighted
 from holdfast.problem import Problem
+from holdfast.result import Share
 
 Ended = Literal["finished", "stopped", "interrupted", "not a number"]
 JUDGED = 100  # validation inputs that the engine is asked about at each look
@@ -33,7 +34,8 @@ LAST = 0.93  # of the time, after which only the last look is left
 
 @dataclass(frozen=True)
 class Epoch:
-    """One time through all inputs. certified: by the engine on validation inputs; None where it was not asked."""
+    """One time through all inputs. certified: the share of `measured` validation inputs that the engine proves, of `judged` that it was to
+    look at; None where it was not asked, or had no time."""
 
     number: int
     seconds: float  # since training began
@@ -41,6 +43,8 @@ class Epoch:
     loss: float
     accuracy: float  # on validation inputs
     certified: float | None = None
+    measured: int = 0
+    judged: int = 0
 
 
 @dataclass
@@ -245,20 +249,21 @@ class _Loop:
         now, grown = self.now, self.recipe.grown(far)
         now.epoch += 1
         right = accuracy(self.live.net, self.held)
-        share = None
+        found = Share(0, 0, 0)
         if grown >= 1 and (far >= 1 or self._due(far)):
             began = time.monotonic()
             until = math.inf if self.seconds is None else self.began + self.seconds
             with clock.within(until):
-                share = certified(self.live.fixed(), self.held, JUDGED)
+                found = certified(self.live.fixed(), self.held, JUDGED)
             self.looking += time.monotonic() - began
-            if share is not None and share + right >= now.score:
-                now.score, now.best = share + right, self.live.state()
+            if found.measured and found.value + right >= now.score:
+                now.score, now.best = found.value + right, self.live.state()
         elif now.score == -math.inf:
             now.best = self.live.state()
         now.state, now.seconds = self.live.state(), self._elapsed()
         now.optimiser, now.chance = self.optimiser.state_dict(), self.generator.get_state()
-        now.history.append(Epoch(now.epoch, now.seconds, grown, value, right, share))
+        share = found.value if found.measured else None
+        now.history.append(Epoch(now.epoch, now.seconds, grown, value, right, share, found.measured, found.total))
         if self.tell is not None:
             self.tell(now.history[-1])
         if self.keep is not None:

@@ -11,7 +11,7 @@ from holdfast.api.risk import estimate_text, risks_of
 from holdfast.formatting import about, between, short
 from holdfast.formatting import ends as rounded_ends
 from holdfast.report.picture import show
-from holdfast.report.summary import class_name
+from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import Bracket, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
@@ -181,7 +181,7 @@ def _risks(store: Store) -> Answered:
 
 
 def _bracket(bracket: Bracket | None) -> str:
-    return "–" if bracket is None else between(bracket.lower.value, bracket.upper.value)
+    return "–" if bracket is None else bracket_text(bracket)
 
 
 def _tests(store: Store) -> Answered:

@@ -44,6 +44,11 @@ def _ends(run: Run, count: int) -> str:
         *([["centre and radius", f"{about(totals.anytime[0])} ± {about(totals.anytime[1])} ({ANYTIME})"]] if totals.anytime else []),
         [f"median {what}", between(totals.median_lower, totals.median_upper)],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
+        *(
+            [["not measured", f"{totals.not_measured}, the run ended too early; left out of means and medians"]]
+            if totals.not_measured
+            else []
+        ),
         *([["nothing may change", f"{totals.still}, left out of the mean"]] if totals.still else []),
         ["without a witness", str(totals.open_above)],
         ["timed out, interrupted, unanswered", f"{totals.stopped}, {totals.interrupted}, {run.silent}"],
@@ -53,7 +58,7 @@ def _ends(run: Run, count: int) -> str:
 
 def _at_radii(run: Run, count: int) -> str:
     found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, run.rows)]
-    rows = [[about(t.at), *(f"{n} of {count}" for n in (t.certified, t.broken, t.unknown))] for t in found]
+    rows = [[about(t.at), f"{t.certified} of {count}", f"{t.broken} of {count}", f"{t.unknown_text} of {count}"] for t in found]
     words = [*(spoken(said, run.question.command) for said in VERDICTS)]
     return table([run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words], rows)
 

@@ -20,6 +20,7 @@ from holdfast.report.verdict import Tally, right, tally
 from holdfast.result import Bracket
 
 Values = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Outcome = Literal["first", "second", "tie", "undecided"]
 
 
@@ -35,7 +36,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Side:
-    """One run in numbers. Means leave out what is infinite in any run, so that all runs' means speak of the same inputs."""
+    """One run in numbers. Means leave out what is infinite or not measured in any run, so that all runs' means speak of the same inputs.
+    not_measured: inputs of which this run ended before anything could be proved."""
 
     name: str
     model: str
@@ -48,6 +50,7 @@ class Side:
     closed: int
     open_above: int
     unbreakable: int
+    not_measured: int
     seconds: float
     queries: int
 
@@ -113,19 +116,41 @@ def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confid
     pairs = paired(runs)
     at = tuple(radii) if radii is not None else usual_radii(runs[0].question, *pairs.columns)
     columns = pairs.columns
+    measured = np.stack([_measured(rows) for rows in columns])
     return Comparison(
         runs=tuple(runs),
         pairs=pairs,
         radii=at,
         confidence=confidence,
-        sides=_sides(runs, columns, at),
-        duels=tuple(_duel(runs[i], columns[i], runs[j], columns[j], confidence) for i, j in combinations(range(len(runs)), 2)),
-        notes=_notes(runs, len(pairs)),
+        sides=_sides(runs, columns, at, measured),
+        duels=tuple(
+            _duel(runs[i], columns[i], runs[j], columns[j], measured[i] & measured[j], confidence)
+            for i, j in combinations(range(len(runs)), 2)
+        ),
+        notes=(*_notes(runs, len(pairs)), *_not_measured(runs, measured)),
     )
 
 
-def _sides(runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequence[float]) -> tuple[Side, ...]:
-    lower, upper = (_common_means(columns, end) for end in ("lower", "upper"))
+def _measured(rows: Sequence[Row]) -> Flags:
+    return np.array([row.measured for row in rows], dtype=np.bool_)
+
+
+def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
+    """What the numbers leave out because a run ended too early."""
+    told = [
+        f"{run.name}: {int((~known).sum())} of {len(known)} inputs are not measured: the run ended before anything could be proved of them."
+        for run, known in zip(runs, measured, strict=True)
+        if not known.all()
+    ]
+    if told:
+        told.append(f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} inputs that every run measured.")
+    return told
+
+
+def _sides(
+    runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequence[float], measured: Flags
+) -> tuple[Side, ...]:  # fmt: skip
+    lower, upper = (_common_means(columns, end, measured.all(0)) for end in ("lower", "upper"))
     return tuple(
         Side(
             name=run.name,
@@ -139,6 +164,7 @@ def _sides(runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequenc
             closed=sum(row.bracket.closed for row in rows),
             open_above=sum(run.sense.is_open(row.bracket) for row in rows),
             unbreakable=sum(unbreakable(row.bracket) for row in rows),
+            not_measured=int((~measured[place]).sum()),
             seconds=sum(row.seconds for row in rows),
             queries=sum(row.queries for row in rows),
         )
@@ -150,8 +176,8 @@ def _ends(rows: Sequence[Row], end: str) -> Values:
     return ends_of(rows)[:, 0 if end == "lower" else 1]
 
 
-def _common_means(columns: Sequence[Sequence[Row]], end: str) -> list[float]:
-    values = np.stack([_ends(rows, end) for rows in columns])
+def _common_means(columns: Sequence[Sequence[Row]], end: str, measured: Flags) -> list[float]:
+    values = np.stack([_ends(rows, end)[measured] for rows in columns])
     values = values[:, np.isfinite(values).all(0)]
     return [mean_of(row) for row in values]
 
@@ -161,15 +187,15 @@ def _rank(means: Sequence[float], place: int, sense: Sense) -> int | None:
     return None if math.isnan(means[place]) else 1 + sum(other > best[place] for other in best)
 
 
-def _duel(one: Run, first: Sequence[Row], two: Run, second: Sequence[Row], confidence: float) -> Duel:
+def _duel(one: Run, first: Sequence[Row], two: Run, second: Sequence[Row], measured: Flags, confidence: float) -> Duel:
     low, high, other_low, other_high = (_ends(rows, end) for rows in (first, second) for end in ("lower", "upper"))
     least, most = _true_difference(low, high, other_low, other_high)
     return Duel(
         first=one.name,
         second=two.name,
         outcomes=tuple(outcome(a.bracket, b.bracket, one.sense) for a, b in zip(first, second, strict=True)),
-        lower=interval(_differences(low, other_low), confidence),
-        upper=interval(_differences(high, other_high), confidence),
+        lower=interval(_differences(low[measured], other_low[measured]), confidence),
+        upper=interval(_differences(high[measured], other_high[measured]), confidence),
         accuracy=interval(np.array([float(right(a)) - right(b) for a, b in zip(first, second, strict=True) if one.labelled]), confidence),
         least=least,
         most=most,

@@ -6,16 +6,17 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from holdfast.formatting import between, norm_name
+from holdfast.formatting import norm_name
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
 from holdfast.report.compare_table import duels, explained, sides
+from holdfast.report.packed import Chosen
 from holdfast.report.plots import curves
 from holdfast.report.question import classes_told, command_line, preparation, shown
 from holdfast.report.sense import RADIUS
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import Row, class_name
+from holdfast.report.summary import Row, bracket_text, class_name
 from holdfast.report.template import template
 from holdfast.report.verdict import right
 from holdfast.store import Store
@@ -54,6 +55,8 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
     quantity = found.sense.quantity
     question = found.runs[0].question
     norm = question.asked.norm
+    measured = [place for place, pair in enumerate(found.pairs) if all(row.measured for row in pair)]
+    drawn = [Chosen(column, measured) for column in columns]
     rows = [_cells(found, place, pictures or {}) for place in range(min(len(found.pairs), MOST_ROWS))]
     return template("compare.html.j2").render(
         headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: {_asked(found)}?",
@@ -65,8 +68,8 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
         duels=duels(found),
         explained=explained(found),
         notes=found.notes,
-        curves=Markup(curves.draw(names, columns)),
-        narrow=Markup(curves.draw(names, columns, narrow=True)),
+        curves=Markup(curves.draw(names, drawn)),
+        narrow=Markup(curves.draw(names, drawn, narrow=True)),
         labelled=any(shown.label for shown, _, _ in rows),
         pictured=bool(pictures),
         rows=rows,
@@ -99,7 +102,7 @@ def _cells(found: Comparison, place: int, pictures: Mapping[int, Markup]) -> tup
 
 def _bracket(row: Row, question: Question) -> str:
     """With what the network says where that is not the label."""
-    ends = between(row.bracket.lower.value, row.bracket.upper.value)
+    ends = bracket_text(row.bracket) if row.measured else f"{bracket_text(row.bracket)}, not measured"
     if right(row):
         return ends
     said = "" if row.source is None else class_name(question, row.source.prediction)

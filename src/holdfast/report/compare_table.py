@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.formatting import about, between, ends, percent
 from holdfast.report import markdown
 from holdfast.report.compare import Comparison, Interval
+from holdfast.report.summary import share_text
 from holdfast.report.verdict import right
 
 Cells = tuple[list[str], list[list[str]]]  # headings, and rows of as many cells
@@ -31,7 +32,7 @@ def sides(found: Comparison) -> Cells:
             side.name,
             side.model,
             *([percent(side.accuracy)] if found.labelled else []),
-            *(percent(t.share) for t in side.tallies),
+            *(share_text(t.share) for t in side.tallies),
             *shown,
             *map(_rank, (side.rank_lower, side.rank_upper) if sense.rises else (side.rank_upper, side.rank_lower)),
         ]
@@ -75,8 +76,9 @@ def explained(found: Comparison) -> str:
         f"where brackets overlap it is undecided. Differences are first minus second: the mean over "
         f"the inputs where both ends are finite, with its {share} % interval (Student's t, inputs taken as drawn at random; a statement "
         f"about such inputs, not a proof). The true mean difference of the {what} on these very inputs lies in the last column's range, by "
-        f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means leave out inputs where an end "
-        f"is infinite in any run."
+        f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means and differences leave out inputs "
+        f"where an end is infinite in any run, or that a run had no time to measure; shares certified count, of the inputs measured at "
+        f"that {what}, the certified ones."
     )
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.errors import BadInput
-from holdfast.formatting import about, at_least, at_most, between, percent
+from holdfast.formatting import about, at_least, at_most, percent
 from holdfast.report.pairing import Run, paired
 from holdfast.report.sense import SENSES, Sense
-from holdfast.report.summary import Row, mean_of
-from holdfast.report.verdict import Tally, Verdict, right, spoken, tally, verdict
+from holdfast.report.summary import Row, bracket_text, mean_of
+from holdfast.report.verdict import Tally, Verdict, is_measured, right, spoken, tally, verdict
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Rules:
 
     at             the radius (or score, value, probability) at which inputs count as certified or broken; for worst scores 0 if not said.
     min_certified  at least this share of all inputs is certified there; unknown ones are not.
-    max_broken     at most this share is shown to break there.
+    max_broken     at most this share breaks there. An unknown input may break, so it counts as broken unless `max_unknown` is given.
+    max_unknown    at most this share is unknown there, and of a baseline, not measured. Without it unknown inputs count against the run.
     min_accuracy   at least this share of the inputs is classified right.
     slack      how much worse than a baseline a run may be: for shares as it stands, for the mean radius as a share of the baseline's.
     """
@@ -28,9 +29,10 @@ class Rules:
     max_broken: float | None = None
     min_accuracy: float | None = None
     slack: float = 0.0
+    max_unknown: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("min_certified", "max_broken", "min_accuracy", "slack"):
+        for name in ("min_certified", "max_broken", "min_accuracy", "slack", "max_unknown"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise BadInput(f"--{name.replace('_', '-')} {value}: a share must lie between 0 and 1, as in 0.9.")
@@ -40,6 +42,11 @@ class Rules:
     @property
     def shares(self) -> bool:
         return self.min_certified is not None or self.max_broken is not None
+
+    @property
+    def only_unknown(self) -> bool:
+        """Nothing but how many may be unknown is asked."""
+        return self.max_unknown is not None and not self.shares
 
 
 @dataclass(frozen=True)
@@ -72,16 +79,16 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     """BadInput where nothing is asked, or where run and baseline cannot be compared."""
     if not run.rows and not run.inputs:
         raise BadInput(f"{run.name}: the run is empty, so nothing can be said for or against it.")
-    if rules.shares and rules.at is None:
+    if (rules.shares or (rules.only_unknown and baseline is None)) and rules.at is None:
         if run.sense != SENSES["worst"]:
-            raise BadInput(f"a share certified or broken is one at a {run.sense.quantity}: say which, as in --at 0.05.")
+            raise BadInput(f"a share certified, broken or unknown is one at a {run.sense.quantity}: say which, as in --at 0.05.")
         rules = replace(rules, at=0.0)
     if rules.min_accuracy is not None and not run.labelled:
         raise BadInput(f"{run.name}: --min-accuracy asks how often the network says the label, and the run kept none.")
     found = None if rules.at is None else tally(run.rows, rules.at, silent=run.silent)
     checks = [*_alone(run, rules, found), *([] if baseline is None else _against(run, baseline, rules))]
     if not checks:
-        raise BadInput("nothing to check: give --min-certified with --at, --max-broken, --min-accuracy or --against.")
+        raise BadInput("nothing to check: give --min-certified with --at, --max-broken, --max-unknown, --min-accuracy or --against.")
     return Decision(run, rules, tuple(checks), found, baseline)
 
 
@@ -94,19 +101,30 @@ def _alone(run: Run, rules: Rules, found: Tally | None) -> list[Check]:
             _shares("certified", words, passed, f"at least {percent(rules.min_certified)}", found, found.certified, not_certified)
         )
     if rules.max_broken is not None and found is not None:
-        passed = found.broken <= rules.max_broken * found.count + 1e-9
-        broken = _named(run, rules, "broken")
-        checks.append(_shares("broken", words, passed, f"at most {percent(rules.max_broken)}", found, found.broken, broken))
+        strict = rules.max_unknown is None
+        counted = found.broken + (found.unknown if strict else 0)
+        passed = counted <= rules.max_broken * found.count + 1e-9
+        details = _named(run, rules, "broken") + (_named(run, rules, "unknown") if strict else ())
+        wanted = f"at most {percent(rules.max_broken)}" + (", unknown ones included" if strict else "")
+        checks.append(_shares("broken", words, passed, wanted, found, counted, details))
+    if rules.max_unknown is not None and found is not None:
+        passed = found.unknown <= rules.max_unknown * found.count + 1e-9
+        unknown = _named(run, rules, "unknown")
+        checks.append(_shares("unknown", words, passed, f"at most {percent(rules.max_unknown)}", found, found.unknown, unknown))
     if rules.min_accuracy is not None:
         correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
         wrong = tuple(f"{named(row)}: misclassified" for row in run.rows if not right(row))
         passed = correct >= rules.min_accuracy * count - 1e-9
-        checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", f"{correct} of {count} right", wrong))
+        told = f"{correct} of {count} right" + (f", {run.silent} without any answer" if run.silent else "")
+        checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", told, wrong))
     return checks
 
 
 def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: Tally, counted: int, details: tuple[str, ...]) -> Check:
-    unanswered = f", {found.silent} of these without any answer" if found.silent else ""
+    stopped = found.not_measured - found.silent
+    missing = [f"{stopped} of these not measured"] if stopped else []
+    missing += [f"{found.silent} of these without any answer"] if found.silent else []
+    unanswered = "".join(f", {text}" for text in missing)
     told = (
         f"{percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
         f"{found.broken} {spoken('broken', command)}, {found.unknown} unknown"
@@ -122,8 +140,24 @@ def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
         Check("same inputs", missing == 0, f"all {len(baseline.rows)} of {baseline.name}", f"{len(pairs)} in both"),
         *([_accuracy_kept(pairs, rules.slack)] if run.labelled and baseline.labelled else []),
     ]
+    checks.append(_baseline_measured(baseline, rules))
     checks.append(_mean_kept(pairs, rules.slack, run.sense) if rules.at is None else _share_kept(pairs, rules, rules.at))
     return checks
+
+
+def _baseline_measured(baseline: Run, rules: Rules) -> Check:
+    """A baseline that ended before it could tell asks nothing of a run: what it did not measure must not pass for what it did not hold."""
+    if rules.at is None:
+        open_rows = [row for row in baseline.rows if not row.measured]
+    else:
+        open_rows = [row for row in baseline.rows if not is_measured(row, verdict(row, rules.at))]
+    count, missing = len(baseline.rows) + baseline.silent, len(open_rows) + baseline.silent
+    allowed = rules.max_unknown or 0.0
+    details = tuple(f"{named(row)}: not measured in {baseline.name} {_ends(row)}" for row in open_rows)
+    details += tuple(f"input {index}: no answer in {baseline.name}" for index in sorted(baseline.inputs - baseline.part.answered))
+    wanted = f"at most {percent(allowed)} of the baseline not measured" if allowed else "all of the baseline measured"
+    found = f"{count - missing} of {count} measured" + (f" ({missing} not measured: resume the baseline)" if missing else "")
+    return Check("baseline measured", missing <= allowed * count + 1e-9, wanted, found, details)
 
 
 def _accuracy_kept(pairs: Sequence[tuple[Row, ...]], slack: float) -> Check:
@@ -143,7 +177,9 @@ def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Ch
     )
     passed = now >= before - rules.slack * len(pairs) - 1e-9
     wanted = _baseline(before / len(pairs), rules.slack)
-    return Check(f"certified at {about(at)} kept", passed, wanted, f"{percent(now / len(pairs))}, {now} of {len(pairs)}", lost)
+    open_rows = sum(not is_measured(pair[1], found[1]) for pair, found in zip(pairs, verdicts, strict=True))
+    told = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (f" ({open_rows} not measured)" if open_rows else "")
+    return Check(f"certified at {about(at)} kept", passed, wanted, told, lost)
 
 
 def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> Check:
@@ -167,7 +203,10 @@ def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> 
     )
     passed = now >= before - slack * abs(before) and not lost
     wanted = f"the baseline's {down(up * before)}" + (f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else "")
-    return Check(f"mean proved {sense.quantity} kept", passed, wanted, f"{down(up * now)} over {len(finite)} inputs", lost + fell)
+    open_rows = sum(not new.measured for _, new in pairs)
+    told = f"{down(up * now)} over {len(finite)} inputs"
+    told += f" ({open_rows} not measured: of these nothing is proved, and that counts against the run)" if open_rows else ""
+    return Check(f"mean proved {sense.quantity} kept", passed, wanted, told, lost + fell)
 
 
 def _baseline(share: float, slack: float) -> str:
@@ -183,7 +222,7 @@ def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
 
 
 def _ends(row: Row) -> str:
-    return f"({between(row.bracket.lower.value, row.bracket.upper.value)}, {row.status})"
+    return f"({bracket_text(row.bracket)}, {row.status})"
 
 
 def named(row: Row) -> str:

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as xml
 
 from holdfast.report import markdown
 from holdfast.report.gate import Check, Decision
+from holdfast.report.verdict import Tally
 
 MOST_NAMED = 50
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -48,7 +49,12 @@ def summary(decision: Decision) -> str:
     parts += [_list(check) for check in decision.checks if check.details]
     proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
     return (
-        "\n\n".join([*parts, f"Unknown inputs are not certified. {proved} ends are proved, {shown} ends are witnessed by concrete inputs."])
+        "\n\n".join(
+            [
+                *parts,
+                f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} ends are proved, {shown} ends are witnessed by concrete inputs.",
+            ]
+        )
         + "\n"
     )
 
@@ -60,6 +66,13 @@ def _code(text: str) -> str:
 def _list(check: Check) -> str:
     lines = "\n".join(f"- {markdown.text(line)}" for line in _named(check))
     return f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look at</summary>\n\n{lines}\n\n</details>"
+
+
+def counts_of(found: Tally) -> dict[str, int]:
+    return {
+        "certified": found.certified, "broken": found.broken, "unknown": found.unknown, "unanswered": found.silent,
+        "not_measured": found.not_measured,
+    }  # fmt: skip
 
 
 def as_json(decision: Decision) -> dict[str, Any]:
@@ -74,9 +87,7 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "part": decision.run.part.name,
         "goal": next((row.goal for row in decision.run.rows), None),
         "at": decision.rules.at,
-        "counts": None
-        if found is None
-        else {"certified": found.certified, "broken": found.broken, "unknown": found.unknown, "unanswered": found.silent},
+        "counts": None if found is None else counts_of(found),
         "checks": [
             {"name": c.name, "passed": c.passed, "wanted": c.wanted, "found": c.found, "inputs": list(c.details)} for c in decision.checks
         ],

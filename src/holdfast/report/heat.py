@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from holdfast.formatting import between
-from holdfast.report.summary import by_lower_end, unbreakable
+from holdfast.report.summary import bracket_text, by_lower_end, unbreakable
 from holdfast.result import Bound, Bracket, Record
 
 HEAT_LEVELS = 10
@@ -40,7 +39,7 @@ class Heat:
 
     def level(self, end: Bound, bracket: Bracket) -> str:
         value = end.value
-        if not (bracket.closed or bracket.lower.known or bracket.upper.known):
+        if not (bracket.closed or end.known):  # no method found it: this shade would say that the frame breaks first
             return "open"
         if math.isinf(value):
             return "h0" if unbreakable(bracket) else "open"
@@ -49,14 +48,14 @@ class Heat:
 
     def word(self, bracket: Bracket) -> Markup:
         end = bracket.lower if self.by_lower else bracket.upper
-        return Markup(' class="{}" title="{}"').format(self.level(end, bracket), between(bracket.lower.value, bracket.upper.value))
+        return Markup(' class="{}" title="{}"').format(self.level(end, bracket), bracket_text(bracket))
 
     def strip(self, frames: Sequence[Record]) -> Markup:
         """Two rows of cells, one cell a frame: lower ends above, upper ends below."""
         cells = []
         for record in thinned(frames):
             lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
-            title = f"{self.thing} {record.key.frame}: {between(record.bracket.lower.value, record.bracket.upper.value)}"
+            title = f"{self.thing} {record.key.frame}: {bracket_text(record.bracket)}"
             cells.append(Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper))
         return Markup('<div class="strip">{}</div>').format(Markup().join(cells))
 

@@ -9,10 +9,10 @@ from typing import Any, overload
 
 from numpy.typing import NDArray
 
-from holdfast.formatting import short
+from holdfast.formatting import between, ends, percent, short
 from holdfast.question import Question, Said
 from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
-from holdfast.result import Answers, Bound, Bracket, Goal, Key, Record, Status, overall
+from holdfast.result import DONE, Answers, Bound, Bracket, Goal, Key, Record, Share, Status, overall
 from holdfast.store import StoredInput
 from holdfast.work import NOTHING_MOVES
 
@@ -47,6 +47,12 @@ class Row:
     def fails_at_once(self) -> bool:
         """The property does not even hold at the input itself: a misclassified input."""
         return self.goal == "radius" and bool(self.bracket.note) and self.bracket.upper.value == 0
+
+    @property
+    def measured(self) -> bool:
+        """Whether the proved end is known, or every method has done all it can. Where not, the budget ran out (or the run was interrupted,
+        or the input failed) before anything could be proved: such an end says nothing of the network, and is never counted as zero."""
+        return self.status in DONE or self.fails_at_once or self.bracket.closed or self.sense.proved(self.bracket).known
 
     @property
     def witness(self) -> NDArray[Any] | None:
@@ -204,7 +210,7 @@ def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Map
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of rows, and the ends on average. Means and medians speak of the answered rows, means leave out those that nothing
+    """Counts of rows, and the ends on average. Means and medians speak of the measured rows, means leave out those that nothing
     breaks; they are infinite where an end is, and NaN without rows."""
 
     rows: int
@@ -216,6 +222,7 @@ class Totals:
     closed: int
     interrupted: int
     stopped: int  # the budget ran out
+    not_measured: int  # of the answered rows: the run ended before anything could be proved; no mean, median or share speaks of them
     open_above: int  # no witness: the end that it would show holds by definition only
     unbreakable: int  # proved at every radius, although something may change
     averaged: int  # the rows of the means
@@ -238,24 +245,32 @@ class Totals:
     def answered(self) -> int:
         return self.rows - self.failed - self.refuted
 
+    @property
+    def proved_share(self) -> Share:
+        """Rows with a proved end, of those that were measured."""
+        return Share(self.proved, self.answered - self.not_measured, self.rows)
+
 
 def totals_of(rows: Sequence[Row]) -> Totals:
     """Of rows of one part."""
     sense = rows[0].sense if rows else RADIUS
-    known = [(place, still(row.bracket)) for place, row in enumerate(rows) if row.status not in UNANSWERED]
-    answered, brackets = Brackets(rows, [place for place, _ in known]), Brackets(rows, [place for place, fixed in known if not fixed])
-    lower, upper = [b.lower.value for b in answered], [b.upper.value for b in answered]
-    means = overall(brackets)
+    known = [(place, still(row.bracket), row.measured) for place, row in enumerate(rows) if row.status not in UNANSWERED]
+    brackets = Brackets(rows, [place for place, fixed, _ in known if not fixed])
+    measured = Brackets(rows, [place for place, _, looked_at in known if looked_at])
+    moving = Brackets(rows, [place for place, fixed, looked_at in known if looked_at and not fixed])
+    lower, upper = [b.lower.value for b in measured], [b.upper.value for b in measured]
+    means, nothing_moves = overall(moving), len(known) - len(brackets)
     return Totals(
         rows=len(rows),
         failed=sum(row.status == "failed" for row in rows),
         refuted=sum(row.status == "refuted" for row in rows),
-        still=len(answered) - len(brackets),
+        still=nothing_moves,
         fail_at_once=sum(row.fails_at_once for row in rows),
         proved=sum(map(sense.holds, brackets)),
-        closed=means.closed + len(answered) - len(brackets),
+        closed=means.closed + nothing_moves,
         interrupted=sum(row.status == "interrupted" for row in rows),
         stopped=sum(row.status == "stopped" for row in rows),
+        not_measured=len(known) - len(measured),
         open_above=sum(map(sense.is_open, brackets)),
         unbreakable=means.unbreakable,
         averaged=means.count - means.unbreakable,
@@ -264,7 +279,7 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         median_lower=statistics.median(lower) if lower else math.nan,
         median_upper=statistics.median(upper) if upper else math.nan,
         mean_estimated=overall(brackets, GRID).lower if any(_estimated_by(b, GRID) for b in brackets) else math.nan,
-        mean_found=mean_of([end for b in brackets if not sense.is_open(b) and math.isfinite(end := sense.witnessed(b).value)]),
+        mean_found=mean_of([end for b in moving if not sense.is_open(b) and math.isfinite(end := sense.witnessed(b).value)]),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )
@@ -285,6 +300,22 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 # ---- words
+
+
+def bracket_text(bracket: Bracket) -> str:
+    """Both ends for people; an end that no method found is no number."""
+    if bracket.closed:
+        return between(bracket.lower.value, bracket.upper.value)
+    if not bracket.lower.known and not bracket.upper.known:
+        return bracket.missing[0]
+    shown = ends(bracket.lower.value, bracket.upper.value)
+    sides = zip((bracket.lower, bracket.upper), shown, bracket.missing, strict=True)
+    return " to ".join(text if bound.known else missing for bound, text, missing in sides)
+
+
+def share_text(share: Share) -> str:
+    """In percent where every input was measured, else in numbers with those that were not."""
+    return percent(share.value) if share.total and not share.not_measured else str(share)
 
 
 def word_name(token: int, vocabulary: Sequence[str]) -> str:

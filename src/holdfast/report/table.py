@@ -14,6 +14,7 @@ from holdfast.report.sense import Sense
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import (
     ANYTIME,
+    UNANSWERED,
     Part,
     Row,
     Totals,
@@ -27,7 +28,7 @@ from holdfast.report.summary import (
     weakest,
     word_name,
 )
-from holdfast.report.verdict import VERDICTS, spoken, verdict
+from holdfast.report.verdict import spoken, tally, verdict
 from holdfast.result import Bracket, Record
 from holdfast.store import Store
 
@@ -78,7 +79,8 @@ def _label(row: Row, question: Question) -> Text:
 
 
 def _status(row: Row, question: Question) -> Text:
-    return Text(row.status, style="red" if row.status in ("interrupted", "failed", "refuted") else "")
+    text = row.status if row.measured or row.status in UNANSWERED else f"{row.status}, not measured"
+    return Text(text, style="red" if row.status in ("interrupted", "failed", "refuted") else "")
 
 
 def _estimates(row: Row, question: Question) -> Text:
@@ -139,8 +141,9 @@ def _end(bracket: Bracket, side: int) -> Text:
 
 
 def _counts(part: Part, question: Question) -> str:
-    found = [verdict(row, 0.0) for row in part.rows]
-    return ", ".join(f"{found.count(said)} {spoken(said, question.command)}" for said in VERDICTS)
+    found = tally(part.rows, 0.0)
+    told = (f"{found.certified} {spoken('certified', question.command)}", f"{found.broken} {spoken('broken', question.command)}")
+    return ", ".join((*told, found.unknown_text))
 
 
 def _means(totals: Totals, sense: Sense) -> str:
@@ -162,7 +165,7 @@ def _means(totals: Totals, sense: Sense) -> str:
         f"{count} of {totals.rows} {what}"
         for count, what in (
             (totals.unbreakable, "cannot be broken"), (totals.still, "hold because nothing may change"), (totals.failed, "failed"),
-            (totals.refuted, "refuted"),
+            (totals.refuted, "refuted"), (totals.not_measured, "not measured (the run ended before anything was proved of them)"),
         )
         if count
     ]  # fmt: skip

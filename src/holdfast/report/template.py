@@ -10,7 +10,7 @@ from markupsafe import Markup
 from holdfast.formatting import about, at_least, at_most, capital, ends, percent, short
 from holdfast.report.heat import HEAT_LEVELS
 from holdfast.report.question import setting
-from holdfast.report.summary import estimate_kind
+from holdfast.report.summary import estimate_kind, share_text
 
 
 def template(name: str) -> Template:
@@ -31,6 +31,7 @@ def template(name: str) -> Template:
         setting=setting,
         short=short,
         capital=capital,
+        share=share_text,
     )
     script = (files("holdfast.report") / "templates" / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,10 +1,12 @@
 """What is known of one input at one radius or score, the same words for the comparison, the gate and the page."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.report.summary import Row
+from holdfast.result import DONE, Share
 
 Verdict = Literal["certified", "broken", "unknown"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -30,6 +32,12 @@ def verdict(row: Row, at: float) -> Verdict:
     return "certified" if proved >= at else "broken" if shown < at else "unknown"
 
 
+def is_measured(row: Row, said: Verdict) -> bool:
+    """Whether the verdict is final: certified, broken, or unknown although every method has done all it can. Where not, the run ended too
+    early to tell."""
+    return said != "unknown" or row.status in DONE
+
+
 def spoken(said: Verdict, command: str) -> str:
     return VNNLIB.get(said, said) if command == "verify" else said
 
@@ -45,24 +53,39 @@ def labelled(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many inputs are certified, broken and unknown at a radius. `silent` have no answer at all and are among the unknown."""
+    """How many inputs are certified, broken and unknown at a radius.
+
+    silent        have no answer at all and are among the unknown.
+    not_measured  of the unknown, those of which the run ended too early to tell, the silent ones among them.
+    """
 
     at: float
     certified: int
     broken: int
     unknown: int
     silent: int = 0
+    not_measured: int = 0
 
     @property
     def count(self) -> int:
         return self.certified + self.broken + self.unknown
 
     @property
-    def share(self) -> float:
-        """Of all inputs, those certified; 0 without any."""
-        return self.certified / self.count if self.count else 0.0
+    def share(self) -> Share:
+        """Of the inputs measured, those certified."""
+        return Share(self.certified, self.count - self.not_measured, self.count)
+
+    @property
+    def unknown_text(self) -> str:
+        """How many are unknown, and of how many that is so for want of time or of an answer."""
+        return f"{self.unknown} unknown" + (f" ({self.not_measured} of these not measured)" if self.not_measured else "")
 
 
 def tally(rows: Iterable[Row], at: float, *, silent: int = 0) -> Tally:
-    found = [verdict(row, at) for row in rows]
-    return Tally(at, found.count("certified"), found.count("broken"), found.count("unknown") + silent, silent)
+    found: Counter[Verdict] = Counter()
+    not_measured = silent
+    for row in rows:
+        said = verdict(row, at)
+        found[said] += 1
+        not_measured += not is_measured(row, said)
+    return Tally(at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured)

@@ -16,7 +16,7 @@ import numpy as np
 
 from holdfast.errors import MissingExtra, StoreError
 from holdfast.question import Said, plain
-from holdfast.result import Key, Record
+from holdfast.result import DONE, Bound, Key, Record
 from holdfast.store.rows import body_of, in_parts
 
 if TYPE_CHECKING:
@@ -59,24 +59,30 @@ def export(store: "Store", path: str | Path) -> Path:
 
 
 def flat(r: Record, about: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """One row of a table. about: what is known of the input."""
+    """One row of a table. about: what is known of the input. An end that no method found is left empty, and its kind says so: that no
+    distance is below zero is no result."""
+    lower, upper = (_end(r, side) for side in (0, 1))
     return {
         "input": r.key.index,
         **about,
         "frame": r.key.frame,
         "part": r.key.part,
         "goal": r.goal,
-        "lower": r.bracket.lower.value,
-        "lower_kind": r.bracket.lower.evidence.kind,
-        "lower_method": r.bracket.lower.evidence.method,
-        "upper": r.bracket.upper.value,
-        "upper_kind": r.bracket.upper.evidence.kind,
-        "upper_method": r.bracket.upper.evidence.method,
+        **{f"lower{name}": value for name, value in lower.items()},
+        **{f"upper{name}": value for name, value in upper.items()},
         "status": r.status,
         "seconds": r.seconds,
         "queries": r.queries,
         "note": r.bracket.note,
     }
+
+
+def _end(r: Record, side: int) -> dict[str, Any]:
+    """The number, the kind and the method of one end."""
+    bound: Bound = (r.bracket.lower, r.bracket.upper)[side]
+    if not bound.known and not r.bracket.closed:
+        return {"": None, "_kind": r.bracket.missing[side] if r.status in DONE else "not measured", "_method": ""}
+    return {"": bound.value, "_kind": bound.evidence.kind, "_method": bound.evidence.method}
 
 
 def _with_inputs(store: "Store", together: int) -> Iterator[list[tuple[Record, dict[str, Any]]]]:
@@ -108,6 +114,8 @@ def _json(store: "Store", path: Path) -> None:
             said = store.answers([record.key for record, _ in some])
             for record, about in some:
                 told = {"input": record.key.index, **about, "frame": record.key.frame, "part": record.key.part, **body_of(record)}
+                for side, end in enumerate(("lower", "upper")):
+                    told |= {end: None} if _end(record, side)[""] is None else {}  # no method found it
                 told |= {"answers": asdict(said[record.key])} if record.key in said else {}
                 stream.write(f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  "))
                 comma = ","

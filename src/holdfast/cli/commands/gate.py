@@ -26,7 +26,16 @@ def gate(
     min_certified: Annotated[
         float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are certified; unknown ones are not.")
     ] = None,
-    max_broken: Annotated[float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At most so many are broken.")] = None,
+    max_broken: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE", rich_help_panel=RULES, help="At most this share is broken; unknown inputs count, unless --max-unknown is given."
+        ),
+    ] = None,
+    max_unknown: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At most so many are unknown, or not measured in the baseline."),
+    ] = None,
     min_accuracy: Annotated[float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are right.")] = None,
     against: Annotated[
         Path | None,
@@ -44,4 +53,4 @@ def gate(
     from holdfast.report.gate import Rules
 
     files = {"junit": junit, "markdown": markdown, "json": json}
-    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack), part, against, files, Terminal())
+    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack, max_unknown), part, against, files, Terminal())

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.api.risk import Risk, estimate_text, risks_of
-from holdfast.formatting import about, at_least, at_most, between, short
+from holdfast.formatting import about, at_least, at_most, short
 from holdfast.network import Network
-from holdfast.report.summary import class_name
+from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import Bracket
 from holdfast.store import Store
 
@@ -41,7 +41,7 @@ def table(store: Store, most: int = 40) -> Table:
 
 
 def _ends(bracket: Bracket | None) -> str:
-    return "-" if bracket is None else between(bracket.lower.value, bracket.upper.value)
+    return "-" if bracket is None else bracket_text(bracket)
 
 
 def draw(store: Store, net: Network, most: int) -> None:
