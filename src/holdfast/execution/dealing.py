@@ -13,7 +13,7 @@ import torch
 from holdfast import clock
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.execution.here import Here
-from holdfast.execution.task import Answer, Executor, Failure, Task, Worker
+from holdfast.execution.task import Answer, Executor, Failure, Outputs, Task, Worker
 from holdfast.result import DONE, Key, Record, Status
 
 TRIES = 2  # of an input alone before it is given up
@@ -89,6 +89,7 @@ class Dealer:
     total, done  all questions of the run, and those answered before.
     beside       for a key the keys of all parts of its question, where there are several.
     blanks       what was not begun has a record, too.
+    outputs      called with what the model answered at the inputs of a task.
     lenient      units have nothing to do with each other: where all of them fail, that is no reason to raise.
     """
 
@@ -105,8 +106,10 @@ class Dealer:
         blanks: bool = True,
         lenient: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        outputs: Callable[[Outputs], None] | None = None,
     ) -> None:
         self._worker, self._sink, self._progress, self._beside = worker, sink, progress, beside
+        self._outputs = outputs
         self._waiting, self._blanks = deque(units), blanks
         self._running: dict[tuple[Key, ...], _Run] = {}
         self._total, self._done = total, done
@@ -145,7 +148,9 @@ class Dealer:
         self._running[task.keys] = _Run(unit)
         return task
 
-    def heard(self, task: Task, records: Sequence[Record], method: str) -> None:
+    def heard(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+        if outputs is not None and self._outputs is not None:
+            self._outputs(outputs)
         told = self._running[task.keys].told
         told.update((record.key, record) for record in records)
         if records:

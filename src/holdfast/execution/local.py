@@ -156,7 +156,7 @@ def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int
         word: Answer | Failure
         signal.signal(signal.SIGINT, signal.default_int_handler)  # for those who interrupt a worker; Ctrl-C reaches the run as well
         try:
-            word = worker if isinstance(worker, Failure) else worker.answer(task, lambda *told: _send(pipe, Told(tuple(told[0]), told[1])))
+            word = worker if isinstance(worker, Failure) else worker.answer(task, lambda records, *told: _send(pipe, Told(tuple(records), *told)))
         except Exception as error:
             word = failure_of(error)
         except KeyboardInterrupt:
