@@ -2,6 +2,7 @@
 it was."""
 
 import math
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from holdfast import clock
+from holdfast import clock, signals
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.execution.here import Here
 from holdfast.execution.task import Answer, Executor, Failure, Outputs, Task, Worker
@@ -128,7 +129,8 @@ class Dealer:
     def run(self, executor: Executor | None) -> Ended:
         where = executor or Here()
         self._slots = where.slots
-        where.run(self._worker, self)
+        with signals.watched(signal.SIGINT):
+            where.run(self._worker, self)
         left: Status = "interrupted" if self._interrupted else "stopped"
         for keys in (*self._running, *(unit.keys for unit in self._waiting)) if self._blanks else ():
             found = self._sink.known(keys)

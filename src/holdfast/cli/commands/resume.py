@@ -25,7 +25,7 @@ def resume(
     """Take up a run that was stopped by its budget, interrupted or killed; what is finished is not asked again."""
     from holdfast.cli.parse import bytes_option
     from holdfast.cli.run import resume as go_on
-    from holdfast.memory import within
+    from holdfast.memory import capped
 
-    with within(bytes_option(memory)):
+    with capped(bytes_option(memory)):
         go_on(run, Console(), Running(executor, workers, None, seconds_each, memory), seconds)
