@@ -1,6 +1,7 @@
 """solve(): order, batches, budgets, interruption, and methods that lie."""
 
 import math
+import signal
 import time
 import warnings
 from collections.abc import Sequence
@@ -321,7 +322,7 @@ def test_ctrl_c_before_the_first_step_of_a_batch_loses_nothing() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             if asked and bool((x[0] == KNOWN.x[4]).all()):
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             return self.model(x)
 
     network = hf.Network.from_torch(Slow().eval())

@@ -123,7 +123,7 @@ def _ending_in_time(step: Step) -> Step:
 
     @wraps(step)
     def ending(method: Any, problem: Problem, state: Any) -> tuple[Any, Claims]:
-        after, claims = clock.in_time(lambda: step(method, problem, state), (state, Claims()))
+        after, claims = clock.interrupt_late(lambda: step(method, problem, state), (state, Claims()))
         return state if after is None and clock.passed() else after, claims
 
     return ending

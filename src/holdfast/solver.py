@@ -10,7 +10,7 @@ import torch
 from holdfast import clock
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution.dealing import Dealer, Ended, Memory, Progress, Sink, Unit
-from holdfast.execution.task import Answer, Executor, Task, Tell
+from holdfast.execution.task import Answer, Executor, Outputs, Task, Tell
 from holdfast.network.network import NAME_IT
 from holdfast.problem import TURNED, Problem
 from holdfast.result import DONE, Bracket, Goal, Key, Record, by_definition
@@ -59,8 +59,12 @@ def ask(
     progress: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
     hashed: bool = True,
+    outputs: Callable[[Outputs], None] | None = None,
 ) -> Ended:
-    """`solve`, but for what it returns: the records are in the store alone, so that memory does not grow with their number."""
+    """`solve`, but for what it returns: the records are in the store alone, so that memory does not grow with their number.
+
+    outputs  called with what the model answered at the inputs of each batch, as soon as it has.
+    """
     began, stop = time.monotonic(), stop or Stop()
     if batch is not None and batch < 1:
         raise BadInput(f"batch must be at least 1, got {batch}.")
@@ -72,7 +76,7 @@ def ask(
     done = _done(worker, store)
     beside = _beside(problems)
     dealer = Dealer(
-        worker, worker.units(done, batch), store, total=len(worker), done=len(done), beside=beside, progress=progress,
+        worker, worker.units(done, batch), store, total=len(worker), done=len(done), beside=beside, progress=progress, outputs=outputs,
         seconds=None if stop.seconds is None else stop.seconds - (time.monotonic() - began),
     )  # fmt: skip
     ended = dealer.run(executor)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from holdfast import clock
 from holdfast.errors import BadInput, Contradiction, HoldfastError
 from holdfast.execution.dealing import Unit
-from holdfast.execution.task import Answer, Task, Tell
+from holdfast.execution.task import Answer, Outputs, Task, Tell
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_value
@@ -24,7 +25,11 @@ from holdfast.replay import Replayed, firm, replay, spot_points
 from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
-ASKED_AGAIN = "after the proof the model still answers as it did before"  # else the proof is withdrawn
+ASKED_AGAIN = "after the proof the model still answers as it did before"  # A proof says so once it was checked; else it is withdrawn.
+LAST_CHECKS = 1.0  # Seconds after the deadline that a batch has for asking the model again after its proofs.
+HEARING = 2.0  # Seconds after the deadline that the witnesses of a last step have for being replayed.
+TOO_LATE = "there was no time to find out whether it applies"
+LOOKING = 0.5  # Share of the time in which methods must have said whether they apply: tracing a large model is a part of that.
 NO_NUMBER = "the model answers NaN at the input itself"
 SINGLE = 16  # witnesses of a batch that are asked once more alone
 UNBROKEN = "no change that is allowed breaks it, however large"
@@ -68,6 +73,7 @@ class Work:
     answers: Tensor | None = None  # what the model said of the inputs at first
     faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
     failed: dict[int, str] = field(default_factory=dict)  # rows that cannot be answered, and why
+    unfit: dict[str, str | None] = field(default_factory=dict)  # methods, and why they do not apply; None: they do
     able: frozenset[str] = frozenset()  # the methods that apply
     done: dict[str, Tensor] = field(default_factory=dict)  # methods, and (batch,) bool: the rows that they will not come back to
     began: float = field(default_factory=time.monotonic)
@@ -218,14 +224,15 @@ class Batches:
         work, methods, status = self._work(problem), self._ways[self._place[task.keys[0]][0]], "interrupted"
         try:
             with clock.within(until):
-                _begin(work, methods, tell)
+                in_time = clock.interrupt_late(lambda: _begin(work, methods, tell), False)
                 for row, key in enumerate(problem.keys):
                     _resume(work, row, task.known.get(key))
-                hear_others(work, task.others)
-                status = _step_in_turn(work, methods, self._stop, until, self._seed, tell)
+                in_time = in_time and clock.interrupt_late(lambda: hear_others(work, task.others) is not None, False)
+                status = _step_in_turn(work, methods, self._stop, until, self._seed, tell) if in_time else "stopped"
             before = problem.network.queries
-            _ask_again(work)
-            _ask_within(work)
+            with clock.within(max(until, time.monotonic()) + LAST_CHECKS):
+                if not clock.interrupt_late(lambda: _ask_again(work) and _ask_within(work), False) and status == "finished":
+                    status = "stopped"
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
             return Answer(tuple(work.records("interrupted")), tuple(work.faults.values()), interrupted=True)
@@ -286,12 +293,15 @@ def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
     return [fault for row, fault in work.faults.items() if row not in before]
 
 
-def _ask_again(work: Work) -> None:
+def _ask_again(work: Work) -> bool:
     """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
-    witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed."""
+    witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed.
+
+    Returns True; a proof that was checked to the end says so among its checks.
+    """
     problem, proved = work.problem, {row for row, bracket in enumerate(work.brackets) if _by_proof(bracket)}
     if work.answers is None:
-        return
+        return True
     if proved:
         again = problem.answers(problem.region.centre)
         alone = problem.take(torch.tensor([0])).answers(problem.region.centre[:1])
@@ -301,7 +311,8 @@ def _ask_again(work: Work) -> None:
     shown = [row for row, b in enumerate(work.brackets) if row not in work.faults and b.upper.evidence.witness is not None]
     shown = shown if proved else shown[:SINGLE]
     if isinstance(problem.region, Words) or not shown:
-        return
+        _add_last_check(work, proved)
+        return True
     witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
     points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
     size = torch.where(work.answers.isnan(), 0, work.answers).abs().amax().double()  # at a witness outputs may be near zero
@@ -311,21 +322,31 @@ def _ask_again(work: Work) -> None:
             work.refute(row, "answers differently in float64 at the witness")
         elif place < SINGLE and not same_by_rounding(said[place : place + 1], problem.network(points[place : place + 1]), size):
             work.refute(row, "answers differently at the witness when it is asked alone")
+    _add_last_check(work, proved)
+    return True
+
+
+def _add_last_check(work: Work, proved: set[int]) -> None:
+    for row in proved - work.faults.keys():
+        lower = work.brackets[row].lower
+        if lower.evidence.checks and ASKED_AGAIN not in lower.evidence.checks:
+            checked = replace(lower.evidence, checks=(*lower.evidence.checks, ASKED_AGAIN))
+            work.put(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
 
 
 INSIDE = 1 - 1e-6  # of a proved radius: nearer to its end a class may change by the rounding of the estimator's own sums
 
 
-def _ask_within(work: Work) -> None:
+def _ask_within(work: Work) -> bool:
     """A proof about what was read of an estimator is put to the test: the estimator itself is asked at points of what was proved. Where it
     breaks the property there, it is not what was read, and nothing is believed."""
     problem, network = work.problem, work.problem.network
     own = network.itself or (network if network.trees is not None else None)
     rows = [row for row, b in enumerate(work.brackets) if _by_proof(b) and b.lower.value > 0 and row not in {*work.faults, *work.failed}]
     if own is None or not rows or problem.goal not in ("radius", "worst"):
-        return
+        return True
     if network.labels is not None and own is not network and not isinstance(problem.property, Robustness | Targeted):
-        return  # the scores of a module and of its estimator may be on different scales
+        return True  # the scores of a module and of its estimator may be on different scales
     part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
     radius = work.ends[0, rows] * INSIDE if problem.goal == "radius" else None
     for points in spot_points(part, radius):
@@ -336,14 +357,15 @@ def _ask_within(work: Work) -> None:
         scores = part.property.score(outputs.reshape(*points.shape[:2], -1))
         for place in (scores <= 0).any(0).nonzero().flatten().tolist():
             work.refute_reading(rows[place], points[(scores[:, place] <= 0).nonzero()[0, 0], place].tolist())
+    return True
 
 
 def _by_proof(bracket: Bracket) -> bool:
     return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in ("definition", "the input itself")
 
 
-def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
-    """What is known before any method runs: which methods apply, and the score at the centre."""
+def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
+    """What is known before any method runs: which methods apply, and the score at the centre. Returns True."""
     problem, centre = work.problem, work.problem.region.centre
     before = problem.network.queries
     work.answers = outputs = problem.answers(centre)
@@ -351,14 +373,12 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
     if outputs.shape != expected:
         raise BadInput(f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to others of this shape.")
     asked = problem.network.queries - before
-    tell((), "")
+    tell((), "", Outputs(problem.keys, outputs.detach().cpu()))
     work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)
     for row, why in work.failed.items():
         work.put(row, replace(work.brackets[row], note=why))
     work.twin = problem.network.double(centre)  # what making it asks is no part of the search
     before = problem.network.queries - asked
-    reasons = ((m.name, m.unfit(problem)) for m in methods)
-    work.skipped = tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
     scores = problem.property.score(outputs)
     if problem.network.itself is not None and bool((scores <= 0).any()):  # what was read of an estimator has no word against itself
         scores = torch.maximum(scores, problem.property.score(problem.network.itself(centre)).to(scores))
@@ -384,7 +404,11 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> None:
         plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
         aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
         _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
+    with clock.within(clock.share(LOOKING)):
+        work.unfit = {method.name: clock.interrupt_late(partial(method.unfit, problem), TOO_LATE, 0.0) for method in methods}
+    work.skipped = (*work.skipped, *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None))
     work.queries = problem.network.queries - before
+    return True
 
 
 def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell) -> Status:
@@ -397,8 +421,9 @@ def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadli
     if not len(rows):
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
-    able = [method for method in methods if method.unfit(problem) is None]
-    work.able = frozenset(method.name for method in able)
+    able = [method for method in methods if work.unfit[method.name] is None]
+    # A method that could not be looked at in time counts as one that has more to do, so that a resumed run takes it up.
+    work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
         live: list[tuple[Method[Any], Problem, Any]] = [(method, method.view(part), None) for method in turn]
         while live:
@@ -410,13 +435,19 @@ def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadli
                     return "stopped"
                 if state is None:
                     aside = {name: values[rows] for name, values in work.aside.items()}
-                    state = method.recalled(seen, method.start(seen, seed), aside)
+                    state = clock.interrupt_late(partial(_started, method, seen, seed, aside), TOO_LATE)
+                    if state is TOO_LATE:
+                        return "stopped"
                 state = _stepped(work, seen, rows, method, state, seed)
                 tell(work.better(), method.name)
                 if state is not None:
                     ongoing.append((method, seen, state))
             live = ongoing
-    return "finished"
+    return "finished" if TOO_LATE not in work.unfit.values() else "stopped"
+
+
+def _started(method: Method[Any], seen: Problem, seed: int, aside: dict[str, Tensor]) -> Any:
+    return method.recalled(seen, method.start(seen, seed), aside)
 
 
 def _stepped(work: Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
@@ -424,7 +455,7 @@ def _stepped(work: Work, part: Problem, rows: Tensor, method: Method[Any], state
     before = part.network.queries
     lower, upper = work.ends[:, rows].to(part.region.centre.device)
     state, claims = method.step(part, method.told(part, state, lower, upper))
-    _hear(work, claims, method, seed, rows)
+    clock.interrupt_late(partial(_hear, work, claims, method, seed, rows), None, HEARING)
     work.queries += part.network.queries - before
     return state
 
@@ -441,13 +472,10 @@ def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | No
     settings = {**method.settings(), **claims.settings} if method else {}
     if claims.obstacle:
         work.skipped = (*work.skipped, f"{name}: {claims.obstacle}")
-    checks = (*claims.checks, ASKED_AGAIN) if claims.checks else ()
     traits = method.traits if method else DEFINITION
-    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=checks, traits=traits)
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=claims.checks, traits=traits)
     for name, values in claims.aside.items():
         work.keep(name, index, values)
-    if claims.done is not None and method is not None:
-        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[index[claims.done.to(index.device)]] = True
     if claims.proved is not None:
         limit = work.problem.family.limit() if work.problem.goal == "radius" else torch.full((len(work.problem),), math.inf)
         proved, limit = claims.proved.to(index.device, torch.float64), limit.to(index.device, torch.float64)[index]
@@ -482,3 +510,5 @@ def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | No
                 work.tighten(i)
             if better:
                 work.tighten(i, upper=bound)
+    if claims.done is not None and method is not None:  # Last: what was interrupted before is asked again by a resumed run.
+        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[index[claims.done.to(index.device)]] = True

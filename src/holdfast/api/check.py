@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from holdfast.errors import HoldfastError
-from holdfast.execution.task import Task
+from holdfast.execution.task import Outputs, Task
 from holdfast.formatting import exact_text
 from holdfast.problem import TURNED, Problem
 from holdfast.region import Words
@@ -135,7 +135,7 @@ def proved_again(
             wanted, got = oriented(records[key]).lower.value, oriented(fresh[key]).lower.value
             return got >= wanted - tolerance * abs(wanted) if math.isfinite(wanted) else got == wanted
 
-        def told(better: Sequence[Record], _: str, fresh: dict[Key, Record] = fresh) -> None:
+        def told(better: Sequence[Record], _: str, __: Outputs | None = None, /, *, fresh: dict[Key, Record] = fresh) -> None:
             fresh.update((record.key, record) for record in better)
             if all(_answers(stop, reached(key), records[key], fresh[key]) for key in fresh):
                 raise _Enough

@@ -145,8 +145,8 @@ def risk_problems(net: Network, region: Region, property: Property) -> list[Prob
 
 
 def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem], list[Method[Any]]]:
-    """For each part its own."""
-    steep: list[Method[Any]] = [Steepest(queries), Shells()]
+    """For each part its own; tier "search" proves nothing, so it prepares no bound of the steepness either."""
+    steep: list[Method[Any]] = [Steepest(queries)] if tier == "search" else [Steepest(queries), Shells()]
 
     def chosen(problem: Problem) -> list[Method[Any]]:
         return steep if problem.goal == "steepness" else score_methods(problem, tier)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast import __version__
+from holdfast import __version__, signals
 from holdfast.cli import commands
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import LONGEST_MESSAGE, HoldfastError
@@ -20,12 +21,13 @@ from holdfast.foreign_text import first_line, printable
 
 class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> object:
-        """Ctrl-C before there is anything to keep: the exit code that a shell expects."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            _tell("yellow", "interrupted", "nothing had begun that could be kept.")
-            sys.exit(130)
+        """SIGTERM is as Ctrl-C. Before there is anything to keep: the exit code that a shell expects."""
+        with signals.watched(signal.SIGINT, signal.SIGTERM):
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                _tell("yellow", "interrupted", "nothing had begun that could be kept.")
+                sys.exit(signals.exit_code())
 
 
 app = typer.Typer(

@@ -23,7 +23,7 @@ from rich.text import Text
 import holdfast
 from holdfast.api.check import Doubt, claims, proved_again, replayed, shows
 from holdfast.cli.command import Command, command_of
-from holdfast.cli.run import Built
+from holdfast.cli.run import Built, ask_predictions
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
 from holdfast.evidence.finding import Finding, State
@@ -263,7 +263,8 @@ def _inputs(command: Command, built: Built, store: Store) -> Finding:
     with TemporaryDirectory(prefix="holdfast-check-") as folder, Store.create(folder, built.question) as anew:
         command.keep_inputs(anew, built)
         try:
-            command.keep_predictions(anew, built)
+            if command.predicts and built.data is not None:
+                ask_predictions(anew, built, anew.unpredicted())
         except HoldfastError as error:
             return Finding("inputs", "unchecked", f"the model cannot be asked about them: {error}")
         fresh = itertools.chain(anew.stream_inputs(), itertools.repeat(None))

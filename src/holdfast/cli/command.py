@@ -26,6 +26,7 @@ class Command(ABC):
     """Fields are the options as they stand on the command line. A run keeps them, so that `resume` asks the very same thing."""
 
     name: ClassVar[str]
+    predicts: ClassVar[bool] = True  # the outputs of the model at the inputs are kept with them, where they are classes
     parts: ClassVar[bool] = True  # its questions are independent of each other: they can be answered in portions, and elsewhere
 
     def __init_subclass__(cls) -> None:
@@ -48,13 +49,6 @@ class Command(ABC):
         if built.data is not None:
             keep_inputs(store, built)
 
-    def keep_predictions(self, store: "Store", built: "Built") -> None:
-        """What the network says of the inputs, once it is known which of them it can take."""
-        from holdfast.cli.run import keep_predictions
-
-        if built.data is not None:
-            keep_predictions(store, built)
-
     def worker(self, built: "Built") -> "Worker":
         """Who answers, in a process of its own that has built the same."""
         from holdfast.work import Batches
@@ -63,13 +57,16 @@ class Command(ABC):
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
         """Answer into the store. Commands differ in what they ask, seldom in this."""
+        from holdfast.cli.run import keep_outputs
         from holdfast.solver import ask
 
+        heard = keep_outputs(store, built) if self.predicts else None
         many = sum(len(problem) for problem in built.problems)
         batch = built.batch if executor.slots == 1 else min(built.batch or 128, max(1, -(-many // executor.slots)))
         return ask(
-            built.problems, built.methods, built.stop, seed=built.seed, batch=batch, store=store, progress=progress, executor=executor
-        )
+            built.problems, built.methods, built.stop, seed=built.seed, batch=batch, store=store, progress=progress, executor=executor,
+            outputs=heard,
+        )  # fmt: skip
 
     def portions(self, built: "Built") -> "Iterator[Built]":
         """What was asked, so that it can be asked again: problems, methods and limits that belong together."""

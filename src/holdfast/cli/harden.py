@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor, nn
 
+from holdfast import signals
 from holdfast.api.harden import LEAST, harden
 from holdfast.cli.commands.harden import Harden
 from holdfast.cli.commands.radius import Radius
@@ -80,7 +81,7 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     line(console, "recipe", str(result.recipe))
     if result.ended == "interrupted":
         line(console, "interrupted", f"the best network so far is kept in {folder}; the same command goes on from there.", warns=True)
-        sys.exit(130)
+        sys.exit(signals.exit_code())
     model = _factory(q.network.model, result, folder)
     _runs(q, folder, held, model, None if seconds is None else seconds * (1 - TRAINING), console)
     at = None if sets is not None else f"{result.radius:g}"

@@ -237,7 +237,7 @@ EXECUTOR = _of_running(
     help="local: processes on this machine, each watched. ray, or ray://HOST:PORT: a Ray cluster. here: in this very process.",
 )
 WORKERS = _of_running(metavar="COUNT", min=1, help="Processes at a time. Default: 1 with all threads; with ray one for each core or card.")
-MEMORY = _of_running(metavar="SIZE", help="Plan for no more memory than this at once, as in 2G or 500M.")
+MEMORY = _of_running(metavar="SIZE", help="No process of the run holds more memory than this, as in 2G or 500M.")
 EACH = typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds an input; a batch has that times its inputs.")
 
 
@@ -306,7 +306,7 @@ def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
 
         if out is None and getattr(command, "certificates", False):
             raise BadInput("--certificates: they lie in the folder of the run, so give it one with --out.")
-        with memory.within(bytes_option(running.memory)):
+        with memory.capped(bytes_option(running.memory)):
             if out is None:
                 once(command, Terminal(), running)
             else:

@@ -107,7 +107,7 @@ def rule_option(within: str | None, threshold: float | None, outputs: str | None
     return Within(within, counting) if within is not None else None if threshold is None else Threshold(threshold)
 
 
-def bytes_option(text: str | None) -> float | None:
+def bytes_option(text: str | None) -> int | None:
     """'2G' or '500M' -> bytes."""
     if text is None:
         return None
@@ -118,7 +118,7 @@ def bytes_option(text: str | None) -> float | None:
         value = 0.0
     if not value >= 1:
         raise BadInput(f"memory {text!r}: say how much, as in 2G or 500M.")
-    return value
+    return int(value)
 
 
 def one_of(text: str, what: str, words: Any) -> Any:

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from holdfast import clock, memory
+from holdfast import clock, memory, signals
 from holdfast.cli.command import BESIDE, Command, command_of
 from holdfast.cli.options import ModelOptions, Running
 from holdfast.cli.parse import bytes_option
@@ -27,7 +27,9 @@ from holdfast.cli.views.live import Live
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution import Answer, Executor, Here, Local, Task, Worker
-from holdfast.execution.task import Tell
+from holdfast.execution.asking import NotAnswered, asking_elsewhere
+from holdfast.execution.crew import GRACE
+from holdfast.execution.task import Outputs, Tell
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.network import NAME_IT
@@ -108,9 +110,12 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
     built = _built(command, running)
     with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, built.question) as store:
         command.keep_inputs(store, built)
+        began = time.monotonic()
         ended = _solved(command, store, built, console, executor)
-        command.show(store, built, console)
-        code = 130 if ended is None or ended.interrupted else _code(command, store, ended)
+        until = math.inf if built.stop.seconds is None else began + built.stop.seconds
+        with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():
+            command.show(store, built, console)
+        code = signals.exit_code() if ended is None or ended.interrupted else _code(command, store, ended)
     if code:
         sys.exit(code)
 
@@ -200,8 +205,7 @@ def executor_of(command: Command, running: Running) -> Executor:
         threads, workers = torch.get_num_threads(), running.workers or 1
         torch.set_num_threads(1)  # no pool of threads is begun here, so that copies of this process can have their own
         most = bytes_option(running.memory)
-        cap = None if most is None else int(2 * most) + 2**30  # beyond what is planned stand torch, the model and the data
-        return Local(workers, max(1, threads // workers), make if command.parts else None, cap)
+        return Local(workers, max(1, threads // workers), make if command.parts else None, most)
     if where == "ray" or where.startswith("ray://"):
         if not command.parts:
             raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: use --executor local.")
@@ -218,7 +222,7 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
     if os.path.isdir(folder):
         os.chdir(folder)
     command, most = command_of(name, options), bytes_option(running.memory)
-    with memory.within(most):
+    with memory.within(memory.left(most)):
         return Within(command.worker(_built(command, running)), most)
 
 
@@ -248,13 +252,13 @@ def same(now: Question, begun: Question) -> None:
 
 @dataclass(frozen=True)
 class Within:
-    """A worker that plans for so much memory."""
+    """A worker in a process that may hold so much memory: it plans for what is left of it."""
 
     worker: Worker
-    memory: float | None
+    memory: int | None
 
     def answer(self, task: Task, tell: Tell) -> Answer:
-        with memory.within(self.memory):
+        with memory.within(memory.left(self.memory)):
             return self.worker.answer(task, tell)
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
@@ -303,9 +307,29 @@ def _those(yes: torch.Tensor) -> list[Said]:
     return [tuple(k for k, one in enumerate(row) if one) for row in yes.tolist()]
 
 
+def keep_outputs(store: Store, built: Built) -> Callable[[Outputs], None] | None:
+    """A function that keeps what the network said of the inputs when their search began; None where a search asks another network."""
+    if built.data is None or any(problem.network is not built.net for problem in built.problems):
+        return None
+
+    def keep(outputs: Outputs) -> None:
+        rows = [row for row, answered in enumerate(outputs.values.isfinite().flatten(1).all(1).tolist()) if answered]
+        classes = _classes(outputs.values[rows], built.question.asked) if rows else None
+        if classes is not None:
+            store.put_predictions({outputs.keys[row].index: said for row, said in zip(rows, classes, strict=True)})
+
+    return keep
+
+
 def keep_predictions(store: Store, built: Built) -> None:
-    """What the network says of the inputs. It is asked when the answers are known: by then an input that it cannot take is known, too."""
+    """Ask the network about the inputs of which no search said what it says, and that it answered."""
     missing = store.unpredicted()
+    if missing:
+        ask_predictions(store, built, missing & store.queried())
+
+
+def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
+    """Ask the network about these inputs, and keep the classes that it says."""
     for problem in built.problems:
         first = {key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index in missing}
         for at in range(0, len(first), AT_ONCE):
@@ -331,11 +355,16 @@ def _solved(command: Command, store: Store, built: Built, console: Console, exec
         with contextlib.suppress(ImportError):
             importlib.import_module("torch.export._trace")  # more than a second, which every copy of this process would take again
     try:
-        with warnings.catch_warnings(), Live(console, command.name, total) as live:
+        with warnings.catch_warnings(), memory.within(memory.left()), Live(console, command.name, total) as live:
             warnings.filterwarnings("ignore", message="interrupted")
             return command.solve(store, built, live, executor)
     except KeyboardInterrupt:
         return None
+
+
+def closing_seconds(until: float) -> float:
+    """How long the model may be asked after a search for what is shown beside its numbers: until its deadline, and GRACE more."""
+    return max(until - time.monotonic(), 0.0) + GRACE
 
 
 def _code(command: Command, store: Store, ended: Ended) -> int:
@@ -350,14 +379,18 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     until = math.inf if built.stop.seconds is None else begun + built.stop.seconds
     ended = _solved(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
-    try:
-        command.keep_predictions(store, built)
-        if not interrupted:
-            with clock.within(until):
-                command.finish(store, built)
-    except KeyboardInterrupt:
-        interrupted = True
-    command.show(store, built, console)
+    with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():
+        try:
+            if command.predicts and built.data is not None:
+                keep_predictions(store, built)
+            if not interrupted:
+                with clock.within(until):
+                    command.finish(store, built)
+        except NotAnswered as error:
+            line(console, "note", f"what belongs to the answers beside their numbers is not complete: {error}", warns=True)
+        except KeyboardInterrupt:
+            interrupted = True
+        command.show(store, built, console)
     if not interrupted and getattr(command, "certificates", False):
         from holdfast.cli.prove import at_the_end
 
@@ -383,7 +416,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
             f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}{_trust_of(command)}",
             warns=True,
         )
-        sys.exit(130)
+        sys.exit(signals.exit_code())
     line(console, "run", str(store.folder))
     line(console, "next", f"holdfast report {shlex.quote(str(store.folder))}")
     if ended is not None and (code := _code(command, store, ended)):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from holdfast.execution.task import Answer, Deal, Failure, Task
+from holdfast.execution.task import Answer, Deal, Failure, Outputs, Task
 from holdfast.result import Record
 
 FIRST = 10.0  # seconds, or a fifth of its time if that is more, in which a model must have answered at the inputs
@@ -28,6 +28,7 @@ class Told:
 
     records: tuple[Record, ...]
     method: str
+    outputs: Outputs | None = None
 
 
 Said = Ready | Told | Answer | Failure
@@ -149,7 +150,7 @@ class Crew(ABC, Generic[H]):
                 self._give(self.hands[-1], task, deal)
         elif isinstance(word, Told):
             hand.answered = True
-            deal.heard(task, word.records, word.method)
+            deal.heard(task, word.records, word.method, word.outputs)
         else:
             hand.task = None
             if isinstance(word, Answer):

@@ -2,6 +2,7 @@
 it was."""
 
 import math
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -10,10 +11,10 @@ from typing import Protocol
 
 import torch
 
-from holdfast import clock
+from holdfast import clock, signals
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.execution.here import Here
-from holdfast.execution.task import Answer, Executor, Failure, Task, Worker
+from holdfast.execution.task import Answer, Executor, Failure, Outputs, Task, Worker
 from holdfast.result import DONE, Key, Record, Status
 
 TRIES = 2  # of an input alone before it is given up
@@ -89,6 +90,7 @@ class Dealer:
     total, done  all questions of the run, and those answered before.
     beside       for a key the keys of all parts of its question, where there are several.
     blanks       what was not begun has a record, too.
+    outputs      called with what the model answered at the inputs of a task.
     lenient      units have nothing to do with each other: where all of them fail, that is no reason to raise.
     """
 
@@ -105,8 +107,10 @@ class Dealer:
         blanks: bool = True,
         lenient: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        outputs: Callable[[Outputs], None] | None = None,
     ) -> None:
         self._worker, self._sink, self._progress, self._beside = worker, sink, progress, beside
+        self._outputs = outputs
         self._waiting, self._blanks = deque(units), blanks
         self._running: dict[tuple[Key, ...], _Run] = {}
         self._total, self._done = total, done
@@ -125,7 +129,8 @@ class Dealer:
     def run(self, executor: Executor | None) -> Ended:
         where = executor or Here()
         self._slots = where.slots
-        where.run(self._worker, self)
+        with signals.watched(signal.SIGINT):
+            where.run(self._worker, self)
         left: Status = "interrupted" if self._interrupted else "stopped"
         for keys in (*self._running, *(unit.keys for unit in self._waiting)) if self._blanks else ():
             found = self._sink.known(keys)
@@ -145,7 +150,9 @@ class Dealer:
         self._running[task.keys] = _Run(unit)
         return task
 
-    def heard(self, task: Task, records: Sequence[Record], method: str) -> None:
+    def heard(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+        if outputs is not None and self._outputs is not None:
+            self._outputs(outputs)
         told = self._running[task.keys].told
         told.update((record.key, record) for record in records)
         if records:

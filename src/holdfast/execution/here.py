@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.execution.task import Deal, Failure, Task, Worker, said
+from holdfast.execution.task import Deal, Failure, Outputs, Task, Worker, said
 from holdfast.result import Record
 
 
@@ -34,8 +34,8 @@ class _Deaf(BaseException):
         self.why = why
 
 
-def _tell(deal: Deal, task: Task, records: Sequence[Record], method: str) -> None:
+def _tell(deal: Deal, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
     try:
-        deal.heard(task, records, method)
+        deal.heard(task, records, method, outputs)
     except Exception as error:
         raise _Deaf(error) from error

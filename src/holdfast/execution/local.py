@@ -18,13 +18,18 @@ from typing import Any
 
 import torch
 
+from holdfast import memory, signals
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
 from holdfast.execution.here import Here
 from holdfast.execution.python_path import without_working_folder
-from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, ending, failure_of
+from holdfast.execution.task import Answer, Deal, Failure, Outputs, Task, Worker, ending, failure_of
+from holdfast.result import Record
 
 PARENT_GONE = 1  # PR_SET_PDEATHSIG
+# The kernel ends the process that fills most of the memory, counted in thousandths of it. A worker counts as if it filled so many more:
+# enough to go before the run, which holds the model and the data as it does, and not before larger processes that have no part in this.
+BEFORE_THE_RUN = 50
 SHARES_THREADS = ("lightgbm", "xgboost")  # libraries that may have begun the pool of threads that torch uses
 
 
@@ -92,14 +97,9 @@ class _Process(Hand):
         self.pipe.close()
 
     def excess(self) -> str:
-        if self.memory is None or self._resident() <= self.memory:
+        if self.memory is None or memory.held_bytes(self.process.pid) <= self.memory:
             return ""
-        return f"it needs more than the {self.memory / 2**30:.3g} GiB that --memory leaves it"
-
-    def _resident(self) -> int:
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return 0
+        return f"it needs more than the {memory.bytes_told(self.memory)} that --memory allows each process"
 
 
 @dataclass(kw_only=True)
@@ -139,11 +139,15 @@ class _Processes(Crew[_Process]):
 
 def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int, closing: Sequence[Connection]) -> None:
     """The life of a worker: a task, what is found on the way, the answer, the next task."""
-    _follow(parent)
+    follow_parent(parent)
     for other in closing:
         other.close()
     torch.set_num_threads(threads)
     worker: Worker | Failure
+
+    def tell(records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+        _send(pipe, Told(tuple(records), method, outputs))
+
     try:
         worker = whom() if to_make else whom
     except Exception as error:
@@ -155,14 +159,13 @@ def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int
         except (EOFError, OSError):
             return
         word: Answer | Failure
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # for those who interrupt a worker; Ctrl-C reaches the run as well
-        try:
-            word = worker if isinstance(worker, Failure) else worker.answer(task, lambda *told: _send(pipe, Told(tuple(told[0]), told[1])))
-        except Exception as error:
-            word = failure_of(error)
-        except KeyboardInterrupt:
-            word = Answer((), interrupted=True)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with signals.watched(signal.SIGINT, always=True):  # for those who interrupt a worker; Ctrl-C reaches the run as well
+            try:
+                word = worker if isinstance(worker, Failure) else worker.answer(task, tell)
+            except Exception as error:
+                word = failure_of(error)
+            except KeyboardInterrupt as error:
+                word = Answer((), interrupted=True) if signals.arrived() else Failure(f"it raised {type(error).__name__}")
         _send(pipe, word)
 
 
@@ -187,12 +190,14 @@ def _has_gradients() -> bool:
     return True
 
 
-def _follow(parent: int) -> None:
-    """A worker ends with the run and is the first to go where memory runs out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def follow_parent(parent: int) -> None:
+    """A worker ends with the run, and where memory runs out it goes before the run does that holds as much."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # The run is told of them, and ends its workers.
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_GONE, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")
+        with contextlib.suppress(OSError, ValueError):
+            place = Path("/proc/self/oom_score_adj")
+            place.write_text(str(min(1000, int(place.read_text()) + BEFORE_THE_RUN)))
     if os.getppid() != parent:
         os._exit(1)

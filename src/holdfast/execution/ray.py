@@ -111,7 +111,7 @@ class _Actor:
                 if self._worker is None:
                     self._worker = self._make()
                     words.put(Ready())
-                words.put(self._worker.answer(task, lambda records, method: words.put(Told(tuple(records), method))))
+                words.put(self._worker.answer(task, lambda records, *told: words.put(Told(tuple(records), *told))))
             except Exception as error:
                 words.put(failure_of(error))
 

@@ -4,15 +4,29 @@ import contextlib
 import math
 import pickle
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.foreign_text import LONGEST_NOTE, first_line
 from holdfast.result import Key, Record
 
-Tell = Callable[[Sequence[Record], str], None]
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the model answered at the inputs of a task, when the search began."""
+
+    keys: tuple[Key, ...]
+    values: Tensor  # (keys, outputs)
+
+
+class Tell(Protocol):
+    """Report to the run: records that have become better, the method at work, and once for each task the outputs at its inputs."""
+
+    def __call__(self, records: Sequence[Record], method: str, outputs: Outputs | None = None, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Worker(Protocol):
 
     def answer(self, task: Task, tell: Tell) -> Answer:
         """tell: called with the records that have become better, and the method at work; first with none, once the model has answered at
-        the inputs. Ctrl-C ends the search; what was found so far is the answer."""
+        the inputs, and with these answers. Ctrl-C ends the search; what was found so far is the answer."""
         ...
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
@@ -74,7 +88,7 @@ class Deal(Protocol):
 
     def next(self) -> Task | None: ...
 
-    def heard(self, task: Task, records: Sequence[Record], method: str) -> None: ...
+    def heard(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None: ...
 
     def ended(self, task: Task, answer: Answer) -> None: ...
 

@@ -23,6 +23,7 @@ from holdfast.foreign_text import first_line
 from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
 from holdfast.network.classes import numbers_of
+from holdfast.network.delegation import delegate
 from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.precision import in_full
@@ -33,6 +34,7 @@ from holdfast.network.trees import Trees
 from holdfast.network.wholly import hashed
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
+from holdfast.signals import asked_of_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -405,6 +407,10 @@ class Network:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, *shape) -> (n, outputs), no gradient; every row counts as one query."""
+        ask = delegate()
+        if ask is not None:
+            self.queries += len(x)
+            return ask(self, "__call__", x)
         with torch.no_grad(), in_full():
             try:
                 return torch.cat([self._forward(part) for part in self._parts(x)])
@@ -462,7 +468,7 @@ class Network:
     def _forward(self, x: Tensor) -> Tensor:
         clock.check()
         self.queries += len(x)
-        outputs: Tensor = self.module(x)
+        outputs = asked_of_model(self.name, self.module, x)
         return outputs.to(self.dtype) if outputs.is_floating_point() else outputs
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
@@ -505,10 +511,14 @@ class Network:
     def ask_tokens(self, tokens: Tensor) -> Tensor:
         """(n, length) token ids -> (n, outputs), through the user's whole model, embedding and all."""
         assert self.token_model is not None
+        ask = delegate()
+        if ask is not None:
+            self.queries += len(tokens)
+            return ask(self, "ask_tokens", tokens)
         clock.check()
         self.queries += len(tokens)
         with torch.no_grad(), in_full():  # as vectors are asked: sentences come in batches and alone
-            outputs: Tensor = self.token_model(tokens.to(self.device))
+            outputs: Tensor = asked_of_model(self.name, self.token_model, tokens.to(self.device))
         return outputs
 
     def outputs_for(self, x: Tensor) -> int:
@@ -593,7 +603,7 @@ class Network:
 
     def _called(self, module: nn.Module, x: Tensor) -> Tensor:
         try:
-            outputs: Tensor = module(x)
+            outputs: Tensor = asked_of_model(self.name, module, x)
         except BadInput:
             raise
         except Exception as error:

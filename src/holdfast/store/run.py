@@ -351,6 +351,10 @@ class Store:
         """The inputs that have a record."""
         return [position for (position,) in self.asked("SELECT DISTINCT position FROM record ORDER BY position")]
 
+    def queried(self) -> set[int]:
+        """The inputs that the model was asked about and could answer."""
+        return {record.key.index for record in self.stream(light=True) if record.queries and record.status != "failed"}
+
     def parts(self) -> list[str]:
         """Of the question, those that have a record."""
         return [part for (part,) in self.asked("SELECT DISTINCT part FROM record ORDER BY part")]

@@ -29,7 +29,9 @@ def gate(
     max_broken: Annotated[
         float | None,
         typer.Option(
-            metavar="SHARE", rich_help_panel=RULES, help="At most this share is broken; unknown inputs count, unless --max-unknown is given."
+            metavar="SHARE",
+            rich_help_panel=RULES,
+            help="At most this share is broken; unknown inputs count, unless --max-unknown is given.",
         ),
     ] = None,
     max_unknown: Annotated[

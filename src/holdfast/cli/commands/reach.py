@@ -26,6 +26,7 @@ class Reach(Command):
     """Between which values does each output stay while the inputs move in a box?"""
 
     name: ClassVar[str] = "reach"  # two records for each output of each box: its smallest and its largest value
+    predicts: ClassVar[bool] = False  # There are no classes.
 
     network: ModelOptions
     box: Annotated[
@@ -94,9 +95,6 @@ class Reach(Command):
         rows = {key.index: row for row, key in enumerate(problem.keys)}
         x, unknown = [problem.region.centre[row] for row in rows.values()], [None] * len(rows)
         store.put_inputs(x, unknown, unknown, [""] * len(x) if data is None else data.names, unknown)
-
-    def keep_predictions(self, store: "Store", built: "Built") -> None:
-        """There are no classes."""
 
     def finish(self, store: "Store", built: "Built") -> None:
         """There are no classes to name."""

@@ -35,6 +35,7 @@ class Testgen(DataOptions, Command):
     """New inputs near yours that make neurons do what none of yours did."""
 
     name: ClassVar[str] = "testgen"
+    predicts: ClassVar[bool] = False  # They were needed to look for the nearest inputs, and are there.
     parts: ClassVar[bool] = False  # one suite: what a test covers no other need cover
     __test__: ClassVar[bool] = False  # pytest takes Test... for its own
 
@@ -117,9 +118,6 @@ class Testgen(DataOptions, Command):
         assert not callable(built.methods)
         again = [replace(method, known=known) for method in built.methods]  # type: ignore[call-arg]
         return super().solve(store, replace(built, methods=again), progress, executor)
-
-    def keep_predictions(self, store: "Store", built: "Built") -> None:
-        """They were needed to look for the nearest inputs, and are there."""
 
     def finish(self, store: "Store", built: "Built") -> None:
         """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""

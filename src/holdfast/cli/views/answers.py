@@ -15,6 +15,7 @@ from torch import Tensor
 from holdfast import clock
 from holdfast.cli.parse import unit_option, values_option
 from holdfast.errors import BadInput
+from holdfast.execution.crew import GRACE
 from holdfast.hamming.saliency import Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -37,10 +38,12 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
         for some in torch.arange(len(problem)).split(batch):
             asked = [problem.keys[row] for row in some.tolist()]
             there, records = store.answers(asked), store.known(asked)
-            can = {key for key, record in records.items() if key not in there and record.status != "failed"}
+            can = {key for key, record in records.items() if key not in there and record.status != "failed" and record.queries}
             rows = [row for row in some.tolist() if problem.keys[row] in can]
             if not rows:
                 continue
+            if time.monotonic() >= clock.deadline() + GRACE:
+                return
             net, keys = problem.network, [problem.keys[row] for row in rows]
             found = {key: point for key in keys if (point := records[key].witness) is not None}
             before = _asked_once(net, problem.region.centre[rows])
