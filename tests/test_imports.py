@@ -9,7 +9,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
 ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor", "hardening")
 FLOORS = [
-    ("errors", "files", "memory", "clock", "repeated", "result", "batch", "rounding", "chance"),
+    ("errors", "files", "memory", "clock", "process_state", "repeated", "result", "batch", "rounding", "chance"),
     ("network", "region", "property"),
     ("question", "problem", "method", "replay", "execution", "work", "solver", "store"),
     ("bounding", "attacks", "datasets", "reading"),

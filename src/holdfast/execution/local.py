@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -22,6 +21,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
 from holdfast.execution.here import Here
 from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, ending, failure_of
+from holdfast.process_state import ignored_warnings
 
 PARENT_GONE = 1  # PR_SET_PDEATHSIG
 SHARES_THREADS = ("lightgbm", "xgboost")  # libraries that may have begun the pool of threads that torch uses
@@ -120,8 +120,7 @@ class _Processes(Crew[_Process]):
         else:  # a copy has the ends of all pipes, and none would ever be seen to close
             told = (theirs, self.worker, False, threads, os.getpid(), [ours, *(hand.pipe for hand in self.hands)])
         process = ways.Process(target=_serve, args=told, daemon=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads beside a fork: the copy uses nothing that they hold
+        with ignored_warnings(DeprecationWarning):  # Python's, of threads beside a fork: the copy uses nothing that they hold
             process.start()
         theirs.close()
         return _Process(process=process, pipe=ours, memory=self.of.memory)
