@@ -14,17 +14,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import nn
+
 _lock = threading.Lock()
 
 
-def _renew_lock() -> None:
-    """Give a forked child a lock of its own: its parent's may be held by a thread that the child does not have."""
-    global _lock
-    _lock = threading.Lock()
+_random_numbers = threading.RLock()
+
+
+def _renew_locks() -> None:
+    """Give a forked child locks of its own: its parent's may be held by threads that the child does not have."""
+    global _lock, _random_numbers
+    _lock, _random_numbers = threading.Lock(), threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 # ---- for one thread only
@@ -113,7 +119,7 @@ def ignored_standard_error() -> Iterator[None]:
     with _lock:
         if _standard_error is None or sys.stderr is not _standard_error:
             _standard_error = _StandardError(sys.stderr)
-            sys.stderr = _standard_error  # type: ignore[assignment]
+            sys.stderr = _standard_error
         own = _standard_error
         own.silent.append(thread)
     try:
@@ -125,6 +131,32 @@ def ignored_standard_error() -> Iterator[None]:
                 sys.stderr = own.stream
             if not own.silent and _standard_error is own:
                 _standard_error = None
+
+
+@contextlib.contextmanager
+def silent_torch() -> Iterator[None]:
+    """Drop what this thread warns of, what torch logs in it, and what it prints to sys.stderr."""
+    with ignored_warnings(), ignored_torch_logs(), ignored_standard_error():
+        yield
+
+
+# ---- for all threads: one after the other
+
+
+@contextlib.contextmanager
+def own_random_numbers(seed: int, module: nn.Module | None = None) -> Iterator[None]:
+    """Seed torch's generators of the processor, and of the GPUs that hold the module, and restore them at the end.
+
+    For code that cannot be given a generator. torch.manual_seed would seed all GPUs, of which nothing is restored.
+    """
+    on_gpus = [] if module is None else [value.device for value in module.parameters() if value.is_cuda]
+    devices = sorted({torch.cuda.current_device() if device.index is None else device.index for device in on_gpus})
+    with _random_numbers, torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 # ---- for all threads, restored when the last one is done

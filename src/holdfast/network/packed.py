@@ -45,7 +45,7 @@ def _pad(frames: Tensor, sizes: Tensor, batch_first: bool, value: float, total: 
     return frames.transpose(0, 1) if batch_first else frames, lengths
 
 
-_TRACEABLE: dict[Any, Any] = {torch._VF._pack_padded_sequence: _pack, torch._VF._pad_packed_sequence: _pad}  # type: ignore[attr-defined]
+_TRACEABLE: dict[Any, Any] = {torch._VF._pack_padded_sequence: _pack, torch._VF._pad_packed_sequence: _pad}
 
 
 def _of_packed(layer: nn.RNNBase) -> Any:

@@ -3,6 +3,8 @@
 import copy
 import functools
 import inspect
+import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +14,21 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.network.packed import FullSequences
+from holdfast.network.precision import cudnn_flags
 from holdfast.network.recurrent import OneFrame, put_back
-from holdfast.process_state import ignored_standard_error, ignored_torch_logs, ignored_warnings
+from holdfast.process_state import silent_torch
+
+_one_at_a_time = threading.RLock()  # torch.export keeps the modes of a trace for the whole process, not for each thread
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: its parent's may be held by a thread that the child does not have."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -25,9 +40,10 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     rows = example[:1].expand(3, *example.shape[1:]).clone()
     depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     try:
-        # Where it fails torch logs and prints the whole graph; the error says it in a line. It warns of the flat weights of nn.LSTM, which
-        # look like attributes assigned during export.
-        with torch.no_grad(), ignored_warnings(), ignored_torch_logs(), ignored_standard_error():
+        # torch.export turns cuDNN off and on again itself, which must not undo what other threads ask for meanwhile. Where it fails torch
+        # logs and prints the whole graph; the error says it in a line. It warns of the flat weights of nn.LSTM, which look like attributes
+        # assigned during export.
+        with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
             traced = _unguessed(copy.deepcopy(module))
             with FullSequences(traced), OneFrame():
                 program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
