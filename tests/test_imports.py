@@ -9,7 +9,21 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
 ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor", "hardening")
 FLOORS = [
-    ("foreign_text", "errors", "files", "memory", "clock", "repeated", "result", "batch", "rounding", "chance", "formatting", "signals"),
+    (
+        "foreign_text",
+        "errors",
+        "files",
+        "memory",
+        "clock",
+        "process_state",
+        "repeated",
+        "result",
+        "batch",
+        "rounding",
+        "chance",
+        "formatting",
+        "signals",
+    ),
     ("network", "region", "property"),
     ("question", "problem", "method", "replay", "execution", "work", "solver", "store"),
     ("bounding", "attacks", "datasets", "reading"),

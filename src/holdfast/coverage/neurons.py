@@ -19,6 +19,7 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter
 from holdfast.network.fingerprint import joined, of_text
+from holdfast.network.precision import cudnn_flags
 from holdfast.network.trace import as_plain_module, where
 
 Per = Literal["element", "channel"]
@@ -118,7 +119,7 @@ class Neurons:
     def read(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(n, *shape) -> values and drives of all neurons, (part of n, neurons) each; every row counts as one query."""
         for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
-            with torch.no_grad(), torch.backends.cudnn.flags(enabled=self._cudnn, allow_tf32=False):
+            with torch.no_grad(), cudnn_flags(enabled=self._cudnn, allow_tf32=False):
                 values, drives = self._read(part.to(self.net.device, self.net.dtype))
             self.net.queries += len(part)
             yield values, drives
@@ -141,7 +142,7 @@ class Neurons:
         found, done = [], 0
         for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
             free = part.detach().to(self.net.device, self.net.dtype).requires_grad_(True)
-            with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # see Network.score_and_gradient
+            with torch.enable_grad(), cudnn_flags(enabled=False):  # see Network.score_and_gradient
                 drives = self._read(free)[1].gather(1, neuron[done : done + len(part), None])
                 gradient = torch.autograd.grad(drives.sum(), free, allow_unused=True)[0] if drives.requires_grad else None
             self.net.queries += len(part)
@@ -168,7 +169,7 @@ class _Values(nn.Module):
         self.module, self.taps, self.cudnn = module, taps, cudnn
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.backends.cudnn.flags(enabled=self.cudnn, allow_tf32=False) if x.is_cuda else contextlib.nullcontext():
+        with cudnn_flags(enabled=self.cudnn, allow_tf32=False) if x.is_cuda else contextlib.nullcontext():
             pairs = self.module(x)
         return torch.cat([tap.read(pairs[place], len(x))[0] for place, tap in self.taps.items()], dim=1)
 

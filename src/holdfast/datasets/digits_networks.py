@@ -2,8 +2,9 @@
 
 from importlib.resources import as_file, files
 
-import torch
 from torch import Tensor, nn
+
+from holdfast.process_state import own_random_numbers
 
 CLASSES = 10
 PIXELS_PER_ROW = 8
@@ -77,7 +78,7 @@ def _trained(architecture: type[nn.Module], name: str) -> nn.Module:
     """A new module with its stored weights, in eval mode."""
     from safetensors.torch import load_file  # here, so that the classes import without safetensors
 
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn only to be replaced: spend no caller's numbers
+    with own_random_numbers(0):  # initial weights are drawn only to be replaced: spend no caller's numbers
         module = architecture()
     with as_file(files("holdfast.datasets") / "weights" / f"{name}.safetensors") as path:
         module.load_state_dict(load_file(path))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.text import Words
+from holdfast.process_state import own_random_numbers
 
 INTENTS = ("greeting", "password", "delivery", "refund", "broken", "invoice", "hours", "cancel")
 UNKNOWN = "<unk>"
@@ -109,7 +110,7 @@ def helpdesk_lstm() -> HelpdeskLSTM:
     """The trained LSTM as a plain module, in eval mode."""
     from safetensors.torch import load_file  # here, so that the sentences need no safetensors
 
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn only to be replaced: spend no caller's numbers
+    with own_random_numbers(0):  # initial weights are drawn only to be replaced: spend no caller's numbers
         module = HelpdeskLSTM(len(vocabulary()))
     with as_file(files("holdfast.datasets") / FOLDER / "helpdesk_lstm.safetensors") as path:
         module.load_state_dict(load_file(path))

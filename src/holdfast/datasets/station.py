@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.process_state import own_random_numbers
+
 HOURS = 6  # of a window
 OUTPUTS = ("temperature in °C", "wind in m/s")
 TRAINED, STEPS = 240, 80
@@ -61,8 +63,7 @@ class Forecaster(nn.Module):
 @cache
 def forecaster() -> Forecaster:
     """Trained by the same steps every time."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(0)
+    with own_random_numbers(0), torch.enable_grad():
         model, data = Forecaster(), station("train")
         adam = torch.optim.Adam(model.parameters(), lr=0.02)
         for _ in range(STEPS):

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -24,6 +23,7 @@ from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
 from holdfast.execution.here import Here
 from holdfast.execution.python_path import without_working_folder
 from holdfast.execution.task import Answer, Deal, Failure, Outputs, Task, Worker, ending, failure_of
+from holdfast.process_state import ignored_warnings
 from holdfast.result import Record
 
 PARENT_GONE = 1  # PR_SET_PDEATHSIG
@@ -121,8 +121,8 @@ class _Processes(Crew[_Process]):
         else:  # a copy has the ends of all pipes, and none would ever be seen to close
             told = (theirs, self.worker, False, threads, os.getpid(), [ours, *(hand.pipe for hand in self.hands)])
         process = ways.Process(target=_serve, args=told, daemon=True)
-        with warnings.catch_warnings(), without_working_folder():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads beside a fork: the copy uses nothing that they hold
+        # Python's warning is of threads beside a fork: the copy uses nothing that they hold.
+        with ignored_warnings(DeprecationWarning), without_working_folder():
             process.start()
         theirs.close()
         return _Process(process=process, pipe=ours, memory=self.of.memory)

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import nn
 
+from holdfast.process_state import own_random_numbers
+
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -13,8 +15,7 @@ def begin_afresh(module: nn.Module, seed: int) -> None:
     inputs for each output has weights of width sqrt(2 pi) / n, so that |W| r is as wide on average, behind a ReLU, as r. The weights
     of a recurrent layer are made smaller where |W| r is wider than 2 r, of the input, or than r, of the state, which goes through them at
     every frame."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_random_numbers(seed, module):
         for part in module.modules():
             reset = getattr(part, "reset_parameters", None)
             if callable(reset):

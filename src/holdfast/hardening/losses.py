@@ -13,6 +13,7 @@ from holdfast.hardening.examples import Box, Examples
 from holdfast.hardening.intervals import Span, Traced, frozen
 from holdfast.hardening.recipe import Recipe
 from holdfast.network import Network
+from holdfast.network.precision import cudnn_flags
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Te
     Differentiable once more, which cuDNN's recurrent layers are not and torch's own are.
     """
     x = x if x.requires_grad else x.detach().requires_grad_()
-    with torch.backends.cudnn.flags(enabled=False):
+    with cudnn_flags(enabled=False):
         outputs = net.module(x)
     own = outputs.gather(1, label[:, None]).squeeze(1)
     other = outputs.scatter(1, label[:, None], -torch.inf).amax(1)

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import inspect
-import logging
 import re
 import warnings
 from collections import Counter
@@ -26,12 +25,13 @@ from holdfast.network.classes import numbers_of
 from holdfast.network.delegation import delegate
 from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
-from holdfast.network.precision import in_full
+from holdfast.network.precision import cudnn_flags, in_full
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
 from holdfast.network.trees import Trees
 from holdfast.network.wholly import hashed
+from holdfast.process_state import ignored_torch_logs
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
 from holdfast.signals import asked_of_model
@@ -190,16 +190,14 @@ class Network:
                 f"made it, pass trust=True (--trust on the command line); otherwise ask for an ONNX file, which cannot."
             )
         where = _device(device)
-        logging.disable(logging.CRITICAL)  # torch logs the traceback of what is told here in one line
         try:
-            program = torch.export.load(path)
-            model = as_plain_module(program)
+            with ignored_torch_logs():  # it logs the traceback of what the error below says in one line
+                program = torch.export.load(path)
+                model = as_plain_module(program)
         except Exception as error:
             raise UnreadableFile(
                 f"{path}: torch.export cannot read it ({first_line(error)}). Was it written by torch.export.save?"
             ) from error
-        finally:
-            logging.disable(logging.NOTSET)
         values = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
         if len(values) != 1:
             raise BadInput(f"{path}: the program takes {len(values)} inputs; holdfast needs exactly one. Fix the others before exporting.")
@@ -443,7 +441,7 @@ class Network:
         assert self.differentiable
         x = x.detach().to(self.device, self.dtype).requires_grad_(True)
         # cuDNN's recurrent layers have no backward pass in evaluation mode; torch's own have.
-        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        with torch.enable_grad(), cudnn_flags(enabled=False):
             gradient = None
             try:
                 outputs = self._forward(x)

@@ -5,60 +5,47 @@ recurrent layer answers to them as it does to the sequences as they were. So her
 full is a check inside the graph, by which nothing is proved where they are not, or where they depend on the input.
 """
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
 
 NOT_FULL = "sequences are packed with lengths that are not those of the input, which has no bound here; attacks still work"
 
 
-@contextlib.contextmanager
-def unpacked(model: nn.Module) -> Iterator[None]:
-    """Within, this thread packs full sequences only, and the model's recurrent layers take them. The model is changed for good."""
-    for part in model.modules():
-        if isinstance(part, nn.RNNBase) and not isinstance(part, torch.jit.ScriptModule):
-            part.forward = _of_packed(part)
-    where: Any = rnn
-    before = where._VF
-    where._VF = _Full(before)
-    try:
-        yield
-    finally:
-        where._VF = before
+class FullSequences(TorchFunctionMode):
+    """Within, this thread packs full sequences only, by operators that can be traced; and the model's recurrent layers take them. The model
+    is changed for good. Nothing of torch is changed, so other threads may pack and trace at the same time.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        for part in model.modules():
+            if isinstance(part, nn.RNNBase) and not isinstance(part, torch.jit.ScriptModule):
+                part.forward = _of_packed(part)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        called: Any = _TRACEABLE.get(func, func)
+        return called(*args, **(kwargs or {}))
 
 
-class _Full:
-    """torch's kernels, for full sequences written with operators that can be traced."""
+def _pack(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    frames = x.transpose(0, 1) if batch_first else x
+    torch._assert_async((lengths == frames.shape[0]).all(), NOT_FULL)
+    return frames, torch.full((frames.shape[0],), frames.shape[1], dtype=torch.int64)
 
-    def __init__(self, kernels: Any) -> None:
-        self._kernels, self._thread = kernels, threading.get_ident()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kernels, name)
+def _pad(frames: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int) -> tuple[Tensor, Tensor]:
+    length = sizes.shape[0]
+    lengths = torch.full((frames.shape[1],), length, dtype=torch.int64)
+    if total > length:
+        frames = torch.cat([frames, torch.full((total - length, *frames.shape[1:]), value, dtype=frames.dtype, device=frames.device)])
+    return frames.transpose(0, 1) if batch_first else frames, lengths
 
-    def _pack_padded_sequence(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-        if threading.get_ident() != self._thread:
-            kernels: tuple[Tensor, Tensor] = self._kernels._pack_padded_sequence(x, lengths, batch_first)
-            return kernels
-        frames = x.transpose(0, 1) if batch_first else x
-        torch._assert_async((lengths == frames.shape[0]).all(), NOT_FULL)
-        return frames, torch.full((frames.shape[0],), frames.shape[1], dtype=torch.int64)
 
-    def _pad_packed_sequence(self, frames: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int) -> tuple[Tensor, Tensor]:
-        if threading.get_ident() != self._thread:
-            kernels: tuple[Tensor, Tensor] = self._kernels._pad_packed_sequence(frames, sizes, batch_first, value, total)
-            return kernels
-        length = sizes.shape[0]
-        lengths = torch.full((frames.shape[1],), length, dtype=torch.int64)
-        if total > length:
-            frames = torch.cat([frames, torch.full((total - length, *frames.shape[1:]), value, dtype=frames.dtype, device=frames.device)])
-        return frames.transpose(0, 1) if batch_first else frames, lengths
+_TRACEABLE: dict[Any, Any] = {torch._VF._pack_padded_sequence: _pack, torch._VF._pad_packed_sequence: _pad}
 
 
 def _of_packed(layer: nn.RNNBase) -> Any:

@@ -1,12 +1,10 @@
 """The user's model as a graph of torch operators, by torch.export. Recurrent layers stay whole."""
 
-import contextlib
 import copy
 import functools
 import inspect
-import io
-import logging
-import warnings
+import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +14,22 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.foreign_text import first_line
-from holdfast.network.packed import unpacked
+from holdfast.network.packed import FullSequences
+from holdfast.network.precision import cudnn_flags
 from holdfast.network.recurrent import OneFrame, put_back
+from holdfast.process_state import silent_torch
+
+_one_at_a_time = threading.RLock()  # torch.export keeps the modes of a trace for the whole process, not for each thread
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: its parent's may be held by a thread that the child does not have."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -27,14 +39,14 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """
     # A size of one is special to the tracer and would be baked in.
     rows = example[:1].expand(3, *example.shape[1:]).clone()
-    before, depth = logging.root.manager.disable, torch._C._functorch.get_dynamic_layer_stack_depth()
-    logging.disable(logging.CRITICAL)
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     try:
-        # Where it fails torch prints the whole graph; the error says it in a line.
-        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")  # nn.LSTM's flat weights look like attributes assigned during export
+        # torch.export turns cuDNN off and on again itself, which must not undo what other threads ask for meanwhile. Where it fails torch
+        # logs and prints the whole graph; the error says it in a line. It warns of the flat weights of nn.LSTM, which look like attributes
+        # assigned during export.
+        with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
             traced = _unguessed(copy.deepcopy(module))
-            with unpacked(traced), OneFrame():
+            with FullSequences(traced), OneFrame():
                 program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
             put_back(program.graph)
             _refuse_batch_sizes(program)
@@ -48,7 +60,6 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             f"Attacks and all black-box methods still work."
         ) from error
     finally:
-        logging.disable(before)
         if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # where tracing fails inside a vmap, torch stays there
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 

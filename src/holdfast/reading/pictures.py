@@ -3,7 +3,6 @@
 import hashlib
 import io
 import itertools
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.files import existing, fits, in_words
 from holdfast.network import Network
+from holdfast.process_state import ignored_warnings
 from holdfast.reading.found import Found
 
 if TYPE_CHECKING:
@@ -95,13 +95,15 @@ def _read(path: Path, data: bytes, net: Network) -> Bytes:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingExtra("pictures need Pillow: pip install 'holdfast[images]'. Arrays (.npz) work without.") from error
-    with in_words(path, "cannot be read as a picture", "Save it again as PNG or JPEG."), warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with in_words(path, "cannot be read as a picture", "Save it again as PNG or JPEG."), ignored_warnings(Image.DecompressionBombWarning):
         try:
             image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
         except UnidentifiedImageError as error:  # it would name an address in memory
             raise UnreadableFile(f"{path}: neither PNG nor JPEG, or damaged. Save it again as one of these.") from error
         with image:
+            pixels = image.width * image.height
+            if Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS:  # of which Pillow only warns
+                raise Image.DecompressionBombError(f"it has {pixels} pixels, more than {Image.MAX_IMAGE_PIXELS}")
             return of_picture(image, net, str(path))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Node
+from holdfast.network.precision import cudnn_flags
 from holdfast.rounding import length, spectral_norm
 
 Transform = Callable[..., Tensor]
@@ -326,7 +327,7 @@ class _Function(Affine):
             found: Any = torch.func.jvp(_of(function, at, which), tuple(at[k] for k in which), tangents)
             return found[1].flatten()  # type: ignore[no-any-return]
 
-        with torch.backends.cudnn.flags(enabled=False):
+        with cudnn_flags(enabled=False):
             made = torch.func.vmap(one, chunk_size=AT_ONCE)(
                 *(v.reshape(-1, *self.inputs[k].shape) for k, v in zip(which, flat, strict=True))
             )
@@ -341,7 +342,7 @@ class _Function(Affine):
         kind, rows = rows.dtype, rows.double()  # as the function's constants are
         function, at = self._at(absolute, rows.device)
         # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
-        with torch.backends.cudnn.flags(enabled=False):
+        with cudnn_flags(enabled=False):
             _, pulled = torch.func.vjp(_of(function, at, which), *(at[k] for k in which))  # type: ignore[misc]
             found = torch.func.vmap(pulled)(rows.reshape(-1, *self.shape))
         return [part.reshape(*rows.shape[:-1], self.inputs[k].size).to(kind) for k, part in zip(which, found, strict=True)]

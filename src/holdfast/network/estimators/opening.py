@@ -8,7 +8,6 @@ class that was predicted is put just above the largest score, so that certificat
 """
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +23,7 @@ from holdfast.network.estimators.forests import read_trees
 from holdfast.network.estimators.library_code import NotReadable, is_unmodified
 from holdfast.network.estimators.linear import as_module, steps_of
 from holdfast.network.trees import Array, Trees
+from holdfast.process_state import Registered, ignored_warnings
 from holdfast.region.columns import Columns
 
 READ = "read as a torch module in float64, which answers as the estimator does"
@@ -150,8 +150,8 @@ class Estimator(nn.Module):
         if rows.dim() != 2:
             raise BadInput(f"an estimator takes rows of {len(self.columns.features)} numbers, these inputs are {tuple(rows.shape[1:])}.")
         given = rows.numpy() if self.names is None else self.columns.decode(rows)[list(self.names)]
-        with warnings.catch_warnings(), _one_thread().limit(limits=1):
-            warnings.simplefilter("ignore", UserWarning)
+        quiet = ignored_warnings(UserWarning, every_thread=True)  # the estimator may have threads of its own
+        with quiet, _one_thread().limit(limits=1, user_api="openmp"), _one_blas_thread(None):
             answer = np.asarray(self.ask(given), dtype=np.float64)
         if answer.ndim != 2 or len(answer) != len(rows):
             raise BadInput(f"the estimator answered {answer.shape} to {len(rows)} rows; expected one row of numbers for each.")
@@ -184,6 +184,10 @@ def _one_thread() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+# OpenMP counts the threads of each thread apart, BLAS those of the process.
+_one_blas_thread = Registered(lambda _: _one_thread().limit(limits=1, user_api="blas"), lambda limiter: limiter.restore_original_limits())
 
 
 def _check(estimator: Any) -> None:

@@ -1,0 +1,196 @@
+"""Temporary changes to state that all threads of a process share: what torch logs, prints and warns of, cuDNN's settings, BLAS threads.
+
+Saving a value, changing it and writing the saved value back is wrong as soon as two threads do it: the second saves what the first has
+set, and writes that back last. Here a change either concerns the thread that asked for it alone, or is registered: the settings of the
+user are saved by the first registration and restored by the last.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+_lock = threading.Lock()
+
+
+_random_numbers = threading.RLock()
+
+
+def _renew_locks() -> None:
+    """Give a forked child locks of its own: its parent's may be held by threads that the child does not have."""
+    global _lock, _random_numbers
+    _lock, _random_numbers = threading.Lock(), threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+# ---- for one thread only
+
+
+class _InThread:
+    """Stands for the pattern of a message in a warning filter: it matches every message of one thread."""
+
+    pattern = "(?!)"  # Matches nothing: scikit-learn gives the patterns of all filters to the threads that it starts.
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def match(self, text: str) -> bool:
+        return threading.get_ident() == self._thread
+
+
+@contextlib.contextmanager
+def ignored_warnings(category: type[Warning] = Warning, *, every_thread: bool = False) -> Iterator[None]:
+    """Ignore what this thread warns of, or every thread. Filters that other threads change meanwhile are left alone.
+
+    A filter is put in front and taken out again; `warnings.catch_warnings` would write back all filters as they were.
+    """
+    entry = ("ignore", None if every_thread else _InThread(), category, None, 0)
+    held: Any = warnings.filters
+    held.insert(0, entry)
+    try:
+        yield
+    finally:
+        lists: list[Any] = [held] if warnings.filters is held else [held, warnings.filters]
+        for filters in lists:  # another thread may be inside catch_warnings, which works on a copy
+            filters[:] = [other for other in filters if other is not entry]
+
+
+class _OthersThan(logging.Filter):
+    """Lets pass what other threads log, and what is not torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self._thread or record.name.partition(".")[0] != "torch"
+
+
+@contextlib.contextmanager
+def ignored_torch_logs() -> Iterator[None]:
+    """Drop what torch logs in this thread, on its way to any handler."""
+    loggers = [logger for name, logger in list(logging.root.manager.loggerDict.items()) if name.partition(".")[0] == "torch"]
+    held = [logging.root, *(logger for logger in loggers if isinstance(logger, logging.Logger))]
+    handlers = {id(handler): handler for logger in held for handler in logger.handlers}
+    if logging.lastResort is not None:
+        handlers[id(logging.lastResort)] = logging.lastResort
+    own = _OthersThan()
+    for handler in handlers.values():
+        handler.addFilter(own)
+    try:
+        yield
+    finally:
+        for handler in handlers.values():
+            handler.removeFilter(own)
+
+
+class _StandardError:
+    """sys.stderr for all threads but those that asked for silence."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.silent: list[int] = []
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() in self.silent or self.stream is None else int(self.stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+_standard_error: _StandardError | None = None
+
+
+@contextlib.contextmanager
+def ignored_standard_error() -> Iterator[None]:
+    """Drop what this thread prints to sys.stderr."""
+    global _standard_error
+    thread = threading.get_ident()
+    with _lock:
+        if _standard_error is None or sys.stderr is not _standard_error:
+            _standard_error = _StandardError(sys.stderr)
+            sys.stderr = _standard_error
+        own = _standard_error
+        own.silent.append(thread)
+    try:
+        yield
+    finally:
+        with _lock:
+            own.silent.remove(thread)
+            if not own.silent and sys.stderr is own:
+                sys.stderr = own.stream
+            if not own.silent and _standard_error is own:
+                _standard_error = None
+
+
+@contextlib.contextmanager
+def silent_torch() -> Iterator[None]:
+    """Drop what this thread warns of, what torch logs in it, and what it prints to sys.stderr."""
+    with ignored_warnings(), ignored_torch_logs(), ignored_standard_error():
+        yield
+
+
+# ---- for all threads: one after the other
+
+
+@contextlib.contextmanager
+def own_random_numbers(seed: int, module: nn.Module | None = None) -> Iterator[None]:
+    """Seed torch's generators of the processor, and of the GPUs that hold the module, and restore them at the end.
+
+    For code that cannot be given a generator. torch.manual_seed would seed all GPUs, of which nothing is restored.
+    """
+    on_gpus = [] if module is None else [value.device for value in module.parameters() if value.is_cuda]
+    devices = sorted({torch.cuda.current_device() if device.index is None else device.index for device in on_gpus})
+    with _random_numbers, torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+# ---- for all threads, restored when the last one is done
+
+
+class Registered:
+    """Settings of the process that several threads may ask for at once.
+
+    apply    sets what the open requests want, those of each thread from the outermost to the innermost, and returns what was set before.
+    restore  writes back what `apply` returned.
+    """
+
+    def __init__(self, apply: Callable[[Mapping[int, Sequence[Any]]], Any], restore: Callable[[Any], object]) -> None:
+        self._apply, self._restore = apply, restore
+        self._open: dict[int, list[Any]] = {}
+        self._before: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self, request: Any) -> Iterator[None]:
+        thread = threading.get_ident()
+        with _lock:
+            first = not self._open
+            self._open.setdefault(thread, []).append(request)
+            before = self._apply(self._open)
+            if first:
+                self._before = before
+        try:
+            yield
+        finally:
+            with _lock:
+                self._open[thread].pop()
+                if not self._open[thread]:
+                    del self._open[thread]
+                if self._open:
+                    self._apply(self._open)
+                else:
+                    self._restore(self._before)
