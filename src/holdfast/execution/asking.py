@@ -10,7 +10,6 @@ import os
 import pickle
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from holdfast.errors import HoldfastError
 from holdfast.execution.local import can_fork, follow_parent
 from holdfast.execution.task import Failure, ending, failure_of
 from holdfast.network.delegation import delegated
+from holdfast.process_state import ignored_warnings
 
 
 class NotAnswered(HoldfastError):
@@ -79,8 +79,7 @@ class Asking:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()  # else the copy would write it once more
         process = ways.Process(target=_serve, args=(theirs, ours, dict(self.known), os.getpid()), daemon=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads beside a fork.
+        with ignored_warnings(DeprecationWarning):  # Python warns of threads that a fork leaves behind.
             process.start()
         theirs.close()
         self.process, self.pipe = process, ours

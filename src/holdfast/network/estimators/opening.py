@@ -8,7 +8,8 @@ class that was predicted is put just above the largest score, so that certificat
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -133,6 +134,13 @@ def _following(each: list["Estimator"], columns: Columns) -> tuple["Estimator", 
     return each[0], (FOLLOWS,) if each[0].corrected else ()
 
 
+@contextmanager
+def _quiet_single_thread() -> Iterator[None]:
+    """Ask an estimator with one thread, without its warnings; it may have threads of its own, so the filter is for all of them."""
+    with ignored_warnings(UserWarning, every_thread=True), _one_thread().limit(limits=1, user_api="openmp"), _one_blas_thread(None):
+        yield
+
+
 class Estimator(nn.Module):
     """An estimator as a network of float64 numbers; asked with a frame where it was fitted on one.
 
@@ -150,8 +158,7 @@ class Estimator(nn.Module):
         if rows.dim() != 2:
             raise BadInput(f"an estimator takes rows of {len(self.columns.features)} numbers, these inputs are {tuple(rows.shape[1:])}.")
         given = rows.numpy() if self.names is None else self.columns.decode(rows)[list(self.names)]
-        quiet = ignored_warnings(UserWarning, every_thread=True)  # the estimator may have threads of its own
-        with quiet, _one_thread().limit(limits=1, user_api="openmp"), _one_blas_thread(None):
+        with _quiet_single_thread():
             answer = np.asarray(self.ask(given), dtype=np.float64)
         if answer.ndim != 2 or len(answer) != len(rows):
             raise BadInput(f"the estimator answered {answer.shape} to {len(rows)} rows; expected one row of numbers for each.")
@@ -162,8 +169,7 @@ class Estimator(nn.Module):
     def _put_on_top(self, scores: Array, given: Any) -> Array:
         """The scores, and where another class than that of `predict` has the largest, or as large a one, this class just above it."""
         assert self.said is not None
-        with warnings.catch_warnings(), _one_thread().limit(limits=1):
-            warnings.simplefilter("ignore", UserWarning)
+        with _quiet_single_thread():
             said = self.said(given)
         if scores.shape[1] != len(self.said.labels):
             raise BadInput(f"the estimator has {len(self.said.labels)} classes, and its scores are {scores.shape[1]} numbers for each row.")
