@@ -120,6 +120,16 @@ def test_a_record_keeps_no_more_of_what_a_model_says_than_a_person_reads(tmp_pat
     assert len(told) < LONGEST_MESSAGE + 50
 
 
+@pytest.mark.parametrize("name", ["$\\frac$", "$$", "a_{", "\x1b[2J", "100 $ and 5 $"])
+def test_a_class_of_any_name_is_drawn(name: str, tmp_path: Path) -> None:
+    """matplotlib reads dollars as formulas, and raises at those that are none."""
+    from holdfast.cli.views.pictures import draw_change
+
+    x = np.zeros((1, 4, 4))
+    draw_change(x, x + 1, (0.0, 1.0), (f"input 0: {name}", f"test 0: {name}"), "1 changed").savefig(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size
+
+
 # ---- spreadsheets
 
 

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from holdfast.foreign_text import printable_lines
 from holdfast.network import Network
 
 Array = NDArray[Any]
@@ -61,6 +62,7 @@ def draw_change(before: Array, after: Array, ends: tuple[float, float], titles: 
 
 
 def _label(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=9)
+    # Names of classes and inputs are plain text: dollars begin no formula, and a matplotlibrc in the working folder starts no LaTeX.
+    axes.set_title(printable_lines(title), fontsize=9, parse_math=False, usetex=False)
     axes.set_xticks([])
     axes.set_yticks([])
