@@ -42,6 +42,13 @@ def in_words(where: object, what: str, hint: str, kind: type[HoldfastError] = Un
         raise kind(f"{where}: {what} ({told(error)}). {hint}") from error
 
 
+def new_file(path: Path) -> IO[bytes]:
+    """Open a file for writing that nobody else made: what lies there, a link too, is taken away first. In a folder that somebody sent, a
+    link of the expected name could lead to a file of the user's."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
 def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
     """UnreadableFile where there is no such file, or it holds more than `most` bytes."""
     try:

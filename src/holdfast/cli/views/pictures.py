@@ -1,5 +1,6 @@
 """Inputs drawn with matplotlib, for files that commands write."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from holdfast.files import new_file
 from holdfast.foreign_text import printable_lines
 from holdfast.network import Network
 
@@ -59,6 +61,12 @@ def draw_change(before: Array, after: Array, ends: tuple[float, float], titles: 
     draw_input(second, after, ends, titles[1])
     draw_map(third, strongest, "RdBu_r", (-reach, reach), change)
     return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG file."""
+    with new_file(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
 
 
 def _label(axes: Axes, title: str) -> None:
