@@ -22,6 +22,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.errors import LONGEST_MESSAGE, BadInput
 from holdfast.execution.task import said
 from holdfast.foreign_text import LONGEST_NOTE, capped, first_line, printable, printable_lines
+from holdfast.report import markdown
 from holdfast.report.summary import short
 from holdfast.result import Bracket, Key, Record, by_definition
 from holdfast.store.export import csv_cell
@@ -44,6 +45,7 @@ def test_what_steers_a_terminal_is_written_as_an_escape() -> None:
     assert printable("x" * 5000).endswith("x... 3000 more characters")
     assert capped("abc", 3) == "abc"
     assert not STEERS.search(short(EVIL))
+    assert not STEERS.search(markdown.text(EVIL))
 
 
 def test_no_text_in_anything_that_is_printed_reaches_the_terminal_as_it_is() -> None:
