@@ -22,6 +22,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.errors import LONGEST_MESSAGE, BadInput
 from holdfast.execution.task import said
 from holdfast.foreign_text import LONGEST_NOTE, capped, first_line, printable, printable_lines
+from holdfast.report import markdown
 from holdfast.report.summary import short
 from holdfast.result import Bracket, Key, Record, by_definition
 from holdfast.store.export import csv_cell
@@ -44,6 +45,7 @@ def test_what_steers_a_terminal_is_written_as_an_escape() -> None:
     assert printable("x" * 5000).endswith("x... 3000 more characters")
     assert capped("abc", 3) == "abc"
     assert not STEERS.search(short(EVIL))
+    assert not STEERS.search(markdown.text(EVIL))
 
 
 def test_no_text_in_anything_that_is_printed_reaches_the_terminal_as_it_is() -> None:
@@ -118,6 +120,16 @@ def test_a_record_keeps_no_more_of_what_a_model_says_than_a_person_reads(tmp_pat
         told = str(error)
     assert told
     assert len(told) < LONGEST_MESSAGE + 50
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "$$", "a_{", "\x1b[2J", "100 $ and 5 $"])
+def test_a_class_of_any_name_is_drawn(name: str, tmp_path: Path) -> None:
+    """matplotlib reads dollars as formulas, and raises at those that are none."""
+    from holdfast.cli.views.pictures import draw_change
+
+    x = np.zeros((1, 4, 4))
+    draw_change(x, x + 1, (0.0, 1.0), (f"input 0: {name}", f"test 0: {name}"), "1 changed").savefig(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size
 
 
 # ---- spreadsheets

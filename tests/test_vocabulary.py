@@ -167,6 +167,7 @@ WORDS = {
     "max_depth": Word("how deep a request's lists may stand in one another", shown="COUNT"),
     "max_waiting": Word("requests that may wait", shown="COUNT"),
     "max_streams": Word("streams open at once", shown="COUNT"),
+    "max_connections_each": Word("of them from one address", shown="COUNT"),
     "max_connections": Word("connections open at once", shown="COUNT"),
     "rate": Word("requests a second from one address", shown="NUMBER"),
     "burst": Word("requests at once from one address", shown="COUNT"),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.errors import HoldfastError, UnreadableFile
-from holdfast.foreign_text import first_line as told
+from holdfast.foreign_text import first_line
 from holdfast.memory import available_bytes, bytes_told
 
 PART = 2**20  # bytes unpacked at once
@@ -37,9 +37,16 @@ def in_words(where: object, what: str, hint: str, kind: type[HoldfastError] = Un
     except HoldfastError:
         raise
     except MemoryError as error:
-        raise kind(f"{where}: does not fit into the memory that is left ({told(error)}). {hint}") from error
+        raise kind(f"{where}: does not fit into the memory that is left ({first_line(error)}). {hint}") from error
     except Exception as error:  # a damaged file fails in any layer of whatever reads it
-        raise kind(f"{where}: {what} ({told(error)}). {hint}") from error
+        raise kind(f"{where}: {what} ({first_line(error)}). {hint}") from error
+
+
+def new_file(path: Path) -> IO[bytes]:
+    """Open a file for writing that nobody else made: what lies there, a link too, is taken away first. In a folder that somebody sent, a
+    link of the expected name could lead to a file of the user's."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
 
 
 def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
@@ -49,7 +56,7 @@ def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
             raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Check the path.")
         size = path.stat().st_size
     except (OSError, ValueError) as error:  # a name that no file can have
-        raise UnreadableFile(f"{str(path)[:300]!r}: no such file ({told(error)}). Check the path.") from error
+        raise UnreadableFile(f"{str(path)[:300]!r}: no such file ({first_line(error)}). Check the path.") from error
     if size > most:
         raise UnreadableFile(f"{path}: {too_large or f'larger than {bytes_told(most)}. Split the data into several runs.'}")
     return path

@@ -93,7 +93,7 @@ def test_resume_asks_again_only_where_something_is_missing(ask: Ask, images: tor
         connection.execute("DELETE FROM answer WHERE position = 1")
         connection.execute("UPDATE answer SET body = replace(body, '\"label\": ', '\"label\": 7') WHERE position = 0")
         connection.execute("DELETE FROM artefact")
-    assert ask("resume", "run").code == 0
+    assert ask("resume", "run", "--trust").code == 0
     with Store.open("run") as store:
         again = store.answers()
         said = [[one.label for one in again[key].before] == [one.label for one in answers[key].before] for key in sorted(answers)]

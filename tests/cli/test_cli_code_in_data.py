@@ -16,6 +16,7 @@ from test_cli_check import change_question
 from test_cli_verify import SQUARE, instances, write_net
 
 from holdfast.errors import BadInput
+from holdfast.files import new_file
 from holdfast.reading.source import call, import_only, named
 
 EVIL = """
@@ -241,3 +242,24 @@ def test_arrays_of_objects_are_refused(workshop: Path, refused: Ask) -> None:
     """numpy would unpickle them."""
     np.savez(workshop / "objects.npz", x=np.array([{"a": 1}], dtype=object), y=np.zeros(1))
     assert "holds" in refused("radius", "--model", "lstm.onnx", "--data", "objects.npz", "--out", "run").err
+
+
+def test_nothing_is_written_through_a_link_that_somebody_put_into_a_run(workshop: Path, ask: Ask) -> None:
+    """Whoever sends a folder could else have your own file overwritten, with names that they chose in it."""
+    assert (
+        ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "run", "--executor", "here").code == 0
+    )
+    own = workshop / "mine.txt"
+    own.write_text("mine")
+    for name in ("report.html.part", "records.csv.part", "report.html", "records.csv"):
+        (workshop / "run" / name).symlink_to(own)
+    assert ask("report", "run").code == 0
+    assert ask("export", "run", "run/records.csv").code == 0
+    assert own.read_text() == "mine"
+    assert "<html" in (workshop / "run" / "report.html").read_text()
+    assert not (workshop / "run" / "report.html").is_symlink()
+    with new_file(workshop / "run" / "again") as stream:
+        stream.write(b"1")
+    (workshop / "run" / "link").symlink_to(own)
+    new_file(workshop / "run" / "link").close()
+    assert own.read_text() == "mine"

@@ -67,7 +67,7 @@ def test_only_what_the_network_gets_right(ask: Ask) -> None:
     with hf.Store.read("run") as store:
         assert [given.name for given in store.inputs()] == ["a", "c"]
         assert store.question.data.count == 2
-    assert ask("resume", "run").code == 0
+    assert ask("resume", "run", "--trust").code == 0
     assert ask(*BEGIN, "-d", "pets.csv", "--limit", 2, "-o", "all").code == 0
     assert ask("merge", "run", "all", "-o", "both").code == 2  # the second input of one is not that of the other
 

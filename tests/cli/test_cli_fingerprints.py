@@ -33,10 +33,10 @@ def test_resume_sees_that_only_the_external_data_changed(workshop: Path, ask: As
     content = (workshop / "large.onnx").read_bytes()
     asked = ("reach", "large.onnx", "--box", "-1:1", "--out", "run", "--executor", "here")
     assert ask(*asked).code == 0
-    assert ask("resume", "run").code == 0
+    assert ask("resume", "run", "--trust").code == 0
     doubled(data)
     assert (workshop / "large.onnx").read_bytes() == content
-    said = ask("resume", "run")
+    said = ask("resume", "run", "--trust")
     assert said.code == 2
     assert "the model is not what this run was begun with" in said.err
 
@@ -48,9 +48,9 @@ def test_so_does_a_list_of_instances(workshop: Path, ask: Ask) -> None:
     (workshop / "unsat.vnnlib").write_text(SQUARE + "(assert (>= Y_0 2.1))\n")
     (workshop / "instances.csv").write_text("small.onnx,unsat.vnnlib,20\nlarge.onnx,unsat.vnnlib,20\n")
     assert ask("verify", "instances.csv", "--out", "run", "--executor", "here").code == 0
-    assert ask("resume", "run").code == 0
+    assert ask("resume", "run", "--trust").code == 0
     doubled(data)
-    said = ask("resume", "run")
+    said = ask("resume", "run", "--trust")
     assert said.code == 2
     assert "not what this run was begun with" in said.err
 
@@ -63,7 +63,7 @@ def test_a_function_that_reads_files_is_known_by_them(workshop: Path, ask: Ask) 
     assert said.code == 0
     assert "not hashed: what" in said.out
     assert "--fingerprint FILE" in said.out
-    said = ask("resume", "run")
+    said = ask("resume", "run", "--trust")
     assert said.code == 2
     assert "cannot be hashed" in said.err
     assert "--fingerprint FILE" in said.err
@@ -73,9 +73,9 @@ def test_a_function_that_reads_files_is_known_by_them(workshop: Path, ask: Ask) 
     said = ask(*asked, "--out", "named", "--fingerprint", "factor.txt")
     assert said.code == 0
     assert "not hashed" not in said.out
-    assert ask("resume", "named").code == 0
+    assert ask("resume", "named", "--trust").code == 0
     (workshop / "factor.txt").write_text("2.0")
-    assert "the model is not what this run was begun with" in ask("resume", "named").err
+    assert "the model is not what this run was begun with" in ask("resume", "named", "--trust").err
 
 
 def test_what_is_hashed_as_a_whole_is_not_named_too(refused: Ask) -> None:

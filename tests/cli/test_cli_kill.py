@@ -75,7 +75,7 @@ def kills(begin: Sequence[str], chance: random.Random) -> int:
     for left in (3, 2, 1, 0):
         now = max(0, finished("run"))
         enough = now + chance.uniform(0.1, 0.6) * (total - now) if left else None
-        if lived(["resume", "run"] if finished("run") >= 0 else [*begin, "--out", "run"], enough, chance):
+        if lived(["resume", "run", "--trust"] if finished("run") >= 0 else [*begin, "--out", "run"], enough, chance):
             break
         count += finished("run") < total
     return count

@@ -109,7 +109,7 @@ def test_a_budget_that_runs_out(model: tuple[str, ...], ask: Ask) -> None:
 
 def test_a_run_is_taken_up_again(model: tuple[str, ...], ask: Ask) -> None:
     assert ask(*model, "--box", "0:1", "--out", "run").code == 0
-    again = ask("resume", "run")
+    again = ask("resume", "run", "--trust")
     assert again.code == 0, again
     assert "6 of 6 finished before; 0 to go." in again.out
     assert "3 of 3 known" in " ".join(again.out.split())

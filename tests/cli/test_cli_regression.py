@@ -46,7 +46,7 @@ def test_a_forecast_needs_no_labels_and_is_shown_with_its_band(ask: Ask, forecas
     for words in ("warmth in K", "wind in m/s", "band", "at the witness"):
         assert words in shown.out
     assert "share" not in shown.out
-    assert ask("resume", "run", "--executor", "here").code == 0
+    assert ask("resume", "run", "--trust", "--executor", "here").code == 0
     assert ask("report", "run").code == 0
     assert "further than 0.5,50% from its forecast" in Path("run/report.html").read_text()
 

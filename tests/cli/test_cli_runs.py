@@ -27,7 +27,7 @@ def test_a_damaged_run_goes_on_from_what_was_saved(ask: Ask) -> None:
         ("gate", "whole", "--at", "0.1", "--min-certified", "0"),
         ("compare", "whole", "whole"),
         ("export", "whole", "records.csv"),
-        ("resume", "whole"),
+        ("resume", "whole", "--trust"),
     ):
         said = ask(*command)
         assert said.code == 2, said
@@ -36,7 +36,7 @@ def test_a_damaged_run_goes_on_from_what_was_saved(ask: Ask) -> None:
     said = ask("salvage", "whole", "--out", "saved")
     assert said.code == 0, said
     assert "2 of 3 records saved; 1 are not as they were written and are left out" in said.out
-    assert ask("resume", "saved").code == 0
+    assert ask("resume", "saved", "--trust").code == 0
     assert told("saved") == before
     assert "is taken" in ask("salvage", "whole", "--out", "saved").err
 
@@ -53,7 +53,7 @@ def test_parts_of_a_run_are_merged_and_the_rest_is_asked(ask: Ask) -> None:
     said = ask("merge", "one", "two", "--out", "joined")
     assert (said.code, said.out) == (0, "run: joined\n"), said
     assert [key for key, _, _ in told("joined")] == [key for key, _, _ in before[:2]]
-    assert ask("resume", "joined").code == 0
+    assert ask("resume", "joined", "--trust").code == 0
     assert told("joined") == before
     assert ask("radius", *BEGIN[1:-1], "other", "--seed", "1").code == 0
     said = ask("merge", "whole", "other", "--out", "never")
@@ -65,9 +65,9 @@ def test_parts_of_a_run_are_merged_and_the_rest_is_asked(ask: Ask) -> None:
 def test_two_at_once_and_readers_meanwhile(ask: Ask) -> None:
     assert ask(*BEGIN).code == 0
     with Store.open("whole"):
-        said = ask("resume", "whole")
+        said = ask("resume", "whole", "--trust")
         assert said.code == 2
         assert f"being written by process {os.getpid()} on " in said.err
         for command in (("report", "whole"), ("show", "whole"), ("export", "whole", "records.csv"), ("compare", "whole", "whole")):
             assert ask(*command).code == 0
-    assert ask("resume", "whole").code == 0
+    assert ask("resume", "whole", "--trust").code == 0

@@ -56,9 +56,9 @@ def test_a_forest_over_a_table_names_its_columns_and_classes(ask: Ask) -> None:
 
 def test_a_run_with_one_forest_is_not_resumed_with_another(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask("radius", "-m", "bank:forest", *ASKED, "--norm", "0", "-o", "run").code == 0
-    assert ask("resume", "run", "--executor", "here").code == 0
+    assert ask("resume", "run", "--trust", "--executor", "here").code == 0
     monkeypatch.setitem(os.environ, "FOREST", "1")
-    said = ask("resume", "run", "--executor", "here")
+    said = ask("resume", "run", "--trust", "--executor", "here")
     assert said.code != 0
     assert "the model is not what this run was begun with" in said.err
 

@@ -28,6 +28,7 @@ from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.description import described
 from holdfast.bounding.graph.agreement import FINE, sampled_points
 from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.files import new_file
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty, Robustness
 from holdfast.region import Box, Patch, Region
@@ -128,7 +129,8 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
     path = folder / "model.safetensors"
     if path.exists() and path.read_bytes() != data:
         path = folder / f"model-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
-    path.write_bytes(data)
+    with new_file(path) as stream:
+        stream.write(data)
     opened = holdfast_check.Model.read(path)
     agrees(problem, opened)
     return path, opened
@@ -397,7 +399,8 @@ def _written(
 ) -> Certificate:
     name = f"{made.key}".replace(" ", "-").replace(",", "").replace("/", "-")
     path = folder / f"{name}{suffix}"
-    path.write_bytes(packed(header, arrays))
+    with new_file(path) as stream:
+        stream.write(packed(header, arrays))
     try:
         verdict = holdfast_check.check(opened, path)
         if not verdict.accepted:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnreadableFile
-from holdfast.files import in_words, told
+from holdfast.files import in_words
+from holdfast.foreign_text import first_line
 
 FOLDER = "certificates"
 ENDINGS = (".proof", ".witness")
@@ -94,4 +95,4 @@ def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool |
         verdict = holdfast_check.check(str(known[digest]), str(path))
         return bool(verdict.accepted), str(verdict.claim if verdict.accepted else verdict.reason)
     except Exception as error:  # whatever the checker trips over, it has not accepted
-        return False, f"the checker could not read it ({told(error)})"
+        return False, f"the checker could not read it ({first_line(error)})"

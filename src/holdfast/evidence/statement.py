@@ -15,7 +15,7 @@ from holdfast.errors import StoreError
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.manifest import FILE as MANIFEST
 from holdfast.evidence.manifest import Listed
-from holdfast.files import told
+from holdfast.foreign_text import first_line
 from holdfast.network.fingerprint import of_text
 from holdfast.question import Question, plain
 
@@ -111,5 +111,5 @@ def read_by_others(stated: Mapping[str, Any]) -> bool:
         report = json_format.ParseDict(dict(stated["predicate"]), scai_pb2.AttributeReport())
         scai.AttributeReport(report.attributes, report.producer).validate()
     except Exception as error:  # protobuf's, and whatever the package raises
-        raise StoreError(f"the package in-toto-attestation does not read the statement of the bundle ({told(error)}).") from error
+        raise StoreError(f"the package in-toto-attestation does not read the statement of the bundle ({first_line(error)}).") from error
     return True

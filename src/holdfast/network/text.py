@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, UnreadableFile
-from holdfast.files import LARGEST_JSON, text_of, told
+from holdfast.files import LARGEST_JSON, text_of
+from holdfast.foreign_text import first_line
 from holdfast.network.fingerprint import of_callable, of_text
 from holdfast.network.tokenizer_check import check_tokenizer
 
@@ -110,7 +111,7 @@ class Own(Tokenizer):
         except HoldfastError:
             raise
         except Exception as error:
-            raise BadInput(f"the tokenizer {self.name} failed on {_short(text)} ({type(error).__name__}: {told(error)}).") from error
+            raise BadInput(f"the tokenizer {self.name} failed on {_short(text)} ({type(error).__name__}: {first_line(error)}).") from error
         if not isinstance(said, str) and all(isinstance(word, str) for word in found):
             if self.vocabulary is None and found:
                 raise BadInput(f"the tokenizer {self.name} answers with words, which need a vocabulary (vocabulary=, --vocabulary FILE).")
@@ -306,4 +307,4 @@ def _reading(kind: type[HoldfastError], what: str, hint: str) -> Iterator[None]:
     except (HoldfastError, KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:
-        raise kind(f"{what} ({told(error)}). {hint}") from error
+        raise kind(f"{what} ({first_line(error)}). {hint}") from error

@@ -4,6 +4,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree as xml
 
+from holdfast.foreign_text import printable
 from holdfast.report import markdown
 from holdfast.report.gate import Check, Decision
 from holdfast.report.verdict import Tally
@@ -60,7 +61,7 @@ def summary(decision: Decision) -> str:
 
 
 def _code(text: str) -> str:
-    return " ".join(text.replace("`", "'").split())
+    return printable(" ".join(text.replace("`", "'").split()))
 
 
 def _list(check: Check) -> str:

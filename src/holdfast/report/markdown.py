@@ -3,12 +3,14 @@
 import re
 from collections.abc import Sequence
 
+from holdfast.foreign_text import printable
+
 LONG = 200
 
 
 def text(words: object) -> str:
-    """Any words as plain text inside a line or a cell: no markup, no line breaks, no HTML, not endless."""
-    plain = " ".join(str(words).split())
+    """Any words as plain text inside a line or a cell: no markup, no line breaks, no HTML, no control characters, not endless."""
+    plain = printable(" ".join(str(words).split()), None)
     short = plain if len(plain) <= LONG else f"{plain[:LONG]}…"
     return re.sub(r"([\\`*_{}\[\]<>|#~@])", r"\\\1", short)
 

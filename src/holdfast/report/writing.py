@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from holdfast.errors import StoreError
+from holdfast.files import new_file
 
 
 def write(document: str, path: Path) -> Path:
@@ -12,7 +13,8 @@ def write(document: str, path: Path) -> Path:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(document, encoding="utf-8", errors="replace")  # a broken character in a name breaks no report
+        with new_file(part) as stream:
+            stream.write(document.encode("utf-8", "replace"))  # a broken character in a name breaks no report
         os.replace(part, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import MissingExtra, StoreError
+from holdfast.files import new_file
 from holdfast.question import Said, plain
 from holdfast.result import DONE, Bound, Key, Record
 from holdfast.store.rows import body_of, in_parts
@@ -48,6 +49,7 @@ def export(store: "Store", path: str | Path) -> Path:
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        new_file(part).close()
         writers[target.suffix](store, part)
         os.replace(part, target)  # never half a file
     except OSError as error:

@@ -61,7 +61,7 @@ class Saliency(DataOptions, Command):
         import numpy as np
 
         from holdfast.cli.views.output import write_arrays
-        from holdfast.cli.views.pictures import draw_saliency, drawable, ends_of
+        from holdfast.cli.views.pictures import draw_saliency, drawable, ends_of, save
         from holdfast.report.summary import class_name
 
         super().finish(store, built)
@@ -73,7 +73,7 @@ class Saliency(DataOptions, Command):
             if drawable(stored.x.shape) and stored.saliency is not None:
                 name = class_name(built.question, stored.prediction if stored.label is None else stored.label)
                 figure = draw_saliency(stored.x, stored.saliency, ends_of(built.net), f"input {stored.index}: {name}")
-                figure.savefig(store.folder / f"saliency-{stored.index:04d}.png", dpi=100)
+                save(figure, store.folder / f"saliency-{stored.index:04d}.png")
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         """The three units of each input that matter most, and how low the margin fell there."""

@@ -122,7 +122,7 @@ class Testgen(DataOptions, Command):
     def finish(self, store: "Store", built: "Built") -> None:
         """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""
         from holdfast.cli.views.output import write_arrays
-        from holdfast.cli.views.pictures import draw_change, drawable, ends_of
+        from holdfast.cli.views.pictures import draw_change, drawable, ends_of, save
         from holdfast.report.summary import class_name
 
         super().finish(store, built)
@@ -141,7 +141,7 @@ class Testgen(DataOptions, Command):
             titles = f"input {seed}: {before}", f"test {place}: {after}"
             pictures = built.extra.seeds[seed].cpu().numpy(), found.x[place].numpy()
             figure = draw_change(*pictures, ends_of(built.net), titles, f"{int(found.changed[place])} changed")
-            figure.savefig(store.folder / f"test-{place:04d}.png", dpi=100)
+            save(figure, store.folder / f"test-{place:04d}.png")
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         from rich.table import Table

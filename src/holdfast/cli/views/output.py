@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.errors import StoreError
+from holdfast.files import new_file
 from holdfast.foreign_text import printable
 
 
@@ -27,7 +28,8 @@ def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
     half = folder / f"half-{file}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(half, **arrays)
+        with new_file(half) as stream:
+            np.savez_compressed(stream, **arrays)
         half.replace(folder / file)
     except OSError as error:
         raise StoreError(f"{folder / file}: cannot be written ({error}). Is the disk full?") from error

@@ -1,5 +1,6 @@
 """Inputs drawn with matplotlib, for files that commands write."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from holdfast.files import new_file
+from holdfast.foreign_text import printable_lines
 from holdfast.network import Network
 
 Array = NDArray[Any]
@@ -60,7 +63,14 @@ def draw_change(before: Array, after: Array, ends: tuple[float, float], titles: 
     return figure
 
 
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG file."""
+    with new_file(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+
+
 def _label(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=9)
+    # Names of classes and inputs are plain text: dollars begin no formula, and a matplotlibrc in the working folder starts no LaTeX.
+    axes.set_title(printable_lines(title), fontsize=9, parse_math=False, usetex=False)
     axes.set_xticks([])
     axes.set_yticks([])

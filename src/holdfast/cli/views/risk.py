@@ -48,12 +48,12 @@ def draw(store: Store, net: Network, most: int) -> None:
     """risk-0000.png, ... in the run's folder."""
     if not most:
         return
-    from holdfast.cli.views.pictures import drawable, ends_of  # matplotlib takes its time
+    from holdfast.cli.views.pictures import drawable, ends_of, save  # matplotlib takes its time
 
     for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
         if drawable(stored.x.shape):
             figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {about(r.score, 3)}")
-            figure.savefig(store.folder / f"risk-{stored.index:04d}.png", dpi=100)
+            save(figure, store.folder / f"risk-{stored.index:04d}.png")
 
 
 def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figure":

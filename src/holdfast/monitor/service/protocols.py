@@ -113,7 +113,7 @@ class _Requests(_Patient, H11Protocol):
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         events = h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()
         for event in events:
-            self.transport.write(self.conn.send(event))  # type: ignore[arg-type]
+            self.transport.write(self.conn.send(event))
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -29,6 +30,7 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "holdfast",
     "font.size": 9,
+    "text.usetex": False,  # whatever a matplotlibrc in the working folder says
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": UNKNOWN,
@@ -88,4 +90,4 @@ def _inline(document: str, name: str, description: str) -> str:
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, f"var(--{variable}, {colour})")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
