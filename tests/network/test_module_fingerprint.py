@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import holdfast as hf
@@ -445,6 +446,12 @@ def test_nothing_of_the_user_s_is_executed() -> None:
     assert len(set(prints)) == len(prints)
 
 
+def hidden() -> Any:
+    made = Bag(1.0)
+    made.__dict__ = Mapped(_weight=1.0)
+    return made
+
+
 NOT_HASHED: dict[str, Callable[[], Any]] = {
     "generator": lambda: (number for number in range(3)),
     "file": lambda: Path(__file__).open(),  # noqa: SIM115
@@ -457,6 +464,8 @@ NOT_HASHED: dict[str, Callable[[], Any]] = {
     "own_module": lambda: __import__("sys").modules[__name__],
     "unpackaged": lambda: __import__("_pytest").config,
     "derived_from_compiled": lambda: type("Own", (deque,), {})([1]),
+    "operators_of_its_own": lambda: lambda x: torch.ops.mine.twice(x),
+    "dictionary_of_its_own": hidden,
     "tensor_of_its_own": lambda: torch.ones(2).as_subclass(type("Own", (Tensor,), {})),
 }
 
@@ -545,6 +554,35 @@ def test_a_library_that_is_kept_reads_no_files() -> None:
 
     assert ".load" in hashed(Reads(np))[1]
     assert hashed(Held(np))[0]
+
+
+def test_operators_of_torch_itself_are_known() -> None:
+    assert hashed(lambda x: torch.ops.aten.relu(x))[0]
+
+
+class Slots(Held):
+    __slots__ = ("factor",)
+
+
+def test_slots_of_a_module_count() -> None:
+    prints = []
+    for factor in (1.0, 0.3):
+        module = Slots()
+        Slots.factor.__set__(module, factor)  # type: ignore[attr-defined]
+        prints.append(hashed(module))
+    assert prints[0][0]
+    assert prints[0] != prints[1]
+
+
+def test_an_estimator_with_another_predict_is_hashed_with_it() -> None:
+    """Its scores are its own, whatever its predict closes over."""
+    tables = np.random.default_rng(0).normal(size=(2, 40, 2))
+    models = [LogisticRegression().fit(table, table[:, 0] > 0) for table in tables]
+    for model in models:
+        model.predict = lambda rows: np.zeros(len(rows), dtype=bool)
+    one, other = (hf.Network.from_sklearn(model).fingerprint for model in models)
+    assert one
+    assert one != other
 
 
 class Sentiment(nn.Module):

@@ -322,7 +322,9 @@ class Network:
         from holdfast.network.estimators import open_estimator  # scikit-learn is not needed to import the library
 
         opened, label = open_estimator(estimator, columns), name or type(estimator).__name__
-        digest, more = _known_by(estimator.predict)
+        predict = estimator.predict
+        own = getattr(predict, "__self__", None) is estimator
+        digest, more = _known_by(predict if own else [estimator, predict])
 
         def made(module: nn.Module, source: Source, notes: tuple[str, ...]) -> Network:
             return cls._of(
@@ -755,7 +757,7 @@ class Network:
         return [self.vocabulary[t] if self.vocabulary else str(t) for t in tokens.tolist()]
 
 
-def _known_by(function: Callable[..., Any] | nn.Module) -> tuple[str, list[str]]:
+def _known_by(function: Any) -> tuple[str, list[str]]:
     """The hash of all that it reads; where something cannot be read, none, and a note."""
     digest, missed = hashed(function)
     told = f"{NOT_HASHED}: {missed} cannot be read; so that its runs can be resumed and joined, {NAME_IT}"

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ PLAIN = (
 )
 COLLECTIONS = (dict, list, tuple, set, frozenset)
 NUMBERS = (int, float, complex, str, bytes, bytearray)
+OPERATORS = ("aten", "prim", "prims", "higher_order", "torchvision", "torchaudio")  # parts of torch.ops that libraries define
 TENSORS = (Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 PYTHONS_OWN = (
     "__module__",
@@ -89,11 +91,12 @@ HOOK_FLAGS = ("_with_kwargs", "_always_called")
 COMPILED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 MOST_OBJECTS = 2_000_000  # a walk over more takes about half a minute
 MOST_BYTES = 2**35  # of tensors and arrays: about half a minute, too
+_unhashed: dict[int, Any] = {}
 PROCESS = uuid.uuid4().hex  # a part of the hash of what cannot be hashed, so that no other process knows it again
 
 
-def hashed(value: Callable[..., Any] | nn.Module) -> tuple[str, str]:
-    """The hash of all that the function or module reads, and ""; or "", and the first thing that cannot be hashed."""
+def hashed(value: Any) -> tuple[str, str]:
+    """The hash of all that a function or module reads, and ""; or "", and the first thing that cannot be hashed."""
     name = value.__qualname__ if isinstance(value, types.FunctionType | types.MethodType) else type(value).__qualname__
     try:
         walk = _Walk()
@@ -120,7 +123,10 @@ def of_value(value: Any) -> str:
     if type(value) in (*PLAIN, int, str, bytes):
         return of_text(f"{type(value).__name__} {value!r}")
     digest, missed = hashed(value)
-    return of_text(f"not hashed {PROCESS} {id(value)}") if missed else digest
+    if not missed:
+        return digest
+    _unhashed[id(value)] = value  # kept, so that no other takes its place
+    return of_text(f"not hashed {PROCESS} {id(value)}")
 
 
 def of_rows(first: str, tensors: Sequence[Tensor]) -> list[str]:
@@ -234,12 +240,16 @@ class _Walk:
         if base is dict:
             return self._items(OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value), where)
         if base in (set, frozenset):
-            return str(sorted(self.of(part, where) for part in base.__iter__(value)))  # type: ignore[attr-defined]
+            members: Iterable[Any] = (set if base is set else frozenset).__iter__(value)
+            return str(sorted(self.of(part, where) for part in members))
         if base in (list, tuple):
-            return str([self.of(part, f"{where}[{place}]") for place, part in enumerate(base.__iter__(value))])  # type: ignore[attr-defined]
+            members = (list if base is list else tuple).__iter__(value)
+            return str([self.of(part, f"{where}[{place}]") for place, part in enumerate(members)])
         if base is bytearray:
             return self.of(bytes(memoryview(value)), where)
-        plain = {int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__}
+        plain: dict[type, Callable[[Any], Any]] = {
+            int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__,
+        }  # fmt: skip
         return self.of(plain[base](value), where)
 
     def _items(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]], where: str) -> str:
@@ -278,7 +288,7 @@ class _Walk:
         """The code of its class, and all that it keeps: weights, parts, attributes of any name, hooks in their order."""
         if kind.__name__ == "GuardsFn" and _is_foreign(kind):
             return of_text("GuardsFn")  # torch's own, of an exported program: it raises or does nothing
-        own = dict(object.__getattribute__(module, "__dict__"))
+        own = _state(module, kind, where)
         own.pop("_compiled_call_impl", None)  # the same, compiled
         if issubclass(kind, torch.jit.ScriptModule):
             if not _is_foreign(kind):
@@ -301,7 +311,7 @@ class _Walk:
         kept = [(name, self.of(part, f"{where}.{name}" if name[0] != "_" else where)) for name, part in own.items()]
         return of_text(f"{code} {hooks} {kept}")
 
-    def _script(self, module: torch.jit.ScriptModule, where: str) -> str:
+    def _script(self, module: Any, where: str) -> str:
         """What torch would write of a script to a file, but for where its lines stand: its code, constants, weights and attributes."""
         try:
             file = zipfile.ZipFile(io.BytesIO(module.save_to_buffer()))
@@ -344,6 +354,7 @@ class _Walk:
 
     def _code(self, code: types.CodeType, where: str) -> str:
         self._count(len(code.co_code), where)
+        _check_operators(code, where)
         return of_text(code_of(code))
 
     def _global(self, value: Any, names: Mapping[str, str], where: str) -> str:
@@ -402,7 +413,7 @@ class _Walk:
     def _method(self, name: str, value: Any, where: str) -> str:
         """A method that perhaps nobody calls: where it cannot be hashed, all that was walked for it is forgotten. The names that a
         constructor uses are kept aside: they count only if the code makes further modules."""
-        kept = (self._known, self._names, self._doubtful, self._classes)
+        kept: tuple[dict[Any, Any], ...] = (self._known, self._names, self._doubtful, self._classes)
         before = [len(part) for part in kept]
         libraries = len(self._libraries)
         try:
@@ -414,30 +425,15 @@ class _Walk:
                 self._names_aside.update(dict.fromkeys(list(self._names)[before[1] :]))
             for part, count in zip(kept, before, strict=True):
                 for key in list(part)[count:]:
-                    del part[key]  # type: ignore[attr-defined]
+                    del part[key]
             del self._libraries[libraries:]
         if why:
             self._doubtful[name] = why
         return digest
 
     def _attributes(self, value: Any, kind: type, where: str) -> str:
-        """All attributes of an instance of a class written in Python: its dictionary and its slots, read as Python stores them."""
-        found: dict[str, Any] = {}
-        for part in kind.__mro__:
-            for name, slot in vars(part).items():
-                if name == "__dict__":
-                    if type(slot) is not types.GetSetDescriptorType:
-                        raise _Missed(f"{where} ({kind.__qualname__}, which hides its attributes)")
-                    own = slot.__get__(value, kind)
-                    if type(own) is not dict:
-                        raise _Missed(f"{where} ({kind.__qualname__}, which hides its attributes)")
-                    found |= own
-                elif type(slot) is types.MemberDescriptorType and not _is_foreign(part):
-                    try:
-                        found[f"{part.__qualname__}.{name}"] = slot.__get__(value, kind)
-                    except AttributeError:  # a slot that was never filled
-                        continue
-        return str([(self.of(name, where), self.of(part, f"{where}.{name}")) for name, part in found.items()])
+        """All attributes of an instance of a class written in Python."""
+        return str([(self.of(name, where), self.of(part, f"{where}.{name}")) for name, part in _state(value, kind, where).items()])
 
     def _check_python(self, kind: type, base: type, where: str) -> None:
         """Raise where instances of the class keep what Python does not show, `base` apart."""
@@ -459,7 +455,7 @@ class _Walk:
                 raise _Missed(where)
             return of_text(f"{told} {own}")  # a network, which counts how often it is asked
         try:
-            kept = copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else kind.__reduce_ex__(value, 4)
+            kept = _reduced(value, kind)
         except Exception:  # whatever a class says that cannot be kept
             kept = ""
         if isinstance(kept, str):  # no more than a name
@@ -493,6 +489,42 @@ def _read(code: types.CodeType) -> Iterator[tuple[str, str]]:
             yield step.argval, "global"
         elif step.opname == "IMPORT_NAME":
             yield step.argval, "import"
+
+
+def _state(value: Any, kind: type, where: str) -> dict[str, Any]:
+    """The dictionary and the slots of an instance, read as Python stores them."""
+    found: dict[str, Any] = {}
+    for part in kind.__mro__:
+        for name, slot in vars(part).items():
+            if name == "__dict__":
+                own = slot.__get__(value, kind) if type(slot) is types.GetSetDescriptorType else None
+                if type(own) is not dict:
+                    raise _Missed(f"{where} ({kind.__qualname__}, which hides its attributes)")
+                found |= own
+            elif type(slot) is types.MemberDescriptorType and not _is_foreign(part):
+                try:
+                    found[f"{part.__qualname__}.{name}"] = slot.__get__(value, kind)
+                except AttributeError:  # a slot that was never filled
+                    continue
+    return found
+
+
+def _reduced(value: Any, kind: Any) -> Any:
+    """What pickle would keep of an object of a library's own class."""
+    return copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else kind.__reduce_ex__(value, 4)
+
+
+def _check_operators(code: types.CodeType, where: str) -> None:
+    """Raise where code calls operators of torch.ops that are not torch's own: what these do stands elsewhere."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    for step, following in pairwise((*steps, None)):
+        if step is not None and step.opname == "LOAD_ATTR" and step.argval == "ops":
+            name = following.argval if following is not None and following.opname == "LOAD_ATTR" else ""
+            if name not in OPERATORS:
+                raise _Missed(f"the operators torch.ops.{name or '...'}, which {where} calls,")
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            _check_operators(inner, where)
 
 
 def _check_reading(module: types.ModuleType, names: Iterable[str]) -> None:
