@@ -11,8 +11,8 @@ from torch import Tensor
 from holdfast import batch, clock
 from holdfast.errors import BadInput
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_rows, of_value
 from holdfast.network.network import ELEMENTS_IN_TIME, ELEMENTS_PER_CALL
+from holdfast.network.wholly import of_rows, of_value
 from holdfast.property import Linear, Property
 from holdfast.region import Family, Region, Words
 from holdfast.result import Goal, Key

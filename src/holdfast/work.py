@@ -16,8 +16,8 @@ from holdfast.execution.dealing import Unit
 from holdfast.execution.task import Answer, Outputs, Task, Tell
 from holdfast.method import Claims, Method
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_value
 from holdfast.network.network import alike, same_by_rounding
+from holdfast.network.wholly import of_value
 from holdfast.problem import TURNED, Problem, merge
 from holdfast.property import Robustness, Targeted
 from holdfast.region import Words

@@ -10,6 +10,15 @@ from test_cli_verify import SQUARE, write_net
 
 OWN = """
 import numpy as np
+import torch
+
+class Reads(torch.nn.Module):
+    def forward(self, x):
+        y = x.sum((1, 2)) * float(open("factor.txt").read())
+        return torch.stack([y, -y, 0 * y], -1)
+
+def module():
+    return Reads().eval()
 
 def reads():
     return lambda x: np.stack([x.sum((1, 2)), -x.sum((1, 2)), 0 * x.sum((1, 2))], -1) * float(open("factor.txt").read())
@@ -76,6 +85,20 @@ def test_a_function_that_reads_files_is_known_by_them(workshop: Path, ask: Ask) 
     assert ask("resume", "named", "--trust").code == 0
     (workshop / "factor.txt").write_text("2.0")
     assert "the model is not what this run was begun with" in ask("resume", "named", "--trust").err
+
+
+def test_so_is_a_torch_module_that_reads_files(workshop: Path, ask: Ask) -> None:
+    (workshop / "cli_own_module.py").write_text(OWN)
+    (workshop / "factor.txt").write_text("1.0")
+    asked = ("radius", "--model", "cli_own_module:module", *QUICK[:2], "--limit", "1", "--methods", "pgd")
+    said = ask(*asked, "--out", "run")
+    assert said.code == 0
+    assert "not hashed: what" in said.out
+    assert "cannot be hashed" in ask("resume", "run").err
+    said = ask(*asked, "--out", "named", "--fingerprint", "factor.txt")
+    assert said.code == 0
+    assert "not hashed" not in said.out
+    assert ask("resume", "named").code == 0
 
 
 def test_what_is_hashed_as_a_whole_is_not_named_too(refused: Ask) -> None:

@@ -21,7 +21,8 @@ from holdfast.hardening.result import Hardened
 from holdfast.hardening.standing import Outcome, Standing
 from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
 from holdfast.network import Network
-from holdfast.network.fingerprint import of_tensors, of_value
+from holdfast.network.fingerprint import of_tensors
+from holdfast.network.wholly import of_value
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.property.base import OneOutput

@@ -9,8 +9,8 @@ from holdfast.errors import BadInput
 from holdfast.hardening.training import Live
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, one_by_one
-from holdfast.network.fingerprint import of_module
 from holdfast.network.tokens import lookups, of_vectors
+from holdfast.network.wholly import hashed
 
 
 def hardened_network(net: Network, live: Live) -> Network:
@@ -21,7 +21,7 @@ def hardened_network(net: Network, live: Live) -> Network:
         made.vectors = (net.vectors if live.vectors is None else live.vectors).detach().clone()
         made.token_model = copy.deepcopy(net.token_model)
         _fill(made.token_model, live.module, made.vectors)
-    made.fingerprint = of_module(user_module(made))
+    made.fingerprint, _ = hashed(user_module(made))
     return made
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Steps
-from holdfast.network.fingerprint import of_module
+from holdfast.network.wholly import hashed
 
 
 class Guard(nn.Module):
@@ -26,7 +26,13 @@ class Guard(nn.Module):
         super().__init__()
         if not 0 <= threshold <= 1:
             raise BadInput(f"threshold={threshold}: scores lie between 0 and 1.")
-        if monitor.net.source == "torch" and of_module(model) != monitor.net.fingerprint:
+        digest, missed = hashed(model) if monitor.net.source == "torch" else (monitor.net.fingerprint, "")
+        if missed:
+            raise BadInput(
+                f"{type(model).__name__} cannot be hashed ({missed} cannot be read), so nobody knows whether the monitor was "
+                f"fitted for it. Take that out of the module."
+            )
+        if digest != monitor.net.fingerprint:
             raise BadInput(f"the monitor was fitted for {monitor.net.name} with other weights or another structure than this model.")
         self.model, self.monitor, self.threshold, self.k = model, monitor, threshold, k
         self.fallback: Any

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.network.wholly import is_installed
+
 SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
 LIBRARIES = ("torch", "numpy", "transformers")  # whose code is taken to remember nothing but what its modules hold
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -50,13 +52,16 @@ def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
     if isinstance(value, Tensor):
         return _numbers(value)
     if isinstance(value, np.ndarray):
-        return str(hash(value.tobytes()))
+        return str(hash(np.ndarray.tobytes(value)))  # a masked array's own fails where nothing may be written
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
         return value.__qualname__ if isinstance(value, type) else str(id(value)) if isinstance(value, nn.Module) else repr(value)
     seen = {} if seen is None else seen
     if id(value) in seen:
         return ""
     seen[id(value)] = value
+    if isinstance(value, types.ModuleType):  # a library is not walked; of a module of the user's own, its plain values
+        own = {} if is_installed(value) else vars(value)
+        return f"{value.__name__} {[(name, _token(part, seen)) for name, part in own.items() if name[:2] != '__' and _plain(part)]}"
     if isinstance(value, torch.Generator):
         return _numbers(value.get_state())
     if isinstance(value, np.random.Generator):

@@ -23,7 +23,7 @@ from holdfast.memory import is_out_of_memory
 from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
 from holdfast.network.classes import numbers_of
 from holdfast.network.delegation import delegate
-from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
+from holdfast.network.fingerprint import joined, of_file, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.precision import cudnn_flags, in_full
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 NOT_HASHED = "not hashed"
-NAME_IT = "name what it is made of: from_callable(f, fingerprint=[files] or its version), or --fingerprint FILE on the command line"
+NAME_IT = (
+    "name what it is made of: from_callable(f, fingerprint=[files] or its version), and so with from_torch, or --fingerprint FILE on the "
+    "command line"
+)
 Source = Literal["torch", "export", "onnx", "black box"]
 ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
 ELEMENTS_IN_TIME = 2**18  # the same on a processor where somebody waits
@@ -109,6 +112,7 @@ class Network:
         output: str | None = None,
         device: str | torch.device = "cpu",
         name: str | None = None,
+        fingerprint: str | Sequence[str | Path] | None = None,
     ) -> "Network":
         """A torch module, (batch, *shape) -> (batch, outputs).
 
@@ -123,6 +127,7 @@ class Network:
                     -> words of the vocabulary or token ids; implies tokens. None: `holdfast.network.text.Words`.
         classes     the names of the outputs, in their order, so that answers show them and data may speak of them.
         output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor.
+        fingerprint by what the model is known again, as in `from_callable`; None: all that the module reads is hashed.
         """
         if not isinstance(module, nn.Module):
             raise BadInput(f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable.")
@@ -145,6 +150,7 @@ class Network:
             copied = copy.deepcopy(module).eval().requires_grad_(False)
         except Exception as error:
             raise BadInput(f"{type(module).__name__} cannot be copied ({error}); give holdfast a fresh, untrained-on module.") from error
+        digest, more = _known_by(module) if fingerprint is None else (named_by(fingerprint), [])
         where = _device(device)
         copied = copied.to(where)
         tokens = tokens or vocabulary is not None or tokenizer is not None
@@ -159,7 +165,7 @@ class Network:
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
             time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer, classes=classes,
-            token_model=token_model, device=where, notes=notes, fingerprint=of_module(module), output=output,
+            token_model=token_model, device=where, notes=[*notes, *more], fingerprint=digest, output=output,
         )  # fmt: skip
 
     @classmethod
@@ -317,7 +323,9 @@ class Network:
         from holdfast.network.estimators import open_estimator  # scikit-learn is not needed to import the library
 
         opened, label = open_estimator(estimator, columns), name or type(estimator).__name__
-        digest, more = _known_by(estimator.predict)
+        predict = estimator.predict
+        own = getattr(predict, "__self__", None) is estimator
+        digest, more = _known_by(predict if own else [estimator, predict])
 
         def made(module: nn.Module, source: Source, notes: tuple[str, ...]) -> Network:
             return cls._of(
@@ -758,7 +766,7 @@ class Network:
         return [self.vocabulary[t] if self.vocabulary else str(t) for t in tokens.tolist()]
 
 
-def _known_by(function: Callable[..., Any]) -> tuple[str, list[str]]:
+def _known_by(function: Any) -> tuple[str, list[str]]:
     """The hash of all that it reads; where something cannot be read, none, and a note."""
     digest, missed = hashed(function)
     told = f"{NOT_HASHED}: {missed} cannot be read; so that its runs can be resumed and joined, {NAME_IT}"

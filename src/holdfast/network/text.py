@@ -20,8 +20,9 @@ from torch import Tensor
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, UnreadableFile
 from holdfast.files import LARGEST_JSON, text_of
 from holdfast.foreign_text import first_line
-from holdfast.network.fingerprint import of_callable, of_text
+from holdfast.network.fingerprint import of_text
 from holdfast.network.tokenizer_check import check_tokenizer
+from holdfast.network.wholly import of_value
 
 Unknown = Literal["error", "skip", "unk"]
 UNKNOWN_WORDS = ("<unk>", "[UNK]", "<UNK>", "unk", "UNK", "<oov>")
@@ -99,7 +100,7 @@ class Own(Tokenizer):
     def __init__(self, function: Callable[[str], Any], vocabulary: Sequence[str] | None, size: int) -> None:
         self.function, self.vocabulary, self.size = function, vocabulary, size
         self.name = str(getattr(function, "__name__", type(function).__name__))
-        self.fingerprint = of_text("\n".join((of_callable(function), *(vocabulary or ()))))
+        self.fingerprint = of_text("\n".join((of_value(function), *(vocabulary or ()))))
         self.number = number_of(vocabulary or ())
         self.unknown = unknown_of(self.number)
 

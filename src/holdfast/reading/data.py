@@ -16,8 +16,9 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.files import in_words, json_of, text_of
 from holdfast.network import Network
-from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text, of_value
+from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text
 from holdfast.network.text import Texts, number_of
+from holdfast.network.wholly import of_value
 from holdfast.reading.arrays import read_npy, read_npz
 from holdfast.reading.found import Found, real_numbers
 from holdfast.reading.how import How

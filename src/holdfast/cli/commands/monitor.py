@@ -128,7 +128,7 @@ class Evaluate(Command):
         from holdfast.cli.monitor.making import open_monitor, rows_for
         from holdfast.cli.run import Built, question_of
         from holdfast.monitor.evaluate import keys_of
-        from holdfast.network.fingerprint import of_value
+        from holdfast.network.wholly import of_value
         from holdfast.question import Asked, Data
         from holdfast.solver import Stop
 

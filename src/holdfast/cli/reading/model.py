@@ -81,19 +81,19 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         )
     made, name = call(q.model, "model"), q.model.rpartition(":")[2]
     if isinstance(made, nn.Module):
-        _refuse({"--fingerprint": q.fingerprint}, f"{q.model} returns a torch module, which is hashed as a whole")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
-            return Network.from_torch(made, shape=shape, name=name, output=q.output, **shared)
+            net = Network.from_torch(made, shape=shape, name=name, output=q.output, **shared)
+        if net.fingerprint:
+            _refuse({"--fingerprint": q.fingerprint}, f"{q.model} returns a torch module, which is hashed as a whole")
+        return _name(net, q)
     given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--output": q.output}
     given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
     if isinstance(made, Network):
         named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}
         settled = {"--domain": q.domain, "--classes": q.classes, **given, **named}
         _refuse(settled, f"{q.model} returns a Network, which settles this itself")
-        if q.fingerprint:
-            made.fingerprint, made.notes = named_by(q.fingerprint), tuple(note for note in made.notes if not note.startswith(NOT_HASHED))
-        return made
+        return _name(made, q)
     if hasattr(made, "fit") and hasattr(made, "predict"):
         _refuse({**given, "--shape": q.shape}, f"{q.model} returns an estimator, which settles this itself")
         return Network.from_sklearn(made, columns=columns, domain=domain, name=name)
@@ -105,6 +105,13 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     raise BadInput(
         f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
     )
+
+
+def _name(net: Network, q: ModelOptions) -> Network:
+    """The network, known by what the user names where it could not be hashed."""
+    if q.fingerprint:
+        net.fingerprint, net.notes = named_by(q.fingerprint), tuple(note for note in net.notes if not note.startswith(NOT_HASHED))
+    return net
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
