@@ -31,7 +31,7 @@ def truth_of(case: Case) -> Truth:
     types that onnxruntime lacks; what onnxruntime refuses for another reason has no meaning."""
     runtime, reference = by_onnxruntime(case), by_reference(case)
     if runtime.values is not None:
-        if reference.values is None or runtime.values.shape == reference.values.shape and same(reference.values, runtime.values):
+        if reference.values is None or (runtime.values.shape == reference.values.shape and same(reference.values, runtime.values)):
             return Truth(runtime)
         return Truth(runtime, f"onnxruntime {_brief(runtime)}, onnx's reference {_brief(reference)}")
     if any(word in runtime.reason for word in NOT_IMPLEMENTED):

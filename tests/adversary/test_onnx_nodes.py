@@ -92,7 +92,6 @@ CORNERS: list[tuple[str, Array, int, dict[int, Array], dict[str, Any]]] = [
     ("MaxPool", GRID[None] - 5, 22, {}, {"kernel_shape": [2, 3], "pads": [1, 0, 0, 2], "dilations": [2, 1]}),
     ("AveragePool", GRID, 22, {}, {"kernel_shape": [3], "pads": [0, 2]}),
     ("AveragePool", GRID, 22, {}, {"kernel_shape": [3], "pads": [0, 2], "count_include_pad": 1}),
-    ("GlobalAveragePool", GRID[0], 22, {}, {}),
     ("LayerNormalization", GRID, 17, {1: np.ones((3, 4))}, {"axis": -2}),
     ("PRelu", GRID[0, 0], 16, {1: np.array([0.1, 0.2, 0.3, 0.4])}, {}),
     ("CumSum", GRID, 14, {1: np.array(-1)}, {}),
@@ -187,6 +186,15 @@ REFUSED: list[tuple[str, str, list[Array | None], int, dict[int, Array], dict[st
     ("newer", "Relu", [GRID], 29, {}, {}),
     ("cannot hold", "Add", [GRID.astype(np.float32)], 14, {1: np.array(0.1)}, {}),
     ("approximation", "Gelu", [GRID], 20, {}, {"approximate": "guess"}),
+    ("axis to pool", "GlobalAveragePool", [GRID[0]], 22, {}, {}),
+    ("axis to pool", "GlobalMaxPool", [GRID[0]], 22, {}, {}),
+    ("ONNX forbids", "MaxPool", [GRID], 22, {}, {"kernel_shape": [2], "auto_pad": "VALID", "pads": [1, 0]}),
+    ("with dilations", "MaxPool", [GRID], 22, {}, {"kernel_shape": [2], "auto_pad": "SAME_UPPER", "dilations": [2]}),
+    ("ceil_mode=2", "MaxPool", [GRID], 22, {}, {"kernel_shape": [2], "ceil_mode": 2}),
+    ("axis twice", "ReduceProd", [GRID], 13, {}, {"axes": [0, -3]}),
+    ("larger than", "ConvTranspose", [GRID], 22, {1: np.ones((3, 1, 1))}, {"strides": [2], "auto_pad": "SAME_UPPER"}),
+    ("larger than", "ConvTranspose", [GRID], 22, {1: np.ones((3, 1, 1))}, {"output_shape": [6]}),
+    ("clip at zero", "RNN", [GRID], 22, {1: np.ones((1, 2, 4)), 2: np.ones((1, 2, 2))}, {"hidden_size": 2, "clip": 0.0}),
     ("in fractions", "Range", [np.array(0.0)], 11, {1: np.array(1.0), 2: np.array(0.1)}, {}),
 ]  # fmt: skip
 

@@ -17,8 +17,15 @@ ROW_SCALES = (1.0, 0.1, 0.01, 10.0)
 
 
 def tensor_of(answer: Any, output: str | None = None) -> Tensor:
-    """What is measured of a model's answer. Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there; of
-    named ones the one that `output` names, else the logits, else the only tensor."""
+    """What is measured of a model's answer.
+
+    Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there, or the one at the place `output`, counted
+    from 0; of named ones the one that `output` names, else the logits, else the only tensor.
+    """
+    if isinstance(answer, tuple | list) and output is not None and output not in _named(answer) and output.isdecimal():
+        if int(output) >= len(answer):
+            raise BadInput(f"output={output!r}: the model answers with {len(answer)} things, counted from 0.")
+        answer, output = answer[int(output)], None
     while isinstance(answer, tuple | list) and any(part is not None for part in answer) and output not in _named(answer):
         answer = next(part for part in answer if part is not None)
     named = _named(answer)
@@ -54,12 +61,43 @@ def _named(answer: Any) -> dict[str, Any]:
 def told_of(answer: Any, output: str | None = None) -> str | None:
     """What a user should know of how `tensor_of` chose; None where there was nothing to choose from."""
     named = _named(answer)
-    if isinstance(answer, tuple | list) and len(answer) > 1 and output is None:
-        return f"the model answers with {len(answer)} things; the first of them is measured"
+    if isinstance(answer, tuple | list) and len(answer) > 1 and not named:
+        place = "the first" if output is None or not output.isdecimal() else f"number {output}, counted from 0,"
+        return f"the model answers with {len(answer)} things; {place} of them is measured"
     if len(named) > 1:
         chosen = tensor_of(answer, output)
         return f"the model answers with {', '.join(named)}; {next(name for name, part in named.items() if part is chosen)} is measured"
     return None
+
+
+def check_unambiguous(answer: Any, batch: int) -> None:
+    """BadInput where a model answers `batch` inputs with a tuple in which another tensor than the first could be meant: one of floating
+    numbers whose first axis is that of the inputs. A state, as nn.LSTM returns it beside its outputs, has its layers there."""
+    if not isinstance(answer, tuple | list) or _named(answer):
+        return
+    others = [part for part in answer if part is not None][1:]
+    if any(isinstance(part, Tensor) and part.is_floating_point() and part.dim() > 0 and part.shape[0] == batch for part in others):
+        kinds = ", ".join(f"{place}: {_kind(part)}" for place, part in enumerate(answer))
+        raise BadInput(
+            f"the model answers with {len(answer)} things ({kinds}), and more than one could be meant. Say which of them is to be "
+            f"measured, by its place: output='0' (--output 0 on the command line)."
+        )
+
+
+def _kind(part: Any) -> str:
+    return " x ".join(map(str, part.shape)) or "one number" if isinstance(part, Tensor) else type(part).__name__
+
+
+class OutputOf(nn.Module):
+    """A model that answers with several things, as one that answers with what `output` names."""
+
+    def __init__(self, model: nn.Module, output: str) -> None:
+        super().__init__()
+        self.model = model
+        self.output = output
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return tensor_of(self.model(*inputs), self.output)
 
 
 class Adapter(nn.Module):

@@ -20,9 +20,21 @@ from holdfast import clock
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
 from holdfast.memory import is_out_of_memory
-from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
+from holdfast.network.adapter import (
+    Adapter,
+    BlackBox,
+    InTurn,
+    OutputOf,
+    Pool,
+    check_unambiguous,
+    for_any_batch,
+    mapped,
+    one_by_one,
+    over_single_inputs,
+    told_of,
+)
 from holdfast.network.classes import numbers_of
-from holdfast.network.fingerprint import joined, of_file, of_module, of_program, of_tensors, of_text
+from holdfast.network.fingerprint import joined, of_file, of_module, of_output, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.precision import in_full
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
@@ -119,7 +131,8 @@ class Network:
         tokenizer   how text becomes tokens: a tokenizer.json, a tokenizer of the packages tokenizers or transformers, or a function, text
                     -> words of the vocabulary or token ids; implies tokens. None: `holdfast.network.text.Words`.
         classes     the names of the outputs, in their order, so that answers show them and data may speak of them.
-        output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor.
+        output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor. Of a tuple, its place,
+                    counted from 0; None: the first, unless another could be meant.
         """
         if not isinstance(module, nn.Module):
             raise BadInput(f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable.")
@@ -156,7 +169,7 @@ class Network:
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
             time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer, classes=classes,
-            token_model=token_model, device=where, notes=notes, fingerprint=of_module(module), output=output,
+            token_model=token_model, device=where, notes=notes, fingerprint=joined(of_module(module), of_output(output)), output=output,
         )  # fmt: skip
 
     @classmethod
@@ -173,6 +186,7 @@ class Network:
         vocabulary: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         tokenizer: Given | None = None,
+        output: str | None = None,
         device: str | torch.device = "cpu",
     ) -> "Network":
         """A `.pt2` file written by torch.export.save. Options as in `from_torch`; a token model is recognised by its input.
@@ -213,11 +227,20 @@ class Network:
             rest, shape = rest_module, (*shape, vectors.shape[1])
         count = values[0].shape[0]
         fixed = count if isinstance(count, int) else None
+        answer = None
+        with contextlib.suppress(Exception), torch.no_grad():  # what it cannot do is told when it is first asked
+            answer = rest(example if vectors is None else vectors[example])
+        if output is None:
+            check_unambiguous(answer, example.shape[1 if time_first else 0])
+        notes = [note for note in [told_of(answer, output)] if note]
+        if output is not None:
+            rest, token_model = OutputOf(rest, output), None if token_model is None else OutputOf(token_model, output)
         body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example], fixed=fixed)
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
-            classes=classes, tokenizer=tokenizer, token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
+            classes=classes, tokenizer=tokenizer, token_model=token_model, device=where, notes=notes,
+            fingerprint=joined(of_file(path), of_output(output)),
         )  # fmt: skip
 
     @classmethod
@@ -237,10 +260,12 @@ class Network:
         black_box: bool = False,
         batched: bool = True,
         constants: Mapping[str, Any] | None = None,
+        output: str | None = None,
     ) -> "Network":
         """An ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators. Options as in `from_torch`.
 
         batched=False: the file takes a single input without a batch axis. constants: values for all inputs but the one that moves.
+        output: the name of the output to measure, where the file has several; BadInput lists them where several could be meant.
 
         With black_box=True, or where an operator is not known, the file runs through onnxruntime (extra `runtime`) as a black box:
         no gradients and no proofs, and the network's notes say so.
@@ -249,7 +274,7 @@ class Network:
 
         path = _existing(file)
         with in_words(path, "its layers cannot be asked", "It is damaged, or they do not fit together: export or download it again."):
-            opened = open_onnx(path, black_box=black_box, constants=constants)
+            opened = open_onnx(path, black_box=black_box, constants=constants, output=output)
             where = _device("cpu" if opened.black_box else device)
             model = opened.module.to(where).requires_grad_(False)
             vectors, token_model = None, None
@@ -602,10 +627,14 @@ class Network:
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         """A note where the model answers with more than one tensor: the first is measured."""
-        inner = self.module.model if isinstance(self.module, Adapter) else None
+        adapter = one_by_one(self.module) or self.module
+        inner = adapter.model if isinstance(adapter, Adapter) else None
+        output = getattr(adapter, "output", None)
 
-        def look(_: nn.Module, __: Any, answer: Any) -> None:
-            note = None if isinstance(inner, nn.RNNBase) else told_of(answer, getattr(self.module, "output", None))
+        def look(_: nn.Module, given: Any, answer: Any) -> None:
+            if output is None and not isinstance(inner, nn.RNNBase):
+                check_unambiguous(answer, given[0].shape[1 if adapter.time_first else 0])
+            note = None if isinstance(inner, nn.RNNBase) else told_of(answer, output)
             if note is not None and note not in self.notes:
                 self.notes = (*self.notes, note)
 

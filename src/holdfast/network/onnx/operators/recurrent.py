@@ -40,6 +40,8 @@ def recurrent(node: Node) -> list[Node]:
     unknown = [name for name in _activations(node) if name not in _ACTIVATIONS]
     if unknown:
         raise node.unsupported(f"activation {', '.join(unknown)}")
+    if "clip" in node.attributes and node.number("clip", 0) <= 0:
+        raise node.unsupported("clip at zero, which some runtimes take for no clip,")
     if node.operator == "LSTM" and node.number("clip", 0):
         # ONNX clips the memory on its way to the last activation, onnxruntime does not.
         raise node.unsupported("clip, of which ONNX and onnxruntime have different opinions,")
