@@ -8,6 +8,8 @@ from benchmarks.onnx_differential.answers import TARGETS, Answer, by_onnxruntime
 from benchmarks.onnx_differential.building import Case
 
 Outcome = Literal["agreed", "refused", "no truth", "difference", "not in words"]
+REFERENCE_DEFECTS = {"GlobalMaxPool": "onnx 1.23's reference loses an axis of inputs that have not four"}
+"""Operators of which onnx's reference alone, where onnxruntime has no kernel for the type, is no truth."""
 NOT_IMPLEMENTED = ("NotImplemented", "NOT_IMPLEMENTED")
 
 
@@ -34,7 +36,7 @@ def truth_of(case: Case) -> Truth:
         if reference.values is None or (runtime.values.shape == reference.values.shape and same(reference.values, runtime.values)):
             return Truth(runtime)
         return Truth(runtime, f"onnxruntime {_brief(runtime)}, onnx's reference {_brief(reference)}")
-    if any(word in runtime.reason for word in NOT_IMPLEMENTED):
+    if any(word in runtime.reason for word in NOT_IMPLEMENTED) and case.operator not in REFERENCE_DEFECTS:
         return Truth(reference)
     return Truth(Answer(reason=f"onnxruntime: {runtime.reason}"))
 

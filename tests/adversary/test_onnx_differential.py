@@ -1,4 +1,4 @@
-"""A seeded slice of the differential fuzzer: what is not refused is what onnxruntime answers. The long runs are in benchmarks/RESULTS.md."""
+"""A seeded slice of the differential fuzzer: what is not refused is answered as by onnxruntime. benchmarks/RESULTS.md has the long runs."""
 
 from pathlib import Path
 

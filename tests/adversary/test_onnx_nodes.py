@@ -174,6 +174,8 @@ REFUSED: list[tuple[str, str, list[Array | None], int, dict[int, Array], dict[st
     ("fmod", "Mod", [GRID, GRID], 13, {}, {}),
     ("axis 1", "Softmax", [GRID[0, 0]], 11, {}, {}),
     ("one axis twice", "Slice", [GRID], 13, {1: np.array([0, 1]), 2: np.array([2, 3]), 3: np.array([2, -1])}, {}),
+    ("largest integer", "Slice", [GRID], 13, {1: np.array([5]), 2: np.array([2**63 - 1]), 3: np.array([2]), 4: np.array([-1])}, {}),
+    ("largest integer", "Slice", [GRID], 13, {1: np.array([5]), 2: np.array([2**31 - 1]), 3: np.array([2]), 4: np.array([-1])}, {}),
     ("empty list", "Squeeze", [GRID], 13, {1: np.array([], dtype=np.int64)}, {}),
     ("split of 5", "Split", [GRID.reshape(-1)[:5]], 18, {}, {"num_outputs": 4}),
     ("reflect padding", "Pad", [GRID], 13, {1: np.array([0, 0, 4, 0, 0, 0])}, {"mode": "reflect"}),
@@ -194,6 +196,7 @@ REFUSED: list[tuple[str, str, list[Array | None], int, dict[int, Array], dict[st
     ("axis twice", "ReduceProd", [GRID], 13, {}, {"axes": [0, -3]}),
     ("larger than", "ConvTranspose", [GRID], 22, {1: np.ones((3, 1, 1))}, {"strides": [2], "auto_pad": "SAME_UPPER"}),
     ("larger than", "ConvTranspose", [GRID], 22, {1: np.ones((3, 1, 1))}, {"output_shape": [6]}),
+    ("softplus", "RNN", [GRID], 22, {1: np.ones((1, 2, 4)), 2: np.ones((1, 2, 2))}, {"hidden_size": 2, "activations": ["Softplus"]}),
     ("clip at zero", "RNN", [GRID], 22, {1: np.ones((1, 2, 4)), 2: np.ones((1, 2, 2))}, {"hidden_size": 2, "clip": 0.0}),
     ("in fractions", "Range", [np.array(0.0)], 11, {1: np.array(1.0), 2: np.array(0.1)}, {}),
 ]  # fmt: skip
