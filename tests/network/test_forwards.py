@@ -227,6 +227,25 @@ def test_of_two_tensors_in_a_tuple_none_is_guessed(answer: Callable[[Tensor, Ten
         Network.from_torch(Answers(answer).eval(), output="2").outputs_for(x)
 
 
+class TwoLayers(nn.Module):
+    """A GRU of two layers that returns its state, whose first axis is as long as a batch of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.out = nn.GRU(3, 4, num_layers=2, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        outputs, state = self.layers(x)
+        return self.out(outputs[:, -1]), state
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_state_beside_the_answer_is_no_question(count: int) -> None:
+    net, x = Network.from_torch(TwoLayers().eval()), torch.randn(count, 5, 3)
+    assert net.outputs_for(x) == 2
+    assert net.notes == ("the model answers with 2 things; the first of them is measured",)
+
+
 def test_the_place_in_a_tuple_is_part_of_what_a_network_is() -> None:
     model, x = Answers(lambda a, h: (h, a)).eval(), torch.randn(2, 3)
     first, second = (Network.from_torch(model, output=place) for place in "01")

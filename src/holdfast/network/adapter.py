@@ -1,7 +1,7 @@
 """Small modules around the user's model, so that every network is (batch, *shape) -> (batch, outputs) in the user's units."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
@@ -70,18 +70,28 @@ def told_of(answer: Any, output: str | None = None) -> str | None:
     return None
 
 
-def check_unambiguous(answer: Any, batch: int) -> None:
-    """BadInput where a model answers `batch` inputs with a tuple in which another tensor than the first could be meant: one of floating
-    numbers whose first axis is that of the inputs. A state, as nn.LSTM returns it beside its outputs, has its layers there."""
-    if not isinstance(answer, tuple | list) or _named(answer):
+def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
+    """BadInput where a model answers with a tuple in which another tensor than the first could be meant.
+
+    answers: pairs of a number of inputs and what the model answered to them. A tensor could be meant if it holds floating numbers and its
+    first axis is always that of the inputs. That of a state, as nn.GRU returns it beside its outputs, counts layers.
+    """
+    tuples = [(batch, answer) for batch, answer in answers if isinstance(answer, tuple | list) and not _named(answer)]
+    if not tuples:
         return
-    others = [part for part in answer if part is not None][1:]
-    if any(isinstance(part, Tensor) and part.is_floating_point() and part.dim() > 0 and part.shape[0] == batch for part in others):
+    shared = set.intersection(*({place for place, part in enumerate(answer) if _per_input(part, batch)} for batch, answer in tuples))
+    answer = tuples[0][1]
+    first = next((place for place, part in enumerate(answer) if part is not None), 0)
+    if shared - {first}:
         kinds = ", ".join(f"{place}: {_kind(part)}" for place, part in enumerate(answer))
         raise BadInput(
             f"the model answers with {len(answer)} things ({kinds}), and more than one could be meant. Say which of them is to be "
-            f"measured, by its place: output='0' (--output 0 on the command line)."
+            f"measured, by its place: output='{first}' (--output {first} on the command line)."
         )
+
+
+def _per_input(part: Any, batch: int) -> bool:
+    return isinstance(part, Tensor) and part.is_floating_point() and part.dim() > 0 and part.shape[0] == batch
 
 
 def _kind(part: Any) -> str:

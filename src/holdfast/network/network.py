@@ -227,12 +227,13 @@ class Network:
             rest, shape = rest_module, (*shape, vectors.shape[1])
         count = values[0].shape[0]
         fixed = count if isinstance(count, int) else None
-        answer = None
-        with contextlib.suppress(Exception), torch.no_grad():  # what it cannot do is told when it is first asked
-            answer = rest(example if vectors is None else vectors[example])
+        answers = []
+        for rows in (example, example.narrow(1 if time_first else 0, 0, 1)):
+            with contextlib.suppress(Exception), torch.no_grad():  # a fixed batch; what else it cannot do is told when it is first asked
+                answers.append((rows.shape[1 if time_first else 0], rest(rows if vectors is None else vectors[rows])))
         if output is None:
-            check_unambiguous(answer, example.shape[1 if time_first else 0])
-        notes = [note for note in [told_of(answer, output)] if note]
+            check_unambiguous(answers)
+        notes = list(filter(None, [told_of(answer, output) for _, answer in answers[:1]]))
         if output is not None:
             rest, token_model = OutputOf(rest, output), None if token_model is None else OutputOf(token_model, output)
         body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example], fixed=fixed)
@@ -563,8 +564,8 @@ class Network:
             chance = generators()
             with self._watched():
                 pair = self(first)
-            drawn = changed(chance, generators())
-            alone = torch.cat([self(row[None]) for row in first])
+                drawn = changed(chance, generators())
+                alone = torch.cat([self(row[None]) for row in first])
             again = self(first)
         except BadInput:
             raise
@@ -626,14 +627,15 @@ class Network:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """A note where the model answers with more than one tensor: the first is measured."""
+        """A note where the model answers with more than one thing; BadInput where more than one could be meant."""
         adapter = one_by_one(self.module) or self.module
         inner = adapter.model if isinstance(adapter, Adapter) else None
         output = getattr(adapter, "output", None)
 
+        answers: list[tuple[int, Any]] = []
+
         def look(_: nn.Module, given: Any, answer: Any) -> None:
-            if output is None and not isinstance(inner, nn.RNNBase):
-                check_unambiguous(answer, given[0].shape[1 if adapter.time_first else 0])
+            answers.append((given[0].shape[1 if adapter.time_first else 0], answer))
             note = None if isinstance(inner, nn.RNNBase) else told_of(answer, output)
             if note is not None and note not in self.notes:
                 self.notes = (*self.notes, note)
@@ -646,6 +648,8 @@ class Network:
             yield
         finally:
             handle.remove()
+        if output is None and not isinstance(inner, nn.RNNBase):
+            check_unambiguous(answers)
 
     def exactly(self, x: Tensor) -> Tensor:
         """The user's numbers: in the network's arithmetic where that can hold every one of them, else in float64.
