@@ -218,7 +218,9 @@ class Network:
         model = converted(model, dtype=None, device=where).requires_grad_(False)
         # None marks what the program leaves open.
         shape = item_shape([d if isinstance(d, int) else None for d in values[0].shape], time_first)
-        vectors, token_model, rest = None, None, model
+        rest: nn.Module = model
+        vectors: Tensor | None = None
+        token_model: nn.Module | None = None
         if not example.is_floating_point():
             _check_weights(model, path.name)
             token_model = model
@@ -227,10 +229,10 @@ class Network:
             rest, shape = rest_module, (*shape, vectors.shape[1])
         count = values[0].shape[0]
         fixed = count if isinstance(count, int) else None
-        answers = []
-        for rows in (example, example.narrow(1 if time_first else 0, 0, 1)):
+        answers, axis = [], min(int(time_first), example.dim() - 1)
+        for rows in (example, example.narrow(axis, 0, 1)):
             with contextlib.suppress(Exception), torch.no_grad():  # a fixed batch; what else it cannot do is told when it is first asked
-                answers.append((rows.shape[1 if time_first else 0], rest(rows if vectors is None else vectors[rows])))
+                answers.append((rows.shape[axis], rest(rows if vectors is None else vectors[rows])))
         if output is None:
             check_unambiguous(answers)
         notes = list(filter(None, [told_of(answer, output) for _, answer in answers[:1]]))
