@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOWEST := build/lowest
 
-.PHONY: demo test lint bench soundness fuzz lowest docs clean
+.PHONY: demo test lint bench soundness fuzz differential lowest docs clean
 
 demo: $(READY)
 	$(BIN)/holdfast demo
@@ -30,6 +30,10 @@ soundness: $(READY)
 # Damaged files of every kind that holdfast reads, thousands of each: only errors of the house may escape. Fails if anything else does.
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz
+
+# 20,000 random ONNX models: the importer and the checker answer each as onnxruntime does, or refuse it. Fails at any difference.
+differential: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.onnx_differential
 
 # The tests with the oldest versions that pyproject.toml allows. It installs torch once more, in a folder of its own.
 lowest:

@@ -143,7 +143,10 @@ def _work(pipe: Connection, chosen: argparse.Namespace, begin: int, seconds: flo
 
 def table(tally: Tally) -> str:
     head = ("operator", "cases", *COLUMNS, "references disagree")
-    rows = [[name, counts["cases"], *(counts[column] for column in COLUMNS), tally.disputed[name]] for name, counts in sorted(tally.outcomes.items())]
+    rows = [
+        [name, counts["cases"], *(counts[column] for column in COLUMNS), tally.disputed[name]]
+        for name, counts in sorted(tally.outcomes.items())
+    ]
     total = ["all", *(sum(row[place] for row in rows) for place in range(1, len(head)))]
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows, total))
 
@@ -156,7 +159,9 @@ def smallest(tally: Tally) -> list[str]:
         if known is None or len(text) < len(known[1]):
             shortest[operator, kind] = (why, text)
     counts = Counter((operator, kind) for operator, kind, _, _ in tally.differences)
-    return [f"{operator}, {kind} ({counts[operator, kind]} cases): {why}\n{text}" for (operator, kind), (why, text) in sorted(shortest.items())]
+    return [
+        f"{operator}, {kind} ({counts[operator, kind]} cases): {why}\n{text}" for (operator, kind), (why, text) in sorted(shortest.items())
+    ]
 
 
 if __name__ == "__main__":

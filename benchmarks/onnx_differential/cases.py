@@ -39,7 +39,9 @@ def text_of(case: Case) -> str:
         lines.append(f"  written with: {', '.join(case.variants)}")
     for tensor in model.graph.initializer:
         values = onnx.numpy_helper.to_array(tensor)
-        lines.append(f"  {tensor.name} = {values.dtype} {list(values.shape)} {np.array2string(values.ravel(), threshold=24, separator=',')}")
+        lines.append(
+            f"  {tensor.name} = {values.dtype} {list(values.shape)} {np.array2string(values.ravel(), threshold=24, separator=',')}"
+        )
     lines += [f"  {onnx.printer.to_text(node).strip()}" for node in model.graph.node]
     lines += [f"  function {onnx.printer.to_text(function).strip()}" for function in model.functions]
     lines.append(f"  x = {list(case.x.shape)} {np.array2string(case.x.ravel(), threshold=48, separator=',')}")

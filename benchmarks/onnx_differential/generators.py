@@ -16,18 +16,23 @@ GENERATORS: dict[str, Generator] = {}
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor HardSwish Identity Log Mish Neg Reciprocal Relu Round Sigmoid "
-    "Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh Celu Elu Gelu HardSigmoid LeakyRelu Selu ThresholdedRelu"
-).split()
-BINARY = "Add Sub Mul Div Pow Mod".split()
-COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual".split()
-LOGICAL = "And Or Xor".split()
-VARIADIC = "Max Min Sum Mean".split()
-REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos"),
+    *("Cosh", "Erf", "Exp", "Floor", "HardSwish", "Identity", "Log", "Mish", "Neg"),
+    *("Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
+    *("Sqrt", "Tan", "Tanh", "Celu", "Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Selu"),
+    *("ThresholdedRelu",),
+)
+BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "Mod"]
+COMPARISONS = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+LOGICAL = ["And", "Or", "Xor"]
+VARIADIC = ["Max", "Min", "Sum", "Mean"]
+REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 SHAPE_ARITHMETIC = (
-    "Add Sub Mul Div Mod Neg Abs Min Max Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Where Cast CastLike Concat Gather Slice "
-    "Squeeze Unsqueeze Reshape Expand Range ReduceProd Shape Size Identity"
-).split()
+    *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Min", "Max"),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Where"),
+    *("Cast", "CastLike", "Concat", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand"),
+    *("Range", "ReduceProd", "Shape", "Size", "Identity"),
+)
 
 
 def generator(*names: str) -> Callable[[Generator], Generator]:
@@ -321,7 +326,9 @@ def transposed_convolution(build: Build) -> Result:
     if draw.chance(0.5):
         inputs.append(build.constant(draw.floats((outer * group,))))
     attributes = window_attributes(build, rank, kernel, ceil=False)
-    sizes = [size * step + draw.integer(-1, 2) for size, step in zip(build.source_shape[2:], attributes["strides"] or [1] * rank, strict=True)]
+    sizes = [
+        size * step + draw.integer(-1, 2) for size, step in zip(build.source_shape[2:], attributes["strides"] or [1] * rank, strict=True)
+    ]
     attributes |= {
         "kernel_shape": draw.pick((None, kernel)),
         "group": group if group > 1 else None,
@@ -381,7 +388,11 @@ def layer_normalization(build: Build) -> Result:
     sizes = shape[axis:] if -len(shape) <= axis < len(shape) else shape
     weights = [build.constant(draw.floats(sizes if draw.chance(0.7) else draw.broadcastable(sizes))) for _ in range(draw.integer(1, 2))]
     source = build.source(shape)
-    attributes = {"axis": None if axis == -1 and draw.chance(0.5) else axis, "epsilon": draw.pick((None, 0.1)), "stash_type": draw.pick((None, 1))}
+    attributes = {
+        "axis": None if axis == -1 and draw.chance(0.5) else axis,
+        "epsilon": draw.pick((None, 0.1)),
+        "stash_type": draw.pick((None, 1)),
+    }
     return build.test([source, *weights], **attributes), result_type(build)
 
 
@@ -435,7 +446,9 @@ def reshape(build: Build) -> Result:
     size = int(np.prod(shape))
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     first = draw.pick(divisors)
-    target = draw.pick(([first, size // first], [-1, first], [size], [-1], [0, -1], [1, *shape], [*shape[:-1], 0], [first, -1, 1], [0] * len(shape)))
+    target = draw.pick(
+        ([first, size // first], [-1, first], [size], [-1], [0, -1], [1, *shape], [*shape[:-1], 0], [first, -1, 1], [0] * len(shape))
+    )
     if draw.chance(draw.odds_invalid):
         target = [*target, draw.pick((0, -1, 2, -2))]
     source = build.source(shape)
@@ -798,7 +811,9 @@ def shape_arithmetic(build: Build) -> Result:
     elif operator == "Concat":
         result = build.test(draw.pick(([sizes, other()], [other(), sizes])), axis=draw.pick((0, -1)))
     elif operator == "Gather":
-        result = build.test([sizes, build.constant(indices(build, count, draw.pick(((), (1,), (2,), (2, 2)))))], axis=draw.pick((None, 0, -1)))
+        result = build.test(
+            [sizes, build.constant(indices(build, count, draw.pick(((), (1,), (2,), (2, 2)))))], axis=draw.pick((None, 0, -1))
+        )
     elif operator == "Slice":
         starts, ends, axes, steps = slice_settings(build, (count,))
         names, attributes = [sizes], {}
@@ -818,7 +833,9 @@ def shape_arithmetic(build: Build) -> Result:
         result = build.test([sizes, build.constant(np.array(draw.pick(([2, count], [1], [count, 1, count])), np.int64))])
     elif operator == "Range":
         rank = build.add("Size", [sizes])
-        result = build.test([build.constant(np.array(draw.integer(-2, 1), np.int64)), rank, build.constant(np.array(draw.pick((1, 2)), np.int64))])
+        result = build.test(
+            [build.constant(np.array(draw.integer(-2, 1), np.int64)), rank, build.constant(np.array(draw.pick((1, 2)), np.int64))]
+        )
     elif operator == "ReduceProd":
         axes_name, attributes = build.setting("axes", draw.pick((None, [0], [-1], [])))
         attributes |= {"keepdims": draw.pick((None, 0, 1)), "noop_with_empty_axes": draw.pick((None, 0, 1))}

@@ -16,8 +16,8 @@ Field = tuple[int, int, int | bytes]
 GRAPH, OPSET_IMPORT, FUNCTIONS = 7, 8, 25  # of ModelProto
 NODE, INITIALIZER = 1, 5  # of GraphProto
 OP_TYPE, ATTRIBUTE, DOMAIN = 4, 5, 7  # of NodeProto
-ATTRIBUTE_NAME, F, I, INTS, TYPE = 1, 2, 3, 8, 20  # of AttributeProto
-DIMS, DATA_TYPE, FLOAT_DATA, INT64_DATA, NAME, RAW_DATA = 1, 2, 4, 7, 8, 9  # of TensorProto
+FLOAT, INTEGER, INTEGERS, TYPE = 2, 3, 8, 20  # of AttributeProto
+DATA_TYPE, FLOAT_DATA, RAW_DATA = 2, 4, 9  # of TensorProto
 
 
 def vary(draw: Draw, case: Case) -> Case:
@@ -168,21 +168,21 @@ def _attribute_edit(case: Case, number: int, edit: Edit) -> bytes:
 
 
 def integer_twice(draw: Draw, case: Case) -> bytes:
-    other: Field = (I, 0, draw.integer(0, 2))
+    other: Field = (INTEGER, 0, draw.integer(0, 2))
     first = draw.chance(0.5)
-    return _attribute_edit(case, I, lambda fields: [other, *fields] if first else [*fields, other])
+    return _attribute_edit(case, INTEGER, lambda fields: [other, *fields] if first else [*fields, other])
 
 
 def float_twice(draw: Draw, case: Case) -> bytes:
-    other: Field = (F, 5, struct.pack("<f", draw.pick((0.25, -3.0, 7.0))))
+    other: Field = (FLOAT, 5, struct.pack("<f", draw.pick((0.25, -3.0, 7.0))))
     first = draw.chance(0.5)
-    return _attribute_edit(case, F, lambda fields: [other, *fields] if first else [*fields, other])
+    return _attribute_edit(case, FLOAT, lambda fields: [other, *fields] if first else [*fields, other])
 
 
 def wrong_wire(draw: Draw, case: Case) -> bytes:
     """A field in an encoding that is not its own, which protobuf passes over as unknown."""
-    number = draw.pick((F, I))
-    odd: Field = draw.pick(((number, 2, struct.pack("<f", 7.0)), (number, 1, struct.pack("<d", 7.0)), (F, 0, 5)))
+    number = draw.pick((FLOAT, INTEGER))
+    odd: Field = draw.pick(((number, 2, struct.pack("<f", 7.0)), (number, 1, struct.pack("<d", 7.0)), (FLOAT, 0, 5)))
     first = draw.chance(0.5)
     return _attribute_edit(case, number, lambda fields: [odd, *fields] if first else [*fields, odd])
 
@@ -190,7 +190,7 @@ def wrong_wire(draw: Draw, case: Case) -> bytes:
 def type_twice(draw: Draw, case: Case) -> bytes:
     other: Field = (TYPE, 0, draw.pick((1, 2)))
     first = draw.chance(0.7)
-    return _attribute_edit(case, draw.pick((F, I)), lambda fields: [other, *fields] if first else [*fields, other])
+    return _attribute_edit(case, draw.pick((FLOAT, INTEGER)), lambda fields: [other, *fields] if first else [*fields, other])
 
 
 def attribute_twice(draw: Draw, case: Case) -> bytes:
@@ -198,7 +198,7 @@ def attribute_twice(draw: Draw, case: Case) -> bytes:
         place = next(place for place, field in enumerate(fields) if field[0] == ATTRIBUTE)
         value = fields[place][2]
         assert isinstance(value, bytes)
-        changed = encode([(number, wire, 0 if number == I else part) for number, wire, part in decode(value)])
+        changed = encode([(number, wire, 0 if number == INTEGER else part) for number, wire, part in decode(value)])
         return [*fields, (ATTRIBUTE, 2, draw.pick((value, changed)))]
 
     try:
@@ -211,13 +211,13 @@ def packed_otherwise(draw: Draw, case: Case) -> bytes:
     """A list of integers in one packed field instead of one by one, or half and half."""
 
     def edit(fields: list[Field]) -> list[Field]:
-        numbers = [value for number, wire, value in fields if number == INTS and wire == 0 and isinstance(value, int)]
-        rest = [field for field in fields if field[0] != INTS]
+        numbers = [value for number, wire, value in fields if number == INTEGERS and wire == 0 and isinstance(value, int)]
+        rest = [field for field in fields if field[0] != INTEGERS]
         half = draw.integer(0, len(numbers))
-        packed: list[Field] = [(INTS, 2, b"".join(map(_varint, numbers[:half])))]
-        return [*rest, *packed, *((INTS, 0, value) for value in numbers[half:])]
+        packed: list[Field] = [(INTEGERS, 2, b"".join(map(_varint, numbers[:half])))]
+        return [*rest, *packed, *((INTEGERS, 0, value) for value in numbers[half:])]
 
-    return _attribute_edit(case, INTS, edit)
+    return _attribute_edit(case, INTEGERS, edit)
 
 
 def _tensor_edit(case: Case, number: int, edit: Edit) -> bytes:
@@ -229,10 +229,11 @@ def raw_twice(draw: Draw, case: Case) -> bytes:
     def edit(fields: list[Field]) -> list[Field]:
         raw = next(value for number, _, value in fields if number == RAW_DATA)
         assert isinstance(raw, bytes)
+        rest, half = [field for field in fields if field[0] != RAW_DATA], len(raw) // 2
         ways: list[list[Field]] = [
             [*fields, (RAW_DATA, 2, bytes(len(raw)))],
             [(RAW_DATA, 2, bytes(len(raw))), *fields],
-            [*[field for field in fields if field[0] != RAW_DATA], (RAW_DATA, 2, raw[: len(raw) // 2]), (RAW_DATA, 2, raw[len(raw) // 2 :])],
+            [*rest, (RAW_DATA, 2, raw[:half]), (RAW_DATA, 2, raw[half:])],
         ]
         return draw.pick(ways)
 
@@ -253,9 +254,14 @@ def data_type_twice(draw: Draw, case: Case) -> bytes:
 def initializer_twice(draw: Draw, case: Case) -> bytes:
     """Two constants of one name, the second of zeros."""
 
+    def is_raw(data: bytes) -> bool:
+        return RAW_DATA in {field[0] for field in decode(data)}
+
     def edit(fields: list[Field]) -> list[Field]:
-        chosen = next(value for number, _, value in fields if number == INITIALIZER and RAW_DATA in {field[0] for field in decode(_bytes(value))})
-        zeros = [(number, wire, bytes(len(_bytes(value))) if number == RAW_DATA else value) for number, wire, value in decode(_bytes(chosen))]
+        chosen = next(_bytes(value) for number, _, value in fields if number == INITIALIZER and is_raw(_bytes(value)))
+        zeros: list[Field] = []
+        for number, wire, value in decode(chosen):
+            zeros.append((number, wire, bytes(len(_bytes(value))) if number == RAW_DATA else value))
         return [*fields, (INITIALIZER, 2, encode(zeros))]
 
     try:

@@ -1,6 +1,7 @@
 """Forwards as people write them: packed sequences, attention over time, answers with names, positions, one input at a time."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,7 +194,9 @@ class Answers(nn.Module):
         (lambda a, h: {"hidden": h, "logits": a}, None, "the model answers with hidden, logits; logits is measured"),
         (lambda a, h: {"scores": a, "mask": a > 0}, None, "the model answers with scores, mask; scores is measured"),
         (lambda a, h: {"one": h, "two": a}, "two", "the model answers with one, two; two is measured"),
-        (lambda a, h: ({"two": a}, h), None, "the model answers with 2 things; the first of them is measured"),
+        (lambda a, h: ({"two": a}, h), "two", "the model answers with 2 things; the first of them is measured"),
+        (lambda a, h: (a, h.unsqueeze(0)), None, "the model answers with 2 things; the first of them is measured"),
+        (lambda a, h: (h, a), "1", "the model answers with 2 things; number 1, counted from 0, of them is measured"),
         (lambda a, h: (None, a), None, "the model answers with 2 things; the first of them is measured"),
     ],
 )
@@ -212,6 +215,59 @@ def test_an_answer_that_must_be_chosen_is_asked_for() -> None:
         Network.from_torch(both)(torch.zeros(1, 3))
     with pytest.raises(BadInput, match="output='three': the model's answer has one, two"):
         Network.from_torch(both, output="three")(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("answer", [lambda a, h: (h, a), lambda a, h: (h[None], a), lambda a, h: ({"two": a}, h)])
+def test_of_two_tensors_in_a_tuple_none_is_guessed(answer: Callable[[Tensor, Tensor], Any]) -> None:
+    """Whether the first or the second is the answer, only its author knows."""
+    x = torch.randn(3, 3)
+    with pytest.raises(BadInput, match=r"more than one could be meant.*output='0'"):
+        hf.bounds(Network.from_torch(Answers(answer).eval()), hf.Ball(x, 0.1))
+    with pytest.raises(BadInput, match="counted from 0"):
+        Network.from_torch(Answers(answer).eval(), output="2").outputs_for(x)
+
+
+class TwoLayers(nn.Module):
+    """A GRU of two layers that returns its state, whose first axis is as long as a batch of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.out = nn.GRU(3, 4, num_layers=2, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        outputs, state = self.layers(x)
+        return self.out(outputs[:, -1]), state
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_state_beside_the_answer_is_no_question(count: int) -> None:
+    net, x = Network.from_torch(TwoLayers().eval()), torch.randn(count, 5, 3)
+    assert net.outputs_for(x) == 2
+    assert net.notes == ("the model answers with 2 things; the first of them is measured",)
+
+
+def test_the_place_in_a_tuple_is_part_of_what_a_network_is() -> None:
+    model, x = Answers(lambda a, h: (h, a)).eval(), torch.randn(2, 3)
+    first, second = (Network.from_torch(model, output=place) for place in "01")
+    assert first.outputs_for(x) == 4
+    assert second.outputs_for(x) == 2
+    assert first.fingerprint != second.fingerprint
+    assert first.identity(x) != second.identity(x)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_an_exported_program_with_two_outputs_is_asked_which_is_meant(tmp_path: Path, batch: int) -> None:
+    model = Answers(lambda a, h: (h, a)).eval()
+    file = tmp_path / "two.pt2"
+    shapes = None if batch == 1 else ({0: torch.export.Dim("batch")},)
+    torch.export.save(torch.export.export(model, (torch.randn(batch, 3),), dynamic_shapes=shapes), file)
+    with pytest.raises(BadInput, match="more than one could be meant"):
+        Network.from_export(file, trust=True)
+    net, x = Network.from_export(file, trust=True, output="1"), torch.randn(4, 3)
+    torch.testing.assert_close(net(x), model(x)[1])
+    assert net.outputs_for(x) == 2
+    assert "number 1" in net.notes[0]
+    assert net.fingerprint != Network.from_export(file, trust=True, output="0").fingerprint
 
 
 # ---------------------------------------------------------------- positions and segments

@@ -741,3 +741,20 @@ def test_sentences_are_asked_in_full_float32_as_vectors_are() -> None:
             assert shortened, name
             assert not any(shortened), name
         assert torch.backends.cudnn.allow_tf32  # and what the user chose stands
+
+
+class Saturated(nn.Module):
+    """The rows of a batch meet in a tanh that hides it, unless their sum is near -500."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(500 + x.sum(0, keepdim=True))
+
+
+def test_rows_of_a_fixed_batch_that_meet_behind_a_saturated_function_are_not_apart(tmp_path: Path) -> None:
+    x = torch.full((2, 3), -250.0)
+    assert not torch.allclose(Saturated()(x)[:1], Saturated()(x[:1]))
+    with pytest.raises(BadInput, match="exactly 2 inputs"):
+        Network.from_export(exported(Saturated().eval(), x, tmp_path / "two.pt2", free_batch=False), trust=True)
+    apart = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).eval()
+    net = Network.from_export(exported(apart, x, tmp_path / "apart.pt2", free_batch=False), trust=True)
+    torch.testing.assert_close(net(x), apart(x))

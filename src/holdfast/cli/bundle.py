@@ -28,7 +28,7 @@ from holdfast.evidence.certificates import Checked, checked
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, named
-from holdfast.network.fingerprint import of_file
+from holdfast.network.fingerprint import joined, of_file, of_output
 from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
 from holdfast.report import write_report
@@ -71,8 +71,13 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
         if given is not None and ":" not in given:
             raise StoreError(f"{given}: no such file, or no model that is one: give a .onnx or .pt2 file.")
         return ()
-    read = ModelOptions(str(path), constants=options.get("constants") or [], black_box=bool(options.get("black_box")))  # data, never code
-    own = of_file(path) if name.endswith(EXPORTED) else load_network(read).fingerprint if read.constants else of_onnx(path)
+    read = ModelOptions(
+        str(path), constants=options.get("constants") or [], black_box=bool(options.get("black_box")), output=options.get("output")
+    )  # data, never code
+    if name.endswith(EXPORTED):
+        own = joined(of_file(path), of_output(read.output))
+    else:
+        own = load_network(read).fingerprint if read.constants or read.output else of_onnx(path)
     if own != question.model.fingerprint:
         raise StoreError(f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. Say --model.")
     return _with_beside(path)

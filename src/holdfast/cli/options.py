@@ -185,7 +185,7 @@ class ModelOptions:
         _of_model(metavar="HOW", help="How text becomes tokens: a tokenizer.json, or package.module:function. Default: by --vocabulary."),
     ] = None
     output: Annotated[
-        str | None, _of_model(metavar="NAME", help="Of a module that answers with a dict or ModelOutput: what is measured, as in logits.")
+        str | None, _of_model(metavar="NAME", help="Of a model that answers with several things: what is measured, as in logits.")
     ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[bool, _of_model("--black-box", metavar="", help="Run a .onnx file by onnxruntime: no gradients, no proofs.")] = (

@@ -1,7 +1,7 @@
 """Small modules around the user's model, so that every network is (batch, *shape) -> (batch, outputs) in the user's units."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
@@ -12,13 +12,18 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 
 Pool = Literal["last", "mean", "max"]
-ROW_SCALES = (1.0, 0.1, 0.01, 10.0)
-"""Sizes of random inputs at which rows must not influence each other: a saturated sigmoid or tanh hides it at some of them."""
 
 
 def tensor_of(answer: Any, output: str | None = None) -> Tensor:
-    """What is measured of a model's answer. Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there; of
-    named ones the one that `output` names, else the logits, else the only tensor."""
+    """What is measured of a model's answer.
+
+    Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there, or the one at the place `output`, counted
+    from 0; of named ones the one that `output` names, else the logits, else the only tensor.
+    """
+    if isinstance(answer, tuple | list) and output is not None and output not in _named(answer) and output.isdecimal():
+        if int(output) >= len(answer):
+            raise BadInput(f"output={output!r}: the model answers with {len(answer)} things, counted from 0.")
+        answer, output = answer[int(output)], None
     while isinstance(answer, tuple | list) and any(part is not None for part in answer) and output not in _named(answer):
         answer = next(part for part in answer if part is not None)
     named = _named(answer)
@@ -54,12 +59,66 @@ def _named(answer: Any) -> dict[str, Any]:
 def told_of(answer: Any, output: str | None = None) -> str | None:
     """What a user should know of how `tensor_of` chose; None where there was nothing to choose from."""
     named = _named(answer)
-    if isinstance(answer, tuple | list) and len(answer) > 1 and output is None:
-        return f"the model answers with {len(answer)} things; the first of them is measured"
+    if isinstance(answer, tuple | list) and len(answer) > 1 and not named:
+        place = "the first" if output is None or not output.isdecimal() else f"number {output}, counted from 0,"
+        return f"the model answers with {len(answer)} things; {place} of them is measured"
     if len(named) > 1:
         chosen = tensor_of(answer, output)
         return f"the model answers with {', '.join(named)}; {next(name for name, part in named.items() if part is chosen)} is measured"
     return None
+
+
+def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
+    """BadInput where a model answers with a tuple in which another tensor than the first could be meant.
+
+    answers: pairs of a number of inputs and what the model answered to them. A tensor could be meant if it holds floating numbers and its
+    first axis is always that of the inputs. That of a state, as nn.GRU returns it beside its outputs, counts layers.
+    """
+    tuples = [(batch, answer) for batch, answer in answers if isinstance(answer, tuple | list) and not _named(answer)]
+    if not tuples:
+        return
+    shared = set.intersection(*({place for place, part in enumerate(answer) if _per_input(part, batch)} for batch, answer in tuples))
+    answer = tuples[0][1]
+    first = next((place for place, part in enumerate(answer) if part is not None), 0)
+    if shared - {first}:
+        kinds = ", ".join(f"{place}: {_kind(part)}" for place, part in enumerate(answer))
+        raise BadInput(
+            f"the model answers with {len(answer)} things ({kinds}), and more than one could be meant. Say which of them is to be "
+            f"measured, by its place: output='{first}' (--output {first} on the command line)."
+        )
+
+
+def _per_input(part: Any, batch: int) -> bool:
+    return isinstance(part, Tensor) and part.is_floating_point() and part.dim() > 0 and part.shape[0] == batch
+
+
+def _kind(part: Any) -> str:
+    return " x ".join(map(str, part.shape)) or "one number" if isinstance(part, Tensor) else type(part).__name__
+
+
+def _reach_each_other(model: nn.Module, rows: Tensor) -> bool:
+    """Whether a row that is no number changes the answer to another. No saturated layer hides that, as it may hide numbers."""
+    answer = Adapter(model)(rows)
+    for place in {0, len(rows) // 2, len(rows) - 1}:
+        marked = rows.clone()
+        marked[place] = torch.nan
+        others = torch.arange(len(rows)) != place
+        with contextlib.suppress(Exception):  # a model may refuse what is no number
+            if not torch.equal(Adapter(model)(marked)[others], answer[others]):
+                return True
+    return False
+
+
+class OutputOf(nn.Module):
+    """A model that answers with several things, as one that answers with what `output` names."""
+
+    def __init__(self, model: nn.Module, output: str) -> None:
+        super().__init__()
+        self.model = model
+        self.output = output
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return tensor_of(self.model(*inputs), self.output)
 
 
 class Adapter(nn.Module):
@@ -216,12 +275,9 @@ def _check_rows_apart(model: nn.Module, rows: Tensor) -> None:
     """Raise unless a model made for so many rows at once also takes one, and answers it as it does among the others."""
     fixed, single = len(rows), OneByOne(model)
     with contextlib.suppress(Exception):
-        apart = []
-        for scale in ROW_SCALES:
-            scaled = rows * scale
-            together, alone = Adapter(model)(scaled), torch.stack([single.single(row).flatten() for row in scaled])
-            apart.append(together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * min(scale, 1.0)))
-        if all(apart):
+        together, alone = Adapter(model)(rows), torch.stack([single.single(row).flatten() for row in rows])
+        alike = together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-4)
+        if alike and not _reach_each_other(model, rows):
             return
     raise BadInput(
         f"the model takes exactly {fixed} inputs of shape {tuple(rows.shape[1:])} at once and does not answer them one by one. Export it "

@@ -20,6 +20,11 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def of_output(name: str | None) -> str:
+    """Hash of the name of the output that is measured; "" where none was chosen."""
+    return "" if name is None else of_text(f"output: {name}")
+
+
 def joined(main: str, *others: str) -> str:
     """One hash for all; where there are no others, the main one itself."""
     parts = [main, *filter(None, others)]

@@ -20,10 +20,22 @@ from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
 from holdfast.foreign_text import first_line
 from holdfast.memory import is_out_of_memory
-from holdfast.network.adapter import Adapter, BlackBox, InTurn, Pool, for_any_batch, mapped, one_by_one, over_single_inputs, told_of
+from holdfast.network.adapter import (
+    Adapter,
+    BlackBox,
+    InTurn,
+    OutputOf,
+    Pool,
+    check_unambiguous,
+    for_any_batch,
+    mapped,
+    one_by_one,
+    over_single_inputs,
+    told_of,
+)
 from holdfast.network.classes import numbers_of
 from holdfast.network.delegation import delegate
-from holdfast.network.fingerprint import joined, of_file, of_program, of_tensors, of_text
+from holdfast.network.fingerprint import joined, of_file, of_output, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.precision import cudnn_flags, in_full
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
@@ -126,7 +138,8 @@ class Network:
         tokenizer   how text becomes tokens: a tokenizer.json, a tokenizer of the packages tokenizers or transformers, or a function, text
                     -> words of the vocabulary or token ids; implies tokens. None: `holdfast.network.text.Words`.
         classes     the names of the outputs, in their order, so that answers show them and data may speak of them.
-        output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor.
+        output      what is measured of a dict or a ModelOutput, by its name; None: its logits, or its only tensor. Of a tuple, its place,
+                    counted from 0; None: the first, unless another could be meant.
         fingerprint by what the model is known again, as in `from_callable`; None: all that the module reads is hashed.
         """
         if not isinstance(module, nn.Module):
@@ -165,7 +178,8 @@ class Network:
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
             time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer, classes=classes,
-            token_model=token_model, device=where, notes=[*notes, *more], fingerprint=digest, output=output,
+            token_model=token_model, device=where, notes=[*notes, *more], fingerprint=digest and joined(digest, of_output(output)),
+            output=output,
         )  # fmt: skip
 
     @classmethod
@@ -182,6 +196,7 @@ class Network:
         vocabulary: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         tokenizer: Given | None = None,
+        output: str | None = None,
         device: str | torch.device = "cpu",
     ) -> "Network":
         """A `.pt2` file written by torch.export.save. Options as in `from_torch`; a token model is recognised by its input.
@@ -211,7 +226,9 @@ class Network:
         model = converted(model, dtype=None, device=where).requires_grad_(False)
         # None marks what the program leaves open.
         shape = item_shape([d if isinstance(d, int) else None for d in values[0].shape], time_first)
-        vectors, token_model, rest = None, None, model
+        rest: nn.Module = model
+        vectors: Tensor | None = None
+        token_model: nn.Module | None = None
         if not example.is_floating_point():
             _check_weights(model, path.name)
             token_model = model
@@ -220,11 +237,21 @@ class Network:
             rest, shape = rest_module, (*shape, vectors.shape[1])
         count = values[0].shape[0]
         fixed = count if isinstance(count, int) else None
+        answers, axis = [], min(int(time_first), example.dim() - 1)
+        for rows in (example, example.narrow(axis, 0, 1)):
+            with contextlib.suppress(Exception), torch.no_grad():  # a fixed batch; what else it cannot do is told when it is first asked
+                answers.append((rows.shape[axis], rest(rows if vectors is None else vectors[rows])))
+        if output is None:
+            check_unambiguous(answers)
+        notes = list(filter(None, [told_of(answer, output) for _, answer in answers[:1]]))
+        if output is not None:
+            rest, token_model = OutputOf(rest, output), None if token_model is None else OutputOf(token_model, output)
         body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example], fixed=fixed)
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
-            classes=classes, tokenizer=tokenizer, token_model=token_model, device=where, notes=[], fingerprint=of_file(path),
+            classes=classes, tokenizer=tokenizer, token_model=token_model, device=where, notes=notes,
+            fingerprint=joined(of_file(path), of_output(output)),
         )  # fmt: skip
 
     @classmethod
@@ -244,10 +271,12 @@ class Network:
         black_box: bool = False,
         batched: bool = True,
         constants: Mapping[str, Any] | None = None,
+        output: str | None = None,
     ) -> "Network":
         """An ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators. Options as in `from_torch`.
 
         batched=False: the file takes a single input without a batch axis. constants: values for all inputs but the one that moves.
+        output: the name of the output to measure, where the file has several; BadInput lists them where several could be meant.
 
         With black_box=True, or where an operator is not known, the file runs through onnxruntime (extra `runtime`) as a black box:
         no gradients and no proofs, and the network's notes say so.
@@ -256,7 +285,7 @@ class Network:
 
         path = _existing(file)
         with in_words(path, "its layers cannot be asked", "It is damaged, or they do not fit together: export or download it again."):
-            opened = open_onnx(path, black_box=black_box, constants=constants)
+            opened = open_onnx(path, black_box=black_box, constants=constants, output=output)
             where = _device("cpu" if opened.black_box else device)
             model = opened.module.to(where).requires_grad_(False)
             vectors, token_model = None, None
@@ -555,8 +584,8 @@ class Network:
             chance = generators()
             with self._watched():
                 pair = self(first)
-            drawn = changed(chance, generators())
-            alone = torch.cat([self(row[None]) for row in first])
+                drawn = changed(chance, generators())
+                alone = torch.cat([self(row[None]) for row in first])
             again = self(first)
         except BadInput:
             raise
@@ -618,11 +647,16 @@ class Network:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """A note where the model answers with more than one tensor: the first is measured."""
-        inner = self.module.model if isinstance(self.module, Adapter) else None
+        """A note where the model answers with more than one thing; BadInput where more than one could be meant."""
+        adapter = one_by_one(self.module) or self.module
+        inner = adapter.model if isinstance(adapter, Adapter) else None
+        output = getattr(adapter, "output", None)
 
-        def look(_: nn.Module, __: Any, answer: Any) -> None:
-            note = None if isinstance(inner, nn.RNNBase) else told_of(answer, getattr(self.module, "output", None))
+        answers: list[tuple[int, Any]] = []
+
+        def look(_: nn.Module, given: Any, answer: Any) -> None:
+            answers.append((given[0].shape[1 if adapter.time_first else 0], answer))
+            note = None if isinstance(inner, nn.RNNBase) else told_of(answer, output)
             if note is not None and note not in self.notes:
                 self.notes = (*self.notes, note)
 
@@ -634,6 +668,8 @@ class Network:
             yield
         finally:
             handle.remove()
+        if output is None and not isinstance(inner, nn.RNNBase):
+            check_unambiguous(answers)
 
     def exactly(self, x: Tensor) -> Tensor:
         """The user's numbers: in the network's arithmetic where that can hold every one of them, else in float64.

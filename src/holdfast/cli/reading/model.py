@@ -51,7 +51,6 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         _refuse({"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants}, f"{q.model} is no .onnx file")
     if is_onnx or is_export:
         _refuse({"--fingerprint": q.fingerprint}, f"{q.model} is hashed as a whole")
-        _refuse({"--output": q.output}, f"{q.model} names no parts of its answer; export it with the one that is to be measured")
     shared: dict[str, Any] = {
         "domain": domain,
         "mean": mean[0] if mean is not None and len(mean) == 1 else mean,
@@ -65,9 +64,9 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     }
     if is_onnx:
         constants = {name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)}
-        return Network.from_onnx(q.model, black_box=q.black_box, batched=not q.unbatched, constants=constants, **shared)
+        return Network.from_onnx(q.model, black_box=q.black_box, batched=not q.unbatched, constants=constants, output=q.output, **shared)
     if is_export:
-        return Network.from_export(q.model, trust=q.trust, **shared)
+        return Network.from_export(q.model, trust=q.trust, output=q.output, **shared)
     if ":" not in q.model:
         if q.model.endswith(PICKLES):
             raise BadInput(

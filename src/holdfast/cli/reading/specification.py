@@ -21,20 +21,20 @@ def load_judged(options: ModelOptions, inputs: int, file: Path | None = None) ->
     if not model.endswith(ONNX) or options.constants:
         return net, ()
     try:
-        return net, (_through_onnxruntime(model),)
+        return net, (_through_onnxruntime(model, options.output),)
     except MissingExtra:
         return net, ()
 
 
-def _through_onnxruntime(model: str) -> Network:
-    from holdfast.network.onnx.runtime import session
+def _through_onnxruntime(model: str, output: str | None) -> Network:
+    from holdfast.network.onnx import session_of
 
-    run = session(model)
+    run = session_of(model, output)
     rank = len(run.inputs[0].shape)
 
     def ask(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         answers = [run(row.reshape((1,) * (rank - row.ndim) + row.shape)) for row in x]
-        return np.stack([np.asarray(answer[0] if isinstance(answer, tuple) else answer).flatten() for answer in answers])
+        return np.stack([np.asarray(answer).flatten() for answer in answers])
 
     name = f"{model} in onnxruntime"
     return Network.from_callable(ask, name=name, fingerprint=name)

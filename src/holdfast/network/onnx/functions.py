@@ -20,8 +20,8 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     shadowed = [f.name for f in model.functions if f.domain in DOMAINS and onnx.defs.has(f.name)]
     if shadowed:
         raise UnsupportedLayer(
-            f"{name}: its function {shadowed[0]!r} has the name of an operator of ONNX. Some runtimes call the function, others the operator, "
-            f"so the file has two meanings. Give the function another name or a domain of its own."
+            f"{name}: its function {shadowed[0]!r} has the name of an operator of ONNX. Some runtimes call the function, others the "
+            f"operator, so the file has two meanings. Give the function another name or a domain of its own."
         )
     bodies = {_name(f): list(f.node) for f in model.functions}
     sizes: dict[Name, int] = {}

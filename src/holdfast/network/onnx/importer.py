@@ -38,6 +38,13 @@ __all__ = ["import_onnx", "ports"]
 _FIRST_OPSET = 7  # before it, arithmetic broadcast by attributes
 _LAST_OPSET = 28  # whose definitions the rules were checked against; a later one may mean something else by an old name
 _SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large the result is
+_FLAGS = frozenset(
+    (
+        *("allowzero", "ceil_mode", "count_include_pad", "exclusive", "fmod", "input_forget", "keepdims", "layout", "linear_before_reset"),
+        *("noop_with_empty_axes", "reverse", "select_last_index", "spatial", "storage_order", "training_mode", "transA", "transB", "upper"),
+    )
+)
+"""Attributes that are integers and mean yes or no. Runtimes read other numbers than 0 and 1 differently."""
 _TAKEN = torch.nn.Module()  # whose own attributes no buffer may be called after
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGEST_STATIC = 1024  # numbers; longer constants are data, not shapes
@@ -152,6 +159,9 @@ class _Scope:
         """Takes in a whole graph; returns the names of its outputs."""
         if graph.sparse_initializer:
             self.complaints.others.append("sparse constants are not supported.")
+        stored = [tensor.name for tensor in graph.initializer]
+        if len(set(stored)) < len(stored):
+            raise UnreadableFile(f"{self.name}: it holds two constants of one name. Export the file again.")
         for tensor in graph.initializer:
             self.known[tensor.name] = as_torch(tensor, self.name)
         for proto in graph.node:
@@ -369,6 +379,14 @@ def _numbers(value: Tensor) -> Static:
 
 
 def _node(proto: onnx.NodeProto, opset: int, where: str) -> Node:
+    names = [entry.name for entry in proto.attribute]
+    if len(set(names)) < len(names):
+        raise UnreadableFile(f"{where}: {proto.op_type} node {proto.name!r} has an attribute twice. Export the file again.")
+    odd = next((entry for entry in proto.attribute if entry.name in _FLAGS and entry.i not in (0, 1)), None)
+    if odd is not None:
+        raise UnsupportedLayer(
+            f"{proto.op_type} node {proto.name!r}: {odd.name}={odd.i}, which ONNX knows as 0 or 1 only, is not supported."
+        )
     return Node(
         operator=proto.op_type,
         name=proto.name or next(filter(None, proto.output), proto.op_type),

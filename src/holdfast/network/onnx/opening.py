@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.adapter import BlackBox, tensor_of
-from holdfast.network.fingerprint import joined, of_file, of_tensors
+from holdfast.network.fingerprint import joined, of_file, of_output, of_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
+from holdfast.network.onnx.outputs import choose_output
 from holdfast.network.onnx.reader import read_onnx
-from holdfast.network.onnx.runtime import session
+from holdfast.network.onnx.runtime import OnnxRuntime, session
 from holdfast.network.onnx.sizes import check_sizes
 
 OPEN = 7  # what an open axis of an example is
@@ -37,17 +38,30 @@ class Opened:
     vectors: Tensor | None = None
     token_module: nn.Module | None = None
     notes: tuple[str, ...] = field(default=())
-    beside: tuple[str, ...] = field(default=())  # hashes of what makes the model and is not in the file: external data, constants
+    beside: tuple[str, ...] = field(
+        default=()
+    )  # hashes of what makes the model and is not in the file: external data, constants, the output chosen
 
 
-def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None) -> Opened:
-    """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so."""
+def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None, output: str | None = None) -> Opened:
+    """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so.
+
+    output: the name of the output to measure; see `choose_output`.
+    """
     model, external = _with_external(path)
+    chosen = choose_output(model, str(path), output)
+    model = chosen.model
     inputs, _ = ports(model.graph, str(path))
     fixed = {name: _filled(inputs, name, value, path) for name, value in sorted((constants or {}).items())}
     opened = _opened(model, path, inputs, fixed, black_box)
     kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
-    return replace(opened, beside=(external, of_tensors(kinds, begin="constants") if kinds else ""))
+    beside = (external, of_tensors(kinds, begin="constants") if kinds else "", of_output(chosen.name if chosen.ambiguous else None))
+    return replace(opened, beside=beside, notes=(*opened.notes, *filter(None, [chosen.note])))
+
+
+def session_of(path: str | Path, output: str | None = None) -> OnnxRuntime:
+    """The file through onnxruntime, with the output of this name alone."""
+    return session(choose_output(read_onnx(path), str(path), output).model, str(path))
 
 
 def of_onnx(path: Path) -> str:
@@ -96,8 +110,7 @@ def _black_box(model: onnx.ModelProto, path: Path, port: Port, fixed: Mapping[st
     values = {name: value.numpy() for name, value in fixed.items()}
 
     def ask(x: "np.ndarray[Any, Any]") -> Any:
-        answers = run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
-        return answers[0] if isinstance(answers, tuple) else answers
+        return run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
 
     return Opened(BlackBox(_each(ask, port)), port.shape, _example(port).float(), black_box=True, notes=(note,))
 

@@ -119,7 +119,8 @@ def _cut(node: Node, window: Window, sizes: Sequence[int], extra: list[int]) -> 
     wanted = wanted[-len(sizes) :]  # some files count batch and channels
     full = [(size - 1) * s + extent + more for size, s, extent, more in zip(sizes, window.stride, window.extent, extra, strict=True)]
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
-    if min(totals) < (0 if automatic == "SAME_UPPER" else -1):  # one element more goes to the end
+    one_more = "output_shape" in node.attributes and automatic != "SAME_UPPER"  # which then goes to the end, says everyone
+    if min(totals) < (-1 if one_more else 0):
         raise node.unsupported(f"an output of {wanted}, larger than the {full} that the kernel reaches,")
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (small, large) if automatic == "SAME_UPPER" else (large, small)
@@ -217,13 +218,13 @@ def _of_rank(node: Node, table: dict[int, Callable[..., Tensor]], rank: int) -> 
 
 @operator("GlobalAveragePool")
 def global_average(node: Node, data: Tensor) -> Tensor:
-    if data.dim() < 3:  # torch takes no axes for all axes
-        return data
+    if data.dim() < 3:
+        raise node.unsupported("an input without an axis to pool over")
     return data.mean(list(range(2, data.dim())), keepdim=True)
 
 
 @operator("GlobalMaxPool")
 def global_maximum(node: Node, data: Tensor) -> Tensor:
     if data.dim() < 3:
-        return data
+        raise node.unsupported("an input without an axis to pool over")
     return data.amax(list(range(2, data.dim())), keepdim=True)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
-from holdfast.network.onnx.operators.arithmetic import softplus
 from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
 
 _GATES = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}
@@ -24,8 +23,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "softsign": torch.nn.functional.softsign,
-    "softplus": softplus,
 }
+"""Without softplus, which onnxruntime computes as log(1 + exp(v)) in these layers: infinite above 88."""
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
@@ -40,6 +39,8 @@ def recurrent(node: Node) -> list[Node]:
     unknown = [name for name in _activations(node) if name not in _ACTIVATIONS]
     if unknown:
         raise node.unsupported(f"activation {', '.join(unknown)}")
+    if "clip" in node.attributes and node.number("clip", 0) <= 0:
+        raise node.unsupported("clip at zero, which some runtimes take for no clip,")
     if node.operator == "LSTM" and node.number("clip", 0):
         # ONNX clips the memory on its way to the last activation, onnxruntime does not.
         raise node.unsupported("clip, of which ONNX and onnxruntime have different opinions,")

@@ -46,6 +46,8 @@ def _register(name: str, reduction: Reduction) -> None:
             raise node.unsupported(f"a reduction of {data.dtype}")
         if name in _NEEDS_ONE and 0 in data.shape:
             raise node.unsupported("a reduction of nothing")
+        if dims and len({dim % max(data.dim(), 1) for dim in dims}) < len(dims):
+            raise node.unsupported("a reduction that names one axis twice")
         if not dims and node.integer("noop_with_empty_axes", 0):
             return reduction(data[None], [0], False)  # squares and logarithms apply even where nothing is summed
         if data.dim() == 0:

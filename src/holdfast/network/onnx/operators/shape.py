@@ -99,9 +99,12 @@ def concat(node: Node, *values: Tensor) -> Tensor:
 def split(node: Node, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
     """Sizes are an attribute before opset 13, an input since; absent, the parts are equal but for a smaller last."""
     axis = node.integer("axis", 0)
-    if sizes is not None or "split" in node.attributes:
-        return torch.split(data, flat(sizes) if sizes is not None else node.integers("split", ()), dim=axis)
-    parts = node.integer("num_outputs", len(node.outputs))
+    given = flat(sizes) if sizes is not None else node.integers("split", ()) if "split" in node.attributes else None
+    parts = node.integer("num_outputs", len(node.outputs)) if given is None else len(given)
+    if parts != len(node.outputs):
+        raise node.unsupported(f"a split of {data.shape[axis]} into {parts} parts, {len(node.outputs)} of which have names,")
+    if given is not None:
+        return torch.split(data, given, dim=axis)
     each = -(-data.shape[axis] // parts)
     last = data.shape[axis] - each * (parts - 1)
     if last < 0 or (node.opset < 18 and last != each):

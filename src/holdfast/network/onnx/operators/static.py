@@ -31,6 +31,10 @@ def target_shape(shape: list[Any], current: Any, keep_zeros: int) -> list[Any]:
     return [current[axis] if size == 0 and not keep_zeros else size for axis, size in enumerate(shape)]
 
 
+_TO_THE_END = (2**31 - 1, 2**63 - 1)
+"""What exporters write for 'to the end' of an axis of unknown size."""
+
+
 def python_slices(sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]) -> tuple[slice, ...]:
     """One slice per axis. ONNX clamps and counts from the end as Python does, but for one case: backwards from before the first element,
     Python takes nothing and ONNX the first element."""
@@ -39,6 +43,8 @@ def python_slices(sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes
     if len({axis % rank for axis in axes}) < len(axes):
         raise UnsupportedLayer("a Slice cuts one axis twice, of which ONNX does not say what it means.")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step < 0 and isinstance(end, int) and end in _TO_THE_END:
+            raise UnsupportedLayer("a Slice goes backwards to the largest integer, which runtimes read as either end of the axis.")
         before_first = step < 0 and start < -1 and start < -sizes[axis]
         slices[axis] = slice(0 if before_first else start, end, step)
     return tuple(slices)

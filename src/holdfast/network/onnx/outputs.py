@@ -1,0 +1,100 @@
+"""Which output of an ONNX file is measured, and the file without the others."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from holdfast.errors import BadInput
+from holdfast.network.onnx.tensors import type_name
+
+FLOATING = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The model with one output, and without the nodes, constants and inputs that only other outputs need.
+
+    `ambiguous`: another output could have been meant, so the name is part of what is asked. `note` says what was left out.
+    """
+
+    model: onnx.ModelProto
+    name: str
+    ambiguous: bool = False
+    note: str = ""
+
+
+def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) -> Chosen:
+    """Choose the output of this name. Without a name: the only output, or the only one of floating numbers, since no other can be measured.
+
+    Raises BadInput where several could be meant, or where none has the name.
+    """
+    outputs = {info.name: info for info in model.graph.output}
+    listed = ", ".join(_describe(info) for info in outputs.values())
+    if output is not None and output not in outputs:
+        raise BadInput(f"{file}: there is no output named {output!r}; there are {listed}.")
+    floating = [name for name, info in outputs.items() if info.type.tensor_type.elem_type in FLOATING]
+    if output is None and len(outputs) > 1 and len(floating) != 1:
+        raise BadInput(
+            f"{file}: the model has {len(outputs)} outputs, {listed}; more than one could be meant. Name the one that is to be measured: "
+            f"output='NAME' (--output NAME on the command line)."
+        )
+    if len(outputs) == 1:
+        [name] = outputs
+        return Chosen(model, name)
+    name = output or floating[0]
+    why = "" if output is not None else ", the only one of floating numbers,"
+    note = f"the file has {len(outputs)} outputs, {listed}; {name}{why} is measured"
+    return Chosen(_pruned(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note)
+
+
+def _describe(info: onnx.ValueInfoProto) -> str:
+    kind = info.type.tensor_type
+    if not info.type.HasField("tensor_type"):
+        return f"{info.name} (not a tensor)"
+    sizes = " x ".join(str(dim.dim_value) if dim.dim_value > 0 else "any" for dim in kind.shape.dim)
+    shape = (sizes or "one number") if kind.HasField("shape") else "of no declared shape"
+    return f"{info.name} ({shape}{'' if kind.elem_type in FLOATING else f', {type_name(kind.elem_type)}'})"
+
+
+def _pruned(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A copy with the output `name` alone. What that output does not need is left out, so that it can make nothing fail."""
+    kept = onnx.ModelProto()
+    kept.CopyFrom(model)
+    graph = kept.graph
+    needed = {name}
+    nodes: list[onnx.NodeProto] = []
+    others: set[str] = set()
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            nodes.append(node)
+            needed.update(_reads(node))
+        else:
+            others.update(_reads(node))
+    nodes.reverse()
+    unneeded = (others | {info.name for info in graph.output}) - needed
+    _keep(graph.node, nodes)
+    _keep(graph.output, [next(info for info in graph.output if info.name == name)])
+    _keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in unneeded])
+    _keep(graph.input, [info for info in graph.input if info.name not in unneeded])
+    return kept
+
+
+def _keep(field, items) -> None:  # type: ignore[no-untyped-def]  # protobuf's repeated fields have no public type
+    copies = list(items)
+    for place, item in enumerate(copies):
+        copies[place] = type(item)()
+        copies[place].CopyFrom(item)
+    del field[:]
+    field.extend(copies)
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node reads, those of the graphs inside it too."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (info.name for info in graph.output)
+            for inner in graph.node:
+                yield from _reads(inner)
