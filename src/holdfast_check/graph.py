@@ -211,6 +211,7 @@ class Operators:
 
     def Flatten(self, x: Value) -> Value:
         axis = self.attributes.get("axis", 1)
+        require(axis >= 0 or self.opset >= 11, f"axis {axis} in opset {self.opset}")
         axis = axis if axis == len(x.shape) else self._axis(axis, len(x.shape))
         rows = int(np.prod(x.shape[:axis]))
         require(0 not in x.shape, "a value without numbers")
@@ -328,7 +329,9 @@ class Operators:
         pads = attributes.get("pads", [0] * 2 * many)
         require(len(strides) == len(holes) == many and min(*strides, *holes) > 0, f"strides {strides}, dilations {holes}")
         require(len(pads) == 2 * many and min(pads) >= 0, f"pads {pads}")
-        require(attributes.get("auto_pad", "NOTSET") == "NOTSET" or not any(pads), "automatic padding beside pads")
+        require(attributes.get("auto_pad", "NOTSET") == "NOTSET" or "pads" not in attributes, "automatic padding beside pads")
+        small = self.op == "Conv" or all(pad < k for pad, k in zip(pads, kernel * 2, strict=True))
+        require(small, f"pads {pads} that are not smaller than the window {kernel}")
         index, counts = x.index, []
         for axis, (size, k, step, hole) in enumerate(zip(sizes, kernel, strides, holes, strict=True)):
             before, after = pads[axis], pads[axis + many]

@@ -11,7 +11,8 @@ import numpy as np
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
 from holdfast_check.functions import Product
-from holdfast_check.graph import Node, Value
+from holdfast_check.graph import Node
+from holdfast_check.signatures import Value
 from holdfast_check.steps import Builder, View
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -73,12 +74,11 @@ class Cell:
 
 
 def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Value, ...]:
-    x, w, r, b, lengths, h_first, c_first, peepholes = [*given, *[None] * 8][:8]
+    x, w, r, b, lengths, h_first, c_first = [*given, *[None] * 7][:7]
     attributes, name = node.attributes, node.outputs[0] or node.op
     direction, many = attributes.get("direction", "forward"), 2 if attributes.get("direction") == "bidirectional" else 1
     require(list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones")
     require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map")
-    require(peepholes is None, "peepholes")
     if not isinstance(x, View) or len(x.shape) != 3 or x.shape[1] != 1:
         raise Rejected("a sequence that does not depend on the input, or several at once")
     require(w.ndim == 3 and r.ndim == 3, "the sizes of the weights")

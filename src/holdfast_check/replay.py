@@ -193,4 +193,5 @@ def _same_order(answers: Array, own: Array, wide: Array) -> None:
 def _fails(claim: "Claim", answers: Array, wide: Array | float) -> Array:
     """(points,): in which some group has no row above what is claimed, by more than `wide` explains."""
     rows = answers @ claim.matrix.T + claim.offset + np.broadcast_to(wide, answers.shape) @ np.abs(claim.matrix).T
-    return np.any([(rows[:, list(group)] <= claim.above).all(1) for group in claim.groups], axis=0)
+    fails: Array = np.any([(rows[:, list(group)] <= claim.above).all(1) for group in claim.groups], axis=0)
+    return fails

@@ -194,7 +194,7 @@ def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str]
         if value is None:
             continue
         require(letter in "TV" or not isinstance(value, View), f"input {place} depends on the input of the network")
-        require(letter not in "IJK" or np.ndim(value) == 1, f"input {place} is no list")
+        require(letter not in "IJK" or len(value.shape) == 1, f"input {place} is no list")
         if opset == DESCRIBED and letter in "TW":
             require(kind[1] in "fiu" and _exact(value), f"input {place} holds what is no number of float64")
         else:
