@@ -322,6 +322,13 @@ def test_the_forms_hold_every_version_that_is_in_force_in_the_opsets_read() -> N
                     assert value == attribute.only[0] or attribute.only == (1.0,), (op, version, name)
 
 
+def test_the_page_names_every_operator_and_the_opsets() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trust-base.md").read_text().partition("## What is read")[2].partition("## What was done")[0]
+    named = {word for line in page.splitlines() if line.startswith("| ") for word in line.split("|")[1].replace(",", " ").split()}
+    assert named - {"operators"} == {op for op, forms in FORMS.items() if set(forms) != {DESCRIBED}}
+    assert f"Opsets {OPSETS[0]} to {OPSETS[1]}" in page
+
+
 # ---- bytes that parsers may read in two ways
 
 
