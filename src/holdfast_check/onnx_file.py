@@ -33,15 +33,16 @@ def _table(*fields: tuple[int, str, Any] | tuple[int, str, Any, bool], refused: 
 
 
 # doc_string, metadata_props, denotation, and names of producers, graphs and nodes have no meaning for what a model computes.
+ENTRY = _table((1, "key", "bytes"), (2, "value", "bytes"))
 DIMENSION = _table((1, "dim_value", "int"), (2, "dim_param", "text"), (3, "denotation", "bytes"))
 SHAPE = _table((1, "dim", DIMENSION, True))
 TENSOR_TYPE = _table((1, "elem_type", "int32"), (2, "shape", SHAPE))
 TYPE = _table((1, "tensor_type", TENSOR_TYPE), (6, "denotation", "bytes"), refused=dict.fromkeys((4, 5, 7, 8, 9), NO_TENSOR))
-VALUE_INFO = _table((1, "name", "text"), (2, "type", TYPE), (3, "doc_string", "bytes"), (4, "metadata_props", "bytes", True))
+VALUE_INFO = _table((1, "name", "text"), (2, "type", TYPE), (3, "doc_string", "bytes"), (4, "metadata_props", ENTRY, True))
 TENSOR = _table(
     (1, "dims", "int", True), (2, "data_type", "int32"), (4, "float_data", "float", True), (5, "int32_data", "int32", True),
     (7, "int64_data", "int", True), (8, "name", "text"), (9, "raw_data", "bytes"), (10, "double_data", "double", True),
-    (12, "doc_string", "bytes"), (14, "data_location", "int32"), (16, "metadata_props", "bytes", True),
+    (12, "doc_string", "bytes"), (14, "data_location", "int32"), (16, "metadata_props", ENTRY, True),
     refused={3: "tensors in segments are not read", 6: NO_TENSOR, 11: "unsigned weights are not read", 13: OTHER_FILES},
 )  # fmt: skip
 ATTRIBUTE = _table(
@@ -55,20 +56,20 @@ ATTRIBUTE = _table(
 NODE = _table(
     (1, "input", "text", True), (2, "output", "text", True), (3, "name", "bytes"), (4, "op_type", "text"),
     (5, "attribute", ATTRIBUTE, True),
-    (6, "doc_string", "bytes"), (7, "domain", "text"), (8, "overload", "text"), (9, "metadata_props", "bytes", True),
+    (6, "doc_string", "bytes"), (7, "domain", "text"), (8, "overload", "text"), (9, "metadata_props", ENTRY, True),
     refused={10: "nodes for several devices are not read"},
 )  # fmt: skip
 GRAPH = _table(
     (1, "node", NODE, True), (2, "name", "bytes"), (5, "initializer", TENSOR, True), (10, "doc_string", "bytes"),
     (11, "input", VALUE_INFO, True), (12, "output", VALUE_INFO, True), (13, "value_info", VALUE_INFO, True),
-    (16, "metadata_props", "bytes", True),
+    (16, "metadata_props", ENTRY, True),
     refused={14: "quantization annotations are not read", 15: "sparse tensors are not read"},
 )  # fmt: skip
 OPSET = _table((1, "domain", "text"), (2, "version", "int"))
 MODEL = _table(
     (1, "ir_version", "int"), (2, "producer_name", "bytes"), (3, "producer_version", "bytes"), (4, "domain", "bytes"),
     (5, "model_version", "int"), (6, "doc_string", "bytes"), (7, "graph", GRAPH), (8, "opset_import", OPSET, True),
-    (14, "metadata_props", "bytes", True),
+    (14, "metadata_props", ENTRY, True),
     refused={
         20: "models with training information are not read", 25: "functions of the model's own are not read",
         26: "models for several devices are not read",
@@ -142,16 +143,18 @@ def _node(message: Mapping[str, Any], number: int) -> Node:
 
 def _declared(message: Mapping[str, Any]) -> tuple[str, Declared]:
     """A ValueInfoProto: its name, its element type (none: not said), and its sizes (none: not said, or open)."""
-    tensor = message.get("type", {}).get("tensor_type", {})
-    name, kind = message.get("name", ""), tensor.get("elem_type", 0)
-    require(kind == 0 or kind in TYPES, f"{name!r} has the element type {kind}, which is not read")
+    name, tensor = message.get("name", ""), message.get("type", {}).get("tensor_type")
+    if tensor is None:
+        return name, Declared(None, None)
+    kind = tensor.get("elem_type", 0)
+    require(kind in TYPES, f"{name!r} has the element type {kind}, which is not read")
     if "shape" not in tensor:
-        return name, Declared(TYPES[kind][0] if kind else None, None)
+        return name, Declared(TYPES[kind][0], None)
     sizes: list[int | None] = []
     for dimension in tensor["shape"]["dim"]:
         require(not {"dim_value", "dim_param"} <= dimension.keys(), f"{name!r} has a size that is both a number and a name")
         sizes.append(dimension.get("dim_value"))
-    return name, Declared(TYPES[kind][0] if kind else None, tuple(sizes))
+    return name, Declared(TYPES[kind][0], tuple(sizes))
 
 
 def _constants(graph: Mapping[str, Any]) -> dict[str, Array]:
