@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from holdfast_check.errors import Rejected
 from holdfast_check.proof import Model, check
-from holdfast_check.replay import replayed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,8 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         accepted += verdict.accepted
         about = verdict.header.get("input")
         named = f" (said to be input {about})" if verdict.accepted and about is not None else ""
-        told = replayed(given.model, model, path) if verdict.accepted and verdict.header["kind"] == "witness" else ""
-        named += f"; {told}" if told else ""
+        named += f"; {verdict.compared}" if verdict.compared else ""
         said = f"accepted: {verdict.claim}" if verdict.accepted else f"REJECTED: {verdict.reason}"
         print(_printable(f"{path}: {said}{named}"))
     print(f"{accepted} of {len(given.proofs)} accepted, of the model with sha256 {model.sha256}")

@@ -1,7 +1,8 @@
 """What float64 may miss, and the exponential made of additions and multiplications alone.
 
 Every number is a float64, rounded to nearest. A sum of n products in any order misses at most gamma(n) times the sum of their sizes
-(Higham, Accuracy and Stability of Numerical Algorithms, 3.1), and TINY is above all underflows that such a sum can meet.
+(Higham, Accuracy and Stability of Numerical Algorithms, 3.1), where nothing underflows. A product that does is wrong by less than 2^-1074.
+No number that it is multiplied with afterwards is above LARGEST, so 1e20 of them together are wrong by less than TINY.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 UNIT = 2.0**-53
-TINY = 1e-280
+TINY = 1e-200
 LARGEST = 1e100  # no number in a proof or a model is larger: nothing overflows before it is seen
 CURVE_ERROR = 2.0**-46  # sigmoid and tanh, as computed here, are nearer than this to the truth
 LOG2_HIGH = float.fromhex("0x1.62E42FEFA0000p-1")  # the first 37 binary places of log 2: multiples of it up to 2^15 are exact

@@ -15,13 +15,21 @@ KINDS = {
 GRAPH = "holdfast-graph"
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one that names a member twice has two meanings."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
 def read(data: bytes) -> tuple[dict[str, str], dict[str, Array]]:
     """-> metadata, arrays. Rejected where the bytes are anything else."""
     try:
         length = int.from_bytes(data[:8], "little")
         if len(data) < 8 or length > len(data) - 8:
             raise ValueError("shorter than its header says")
-        header, body = json.loads(data[8 : 8 + length].decode()), data[8 + length :]
+        header, body = json.loads(data[8 : 8 + length].decode(), object_pairs_hook=_once), data[8 + length :]
         metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         arrays = {}
         for name, about in header.items():
@@ -34,15 +42,28 @@ def read(data: bytes) -> tuple[dict[str, str], dict[str, Array]]:
         raise Rejected(f"no file that this checker can read ({type(error).__name__}: {error})") from error
 
 
+def _node(about: dict[str, Any]) -> Node:
+    inputs, outputs, attributes = about["in"], about["out"], about.get("with", {})
+    if not set(about) <= {"op", "in", "out", "with"} or not isinstance(attributes, dict):
+        raise ValueError(f"a node of {sorted(about)}")
+    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in (inputs, outputs, [about["op"]])):
+        raise ValueError("a name that is no text")
+    return Node(about["op"], tuple(inputs), tuple(outputs), attributes)
+
+
 def described(data: bytes) -> Graph:
     """A model as weights and a graph: {"input": name, "shape": [1, ...], "output": name, "nodes": [{"op", "in", "out", "with"}]}, where
-    operators are called as in ONNX and other names are those of the weights."""
+    operators are called as in ONNX and other names are those of the weights. `signatures` says how each is read."""
     metadata, arrays = read(data)
     if GRAPH not in metadata:
         raise Rejected("this safetensors file holds weights but no graph")
     try:
-        graph: dict[str, Any] = json.loads(metadata[GRAPH])
-        nodes = tuple(Node(str(n["op"]), tuple(n["in"]), tuple(n["out"]), dict(n.get("with", {}))) for n in graph["nodes"])
-        return Graph(str(graph["input"]), tuple(int(size) for size in graph["shape"]), str(graph["output"]), nodes, arrays)
+        graph: dict[str, Any] = json.loads(metadata[GRAPH], object_pairs_hook=_once)
+        if set(graph) != {"input", "shape", "output", "nodes"}:
+            raise ValueError(f"a graph of {sorted(graph)}")
+        shape = tuple(graph["shape"])
+        if not all(type(size) is int and size > 0 for size in shape):
+            raise ValueError(f"the shape {shape}")
+        return Graph(str(graph["input"]), shape, str(graph["output"]), tuple(map(_node, graph["nodes"])), arrays)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Rejected(f"the graph of the model cannot be read ({type(error).__name__}: {error})") from error

@@ -1,19 +1,21 @@
-"""What a model's graph means: each of ONNX's operators as steps. Batches hold one input."""
+"""What a model's graph means: each of ONNX's operators as steps, for the inputs, attributes and versions in `signatures`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from holdfast_check.arithmetic import Array
+from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected, require
 from holdfast_check.functions import Pieces, Product
+from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_inputs, form_of
 from holdfast_check.steps import Applied, Builder, Program, View
 
-Value = View | Array  # what depends on the input, and what does not
+MOST = 2**28  # numbers in one value
 PLACES = {"Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather"}  # change the places of numbers only
 UNREADABLE = ValueError, IndexError, TypeError, KeyError, AttributeError, ZeroDivisionError, MemoryError, OverflowError
+KINDS = {1: "<f4", 6: "<i4", 7: "<i8", 9: "|b1", 11: "<f8"}  # of ONNX's element types, those that numbers are cast to
 
 
 @dataclass(frozen=True)
@@ -25,41 +27,85 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Declared:
+    """What a file says of a value: its element type, and its sizes; none where it does not say, or leaves one open."""
+
+    kind: str | None
+    sizes: tuple[int | None, ...] | None
+
+    def agrees(self, kind: str, shape: tuple[int, ...], name: str) -> None:
+        """Rejected where the value is another one."""
+        require(self.kind in (None, kind), f"{name!r} is declared as {self.kind}, and is {kind}")
+        same = self.sizes is None or (
+            len(self.sizes) == len(shape) and all(size in (None, found) for size, found in zip(self.sizes, shape, strict=True))
+        )
+        require(same, f"{name!r} is declared with the sizes {self.sizes}, and has {shape}")
+
+
+@dataclass(frozen=True)
 class Graph:
-    """A model as its file says it."""
+    """A model as its file says it. opset: the version of ONNX's operators, or DESCRIBED; kind: the element type of the input."""
 
     input: str
     input_shape: tuple[int, ...]  # with the batch axis, of one
     output: str
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
+    opset: int = DESCRIBED
+    kind: str = "<f8"
+    declared: tuple[tuple[str, Declared], ...] = field(default=())
 
 
 def program(graph: Graph) -> Program:
-    """The steps of a graph; Rejected where it has an operator that is not known here."""
-    from holdfast_check.recurrent import GATES, unrolled
-
+    """The steps of a graph; Rejected where it has what is not known here, with the node and the cause."""
     builder = Builder(graph.input_shape)
+    require(graph.input and graph.input not in graph.constants and "" not in graph.constants, "the input is called as a constant is")
     values: dict[str, Value] = {**graph.constants, graph.input: builder.input}
+    kinds = {**{name: array.dtype.str for name, array in graph.constants.items()}, graph.input: graph.kind}
+    made = set(values)  # all names so far, those of values that are not followed, too
     ranked: set[str] = set()  # values of which only the order is known: those that a softmax reads stand for what it makes of them
-    for node in graph.nodes:
-        if ranked.intersection(node.inputs) and node.op not in PLACES:
-            raise Rejected(f"{node.op} reads what a softmax makes; this checker knows a softmax as the last step only")
-        if ranked.intersection(node.inputs) or node.op in ("Softmax", "LogSoftmax"):
-            ranked.update(node.outputs)
-        operator = getattr(Operators(builder, node), node.op, None) if node.op[:1].isupper() else None
-        if operator is None and node.op not in GATES:
-            raise Rejected(f"operator {node.op} is not known to this checker")
+    for number, node in enumerate(graph.nodes):
         try:
-            given = tuple(values[name] if name else None for name in node.inputs)
-            made = unrolled(builder, node, given) if operator is None else operator(*given)
-        except UNREADABLE as error:
-            raise Rejected(f"{node.op}, which makes {node.outputs}, cannot be followed: {error}") from error
-        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+            _follow(builder, graph.opset, node, values, kinds, made, ranked)
+        except (Rejected, *UNREADABLE) as error:
+            raise Rejected(f"node {number} ({node.op}, which makes {', '.join(node.outputs)}): {error}") from error
+    for name, declared in graph.declared:
+        if name in values:
+            declared.agrees(kinds[name], values[name].shape, name)
     output = values.get(graph.output)
     if not isinstance(output, View):
-        raise Rejected("the output does not depend on the input")
+        raise Rejected(f"the output {graph.output!r} is made by no node that is followed, or does not depend on the input")
     return Program(graph.input_shape, builder.steps, output, graph.output in ranked)
+
+
+def _follow(
+    builder: Builder, opset: int, node: Node, values: dict[str, Value], kinds: dict[str, str], made: set[str], ranked: set[str]
+) -> None:  # fmt: skip
+    """One node: its values join the others."""
+    from holdfast_check.recurrent import GATES, unrolled
+
+    form = form_of(node.op, opset)
+    check_attributes(form, node.attributes, opset)
+    for name in filter(None, node.inputs):
+        require(name in values, f"it reads {name!r}, which no node before it makes, or which is not followed")
+    given = [values[name] if name else None for name in node.inputs]
+    kind = check_inputs(form, given, [kinds[name] if name else "" for name in node.inputs], opset)
+    outputs = [name for name in node.outputs if name]
+    require((node.outputs and node.outputs[0]) or node.op in GATES, "its first output has no name")
+    many = max((place for place, name in enumerate(node.outputs, 1) if name), default=0)
+    require(form.outputs == -1 or many <= form.outputs, f"it has {many} outputs, and {form.outputs} are known")
+    require(len(set(outputs)) == len(outputs) and made.isdisjoint(outputs), "it makes a value that there is already")
+    made.update(outputs)
+    if ranked.intersection(node.inputs):
+        require(node.op in PLACES, "it reads what a softmax makes; this checker knows a softmax as the last step only")
+    if ranked.intersection(node.inputs) or node.op in ("Softmax", "LogSoftmax"):
+        ranked.update(outputs)
+    results = unrolled(builder, node, tuple(given)) if node.op in GATES else Operators(builder, node, opset).apply(given)
+    for name, value in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
+        if name:
+            require(not isinstance(value, View) or value.index.size > 0, f"{name!r} holds no numbers")
+            values[name] = value
+            kinds[name] = (KINDS[node.attributes["to"]] if node.op == "Cast" else kind) if isinstance(value, View) else value.dtype.str
 
 
 def _ints(value: Any) -> list[int]:
@@ -77,145 +123,257 @@ def _view(value: Value) -> View:
     return value
 
 
-class Operators:
-    """One node; a method for each operator, called with the values that the node reads."""
+def _small(*shape: int) -> None:
+    """Rejected before a value is made that does not fit."""
+    size = 1
+    for part in shape:
+        size *= part
+    require(0 <= size <= MOST, f"a value of {size} numbers")
 
-    def __init__(self, builder: Builder, node: Node) -> None:
-        self.builder, self.name, self.op, self.attributes = builder, (*node.outputs, "")[0], node.op, node.attributes
-        self.outputs = len(node.outputs)
+
+class Operators:
+    """One node; a method for each operator, called with the values that the node reads, which fit its form."""
+
+    def __init__(self, builder: Builder, node: Node, opset: int) -> None:
+        self.builder, self.op, self.attributes, self.opset = builder, node.op, node.attributes, opset
+        self.name, self.outputs = node.outputs[0], len(node.outputs)
+
+    def apply(self, given: list[Value | None]) -> Value | tuple[Value, ...]:
+        result: Value | tuple[Value, ...] = getattr(self, self.op)(*given)
+        return result
 
     def _option(self, name: str, given: Any, otherwise: Any = None) -> Any:
         """An input of newer versions of an operator, an attribute of older ones."""
         return given if given is not None else self.attributes.get(name, otherwise)
 
-    def Identity(self, x: Value, *_: Any) -> Value:
+    @staticmethod
+    def _axis(axis: int, rank: int) -> int:
+        """Counted from the front; in the file it may be counted from behind, which runtimes read alike in all opsets."""
+        require(-rank <= axis < rank, f"axis {axis} of a value with {rank} axes")
+        return axis % rank
+
+    def _axes(self, given: Any, rank: int) -> list[int]:
+        axes = [self._axis(axis, rank) for axis in _ints(given)]
+        require(axes and len(set(axes)) == len(axes), f"axes {_ints(given)}")
+        return axes
+
+    def Identity(self, x: Value) -> Value:
         return x
 
-    Dropout = Identity
+    def Dropout(self, x: Value, ratio: Any = None, training: Any = None) -> Value:
+        """What it is where nothing is trained: nothing is dropped, whatever the ratio."""
+        require(training is None or not np.any(training), "a dropout that drops")
+        require(ratio is None or np.ndim(ratio) == 0, "a ratio that is no number")
+        return x
 
     def Cast(self, x: Value) -> Value:
-        """The network is one over real numbers: only casts that are to keep a number what it is."""
-        require(not isinstance(x, View) or self.attributes["to"] in (1, 11), "a cast of what depends on the input")
-        return x
+        """The network is one over real numbers: what depends on the input is cast from one width to another only."""
+        kind = KINDS[self.attributes["to"]]
+        if isinstance(x, View):
+            require(kind[1] == "f", "a cast of what depends on the input")
+            return x
+        if x.dtype.kind == "f":  # to an integer what is behind the point is left out
+            require(bool(np.isfinite(x).all()), "a cast of what is no number")
+            within = np.abs(x) < {"<i4": 2.0**31, "<i8": 2.0**63}.get(kind, np.inf)
+            require(bool(within.all()), f"a cast of a number that {kind} does not hold")
+        y: Array = x.astype(kind)
+        require(kind[1] != "f" or bool(np.isfinite(y).all()), f"a cast of a number that {kind} does not hold")
+        require(
+            kind[1] != "i" or x.dtype.kind not in "iu" or bool((y.astype(x.dtype) == x).all()), "a cast of an integer that is too large"
+        )
+        return y
 
     def Constant(self) -> Value:
-        [value] = self.attributes.values()
-        return np.asarray(value)
+        require(len(self.attributes) == 1, f"{len(self.attributes)} values")
+        [(name, value)] = self.attributes.items()
+        if name == "value":
+            return np.asarray(value)
+        return np.asarray(value, dtype="<f4" if "float" in name else "<i8")
 
     def Shape(self, x: Value) -> Value:
-        return np.array(x.shape, dtype=np.int64)
+        first, last = self.attributes.get("start", 0), self.attributes.get("end", len(x.shape))
+        return np.array(x.shape[first:last], dtype=np.int64)
 
     def ConstantOfShape(self, shape: Array) -> Value:
-        return np.full(_ints(shape), np.ravel(self.attributes.get("value", [0.0]))[0])
+        value = self.attributes.get("value", np.zeros(1, dtype="<f4"))
+        sizes = _ints(shape)
+        require(value.shape == (1,) and all(size >= 0 for size in sizes), f"a value of shape {value.shape}, sizes {sizes}")
+        _small(*sizes)
+        return np.full(sizes, value[0], dtype=value.dtype)
 
     def Reshape(self, x: Value, shape: Any = None) -> Value:
-        sizes = _ints(self._option("shape", shape))
-        return _moved(x, lambda v: v.reshape([v.shape[i] if size == 0 else size for i, size in enumerate(sizes)]))
+        """A size of zero is that of the same axis of x, and -1 whatever is left."""
+        wanted = _ints(self._option("shape", shape))
+        sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
+        require(all(size >= -1 for size in sizes) and sizes.count(-1) <= 1, f"the sizes {wanted}")
+        require(0 not in x.shape, "a value without numbers")
+        return _moved(x, lambda v: v.reshape(sizes))
 
     def Flatten(self, x: Value) -> Value:
-        axis = int(self.attributes.get("axis", 1))
-        return _moved(x, lambda v: v.reshape(int(np.prod(v.shape[:axis])), -1))
+        axis = self.attributes.get("axis", 1)
+        require(axis >= 0 or self.opset >= 11, f"axis {axis} in opset {self.opset}")
+        axis = axis if axis == len(x.shape) else self._axis(axis, len(x.shape))
+        rows = int(np.prod(x.shape[:axis]))
+        require(0 not in x.shape, "a value without numbers")
+        return _moved(x, lambda v: v.reshape(rows, -1))
 
     def Transpose(self, x: Value) -> Value:
-        return _moved(x, lambda v: v.transpose(self.attributes.get("perm")))
+        perm = self.attributes.get("perm", list(range(len(x.shape)))[::-1])
+        require(sorted(perm) == list(range(len(x.shape))), f"the order {perm} of {len(x.shape)} axes")
+        return _moved(x, lambda v: v.transpose(perm))
 
     def Squeeze(self, x: Value, axes: Any = None) -> Value:
         given = self._option("axes", axes)
-        return _moved(x, lambda v: v.squeeze(None if given is None else tuple(_ints(given))))
+        over = [axis for axis, size in enumerate(x.shape) if size == 1] if given is None else self._axes(given, len(x.shape))
+        return _moved(x, lambda v: v.squeeze(tuple(over)))
 
     def Unsqueeze(self, x: Value, axes: Any = None) -> Value:
-        return _moved(x, lambda v: np.expand_dims(v, tuple(_ints(self._option("axes", axes)))))
+        given = self._option("axes", axes)
+        over = self._axes(given, len(x.shape) + np.size(given))
+        return _moved(x, lambda v: np.expand_dims(v, tuple(over)))
 
     def Expand(self, x: Value, shape: Array) -> Value:
-        return _moved(x, lambda v: np.broadcast_to(v, np.broadcast_shapes(v.shape, tuple(_ints(shape)))))
+        sizes = _ints(shape)
+        require(all(size >= 1 for size in sizes) and 0 not in x.shape, f"the sizes {sizes}")
+        wide = np.broadcast_shapes(x.shape, tuple(sizes))
+        _small(*wide)
+        return _moved(x, lambda v: np.broadcast_to(v, wide))
 
     def Gather(self, x: Value, indices: Array) -> Value:
-        return _moved(x, lambda v: np.take(v, indices.astype(np.int64), int(self.attributes.get("axis", 0))))
+        axis = self._axis(self.attributes.get("axis", 0), len(x.shape))
+        size = x.shape[axis]
+        require(bool(((indices >= -size) & (indices < size)).all()), f"a place outside of the {size} there are")
+        _small(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        return _moved(x, lambda v: np.take(v, indices.astype(np.int64), axis))
 
     def Slice(self, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Value:
+        """Starts and ends are cut off at the ends of the axis; backwards the last place may be the one before the first."""
         first, last = _ints(self._option("starts", starts)), _ints(self._option("ends", ends))
-        along, by = _ints(self._option("axes", axes, range(len(first)))), _ints([1] * len(first) if steps is None else steps)
-        where = [slice(None)] * len(x.shape)
+        given = self._option("axes", axes)
+        along = list(range(len(first))) if given is None else self._axes(given, len(x.shape))
+        by = [1] * len(first) if steps is None else _ints(steps)
         for start, end, axis, step in zip(first, last, along, by, strict=True):
-            where[axis] = slice(start, None if step < 0 and end < -(2**31) else end, step)
-        return _moved(x, lambda v: v[tuple(where)])
+            size = x.shape[axis]
+            require(step != 0 and size > 0, "a slice with steps of zero, or of nothing")
+            low, high = (0, size) if step > 0 else (-1, size - 1)
+            start, end = (place + size if place < 0 else place for place in (start, end))
+            places = np.arange(min(max(start, max(low, 0)), high), min(max(end, low), high), step)
+            x = _moved(x, lambda v, places=places, axis=axis: np.take(v, places, axis))  # type: ignore[misc]
+        return x
 
     def Split(self, x: Value, sizes: Any = None) -> tuple[Value, ...]:
-        axis, given = int(self.attributes.get("axis", 0)), self._option("split", sizes)
-        places = np.split(np.arange(x.shape[axis]), self.outputs if given is None else np.cumsum(_ints(given))[:-1])
+        axis = self._axis(self.attributes.get("axis", 0), len(x.shape))
+        given, size, many = self._option("split", sizes), x.shape[axis], self.outputs
+        equal = self.opset < 18 or "num_outputs" in self.attributes
+        require(given is not None or (equal and size % many == 0), f"{size} in {many} parts")
+        require(self.attributes.get("num_outputs", many) == many, f"{many} outputs")
+        require(given is None or "num_outputs" not in self.attributes, "sizes and a number of parts")
+        widths = [size // many] * many if given is None else _ints(given)
+        require(len(widths) == many and min(widths) > 0 and sum(widths) == size, f"{size} in parts of {widths}")
+        places = np.split(np.arange(size), np.cumsum(widths)[:-1])
         return tuple(_moved(x, lambda v, place=place: np.take(v, place, axis)) for place in places)  # type: ignore[misc]
 
     def Concat(self, *given: Value) -> Value:
-        axis = int(self.attributes["axis"])
+        axis = self._axis(self.attributes["axis"], len(given[0].shape))
         plain = [value for value in given if not isinstance(value, View)]
         if len(plain) == len(given):
             return np.concatenate(plain, axis)
         views = [v if isinstance(v, View) else self.builder.affine(self.name, v.shape, [], v) for v in given]
         return self.builder.joined(self.name, views, axis)
 
-    def Pad(self, x: Value, pads: Any = None, filled: Any = None, *_: Any) -> Value:
-        around, value = _ints(self._option("pads", pads)), np.ravel(self._option("value", filled, 0.0))[0]
-        require(self.attributes.get("mode", "constant") == "constant" and value == 0.0, "padding with other than zeros")
+    def Pad(self, x: Value, pads: Any = None, filled: Any = None) -> Value:
+        around, value = _ints(self._option("pads", pads)), self._option("value", filled, 0.0)
+        require(np.size(value) == 1 and np.ravel(value)[0] == 0.0, "padding with other than zeros")
         view, many = _view(x), len(x.shape)
+        require(len(around) == 2 * many and min(around, default=0) >= 0, f"pads {around} of {many} axes")
+        _small(*(size + around[axis] + around[axis + many] for axis, size in enumerate(x.shape)))
         return View(view.step, np.pad(view.index, list(zip(around[:many], around[many:], strict=True)), constant_values=-1))
 
     def Gemm(self, x: Value, weight: Value, bias: Array | None = None) -> Value:
-        require(self.attributes.get("alpha", 1.0) == 1.0 and self.attributes.get("beta", 1.0) == 1.0, "factors other than one")
+        require(self.opset == DESCRIBED or (len(x.shape) == 2 and len(weight.shape) == 2), f"shapes {x.shape} and {weight.shape}")
         x, weight = (_moved(v, np.transpose) if self.attributes.get(t) else v for v, t in ((x, "transA"), (weight, "transB")))
+        return self._product(x, weight, bias)
+
+    def MatMul(self, x: Value, weight: Value) -> Value:
+        return self._product(x, weight, None)
+
+    def _product(self, x: Value, weight: Value, bias: Array | None) -> Value:
+        """(..., k) times a constant (k, n), or a constant (m, k) times (k, n) or (k,), plus what is broadcast to that shape."""
         if isinstance(weight, View):  # A x, as (x' A')'
-            if isinstance(x, View) or bias is not None:
-                raise Rejected("the product of two matrices that both depend on the input")
-            return _moved(self._linear(View(weight.step, weight.index.T), x.T), np.transpose)
-        return self._linear(_view(x), weight, 0.0 if bias is None else bias)
+            require(not isinstance(x, View), "the product of two matrices that both depend on the input")
+            require(len(x.shape) == 2 and len(weight.shape) <= 2, f"shapes {x.shape} and {weight.shape}")
+            made = self._linear(View(weight.step, weight.index.T), np.asarray(x).T)
+            turned = View(made.step, made.index.T)
+            return turned if bias is None else self.builder.scaled(self.name, [(turned, 1.0)], self._wide(bias, turned.shape))
+        return self._linear(_view(x), weight, bias)
 
-    MatMul = Gemm
+    @staticmethod
+    def _wide(bias: Array, shape: tuple[int, ...]) -> Array:
+        wide: Array = np.broadcast_to(bias.astype(np.float64), shape)  # to this shape, which it does not change
+        return wide
 
-    def _linear(self, x: View, weight: Array, bias: Array | float = 0.0) -> View:
+    def _linear(self, x: View, weight: Array, bias: Array | None = None) -> View:
         """(..., k) times (k, n) plus a bias."""
-        require(weight.ndim == 2 and x.shape[-1] == len(weight), f"shapes {x.shape} and {weight.shape}")
-        return self.builder.affine(self.name, (*x.shape[:-1], weight.shape[1]), [(x, weight.astype(np.float64), None)], bias)
+        require(weight.ndim == 2 and len(x.shape) > 0 and x.shape[-1] == len(weight), f"shapes {x.shape} and {weight.shape}")
+        shape = (*x.shape[:-1], weight.shape[1])
+        offset = 0.0 if bias is None else self._wide(bias, shape)
+        return self.builder.affine(self.name, shape, [(x, weight.astype(np.float64), None)], offset)
 
     def _windows(self, x: View, kernel: list[int], largest: bool = False) -> tuple[Array, list[int]]:
-        """(1, channels, *sizes) -> what every window reads, (channels, *places, *kernel), and how many places each axis has. Where the
-        largest is asked for, the first number that a window has on an axis stands once more for what is padded, else a zero."""
+        """(images, channels, *sizes) -> what every window reads, (images, channels, *places, *kernel), and how many places each axis has.
+        Where the largest is asked for, the first number that a window has on an axis stands once more for what is padded, else a zero."""
         sizes, attributes = x.shape[2:], self.attributes
-        require(attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not attributes.get("ceil_mode"), "automatic padding")
-        strides, holes = (_ints(attributes.get(name, [1] * len(sizes))) for name in ("strides", "dilations"))
-        pads = _ints(attributes.get("pads", [0] * 2 * len(sizes)))
-        index, counts = x.index[0], []
+        many = len(sizes)
+        require(1 <= many <= 3 and len(kernel) == many and min(kernel) > 0, f"windows {kernel} in a value of shape {x.shape}")
+        strides, holes = (attributes.get(name, [1] * many) for name in ("strides", "dilations"))
+        pads = attributes.get("pads", [0] * 2 * many)
+        require(len(strides) == len(holes) == many and min(*strides, *holes) > 0, f"strides {strides}, dilations {holes}")
+        require(len(pads) == 2 * many and min(pads) >= 0, f"pads {pads}")
+        require(attributes.get("auto_pad", "NOTSET") == "NOTSET" or "pads" not in attributes, "automatic padding beside pads")
+        small = self.op == "Conv" or all(pad < k for pad, k in zip(pads, kernel * 2, strict=True))
+        require(small, f"pads {pads} that are not smaller than the window {kernel}")
+        index, counts = x.index, []
         for axis, (size, k, step, hole) in enumerate(zip(sizes, kernel, strides, holes, strict=True)):
-            before, after = pads[axis], pads[axis + len(sizes)]
+            before, after = pads[axis], pads[axis + many]
             counts.append((size + before + after - hole * (k - 1) - 1) // step + 1)
+            require(counts[-1] > 0, f"a window of {hole * (k - 1) + 1} in {size + before + after}")
             reads = np.arange(counts[-1])[:, None] * step + np.arange(k) * hole - before
             real = (reads >= 0) & (reads < size)
             require(real.any(1).all() or not largest, "a window that sees padding only")
             first = np.take_along_axis(reads, real.argmax(1)[:, None], 1)
             reads = np.where(real, reads, first if largest else size)
-            index = np.concatenate([index, np.full_like(np.take(index, [0], 1 + axis), -1)], 1 + axis)
-            index = np.moveaxis(np.take(index, reads, 1 + axis), 2 + axis, -1)
+            index = np.concatenate([index, np.full_like(np.take(index, [0], 2 + axis), -1)], 2 + axis)
+            _small(*index.shape[: 2 + axis], *reads.shape, *index.shape[3 + axis :])
+            index = np.moveaxis(np.take(index, reads, 2 + axis), 3 + axis, -1)
         return index, counts
 
     def Conv(self, x: Value, weight: Array, bias: Array | None = None) -> Value:
-        view, groups = _view(x), int(self.attributes.get("group", 1))
-        index, counts = self._windows(view, list(weight.shape[2:]))
-        inside, outside = weight.shape[1], len(weight) // groups
-        places = np.arange(len(weight) * int(np.prod(counts))).reshape(len(weight), -1)
+        view, groups = _view(x), self.attributes.get("group", 1)
+        kernel = list(weight.shape[2:])
+        require(groups > 0 and len(weight.shape) == len(view.shape) and len(weight) % groups == 0, f"weights of shape {weight.shape}")
+        require(view.shape[1] == weight.shape[1] * groups, f"{view.shape[1]} channels, weights of shape {weight.shape}, {groups} groups")
+        require(self.attributes.get("kernel_shape", kernel) == kernel, "kernel_shape is not that of the weights")
+        require(bias is None or bias.shape == (len(weight),), "one bias for each channel")
+        index, counts = self._windows(view, kernel)
+        inside, outside, images = weight.shape[1], len(weight) // groups, len(index)
+        places = np.arange(images * len(weight) * int(np.prod(counts))).reshape(images, len(weight), -1)
         parts: list[tuple[View, Array | None, Array | None]] = []
-        for group in range(groups):
-            own = index[group * inside : (group + 1) * inside].reshape(inside, places.shape[1], -1).transpose(1, 0, 2)
-            rows = slice(group * outside, (group + 1) * outside)
-            parts.append((View(view.step, own), weight[rows].reshape(outside, -1).T.astype(np.float64), places[rows].T.ravel()))
+        for image in range(images):
+            for group in range(groups):
+                own = index[image, group * inside : (group + 1) * inside].reshape(inside, places.shape[2], -1).transpose(1, 0, 2)
+                rows = slice(group * outside, (group + 1) * outside)
+                parts.append((View(view.step, own), weight[rows].reshape(outside, -1).T.astype(np.float64), places[image, rows].T.ravel()))
         offset = np.zeros(len(weight)) if bias is None else bias.astype(np.float64)
-        return self.builder.affine(self.name, (1, len(weight), *counts), parts, offset.reshape(1, -1, *[1] * len(counts)))
+        return self.builder.affine(self.name, (images, len(weight), *counts), parts, offset.reshape(1, -1, *[1] * len(counts)))
 
     def AveragePool(self, x: Value) -> Value:
         view = _view(x)
-        padded = any(_ints(self.attributes.get("pads", [0])))
+        padded = any(self.attributes.get("pads", [0]))
         require(self.attributes.get("count_include_pad") or not padded, "means that leave out what is padded")
-        kernel = _ints(self.attributes.get("kernel_shape", view.shape[2:]))
+        kernel = list(self.attributes.get("kernel_shape", view.shape[2:]))
         index, counts = self._windows(view, kernel)
         many = int(np.prod(kernel))
-        windows = View(view.step, index.reshape(1, view.shape[1], *counts, many))
+        windows = View(view.step, index.reshape(*view.shape[:2], *counts, many))
         return _moved(self._linear(windows, np.full((many, 1), 1.0 / many)), lambda v: v[..., 0])
 
     GlobalAveragePool = AveragePool
@@ -223,8 +381,8 @@ class Operators:
     def MaxPool(self, x: Value) -> Value:
         """In pairs."""
         view = _view(x)
-        index, counts = self._windows(view, _ints(self.attributes["kernel_shape"]), largest=True)
-        index = index.reshape(1, view.shape[1], *counts, -1)
+        index, counts = self._windows(view, list(self.attributes["kernel_shape"]), largest=True)
+        index = index.reshape(*view.shape[:2], *counts, -1)
         values = [View(view.step, index[..., place]) for place in range(index.shape[-1])]
         while len(values) > 1:
             pairs = [self.builder.larger(self.name, a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
@@ -232,9 +390,13 @@ class Operators:
         return values[0]
 
     def Max(self, *given: Value) -> Value:
+        require(self.opset >= 8 or self.opset == DESCRIBED or len({v.shape for v in given}) == 1, "values of several shapes in opset 7")
         sign = 1.0 if self.op == "Max" else -1.0
         build, name = self.builder, self.name
-        views = [build.scaled(name, [(v, sign)]) if isinstance(v, View) else build.affine(name, v.shape, [], sign * v) for v in given]
+        views = [
+            build.scaled(name, [(v, sign)]) if isinstance(v, View) else build.affine(name, v.shape, [], sign * v.astype(np.float64))
+            for v in given
+        ]
         result = views[0]
         for other in views[1:]:
             result = build.larger(name, result, other)
@@ -243,8 +405,8 @@ class Operators:
     Min = Max
 
     def ReduceSum(self, x: Value, axes: Any = None) -> Value:
-        view, given = _view(x), self._option("axes", axes, range(len(x.shape)))
-        over = [axis % len(x.shape) for axis in _ints(given)]
+        view, given = _view(x), self._option("axes", axes)
+        over = list(range(len(x.shape))) if given is None else self._axes(given, len(x.shape))
         rest = [axis for axis in range(len(x.shape)) if axis not in over]
         many = int(np.prod([x.shape[axis] for axis in over]))
         windows = View(view.step, view.index.transpose(*rest, *over).reshape(*(x.shape[axis] for axis in rest), many))
@@ -257,9 +419,9 @@ class Operators:
     def Add(self, a: Value, b: Value) -> Value:
         sign = -1.0 if self.op == "Sub" else 1.0
         if not isinstance(a, View):
-            return self.builder.scaled(self.name, [(_view(b), sign)], a)
+            return self.builder.scaled(self.name, [(_view(b), sign)], a.astype(np.float64))
         if not isinstance(b, View):
-            return self.builder.scaled(self.name, [(a, 1.0)], sign * b)
+            return self.builder.scaled(self.name, [(a, 1.0)], sign * b.astype(np.float64))
         return self.builder.scaled(self.name, [(a, 1.0), (b, sign)])
 
     Sub = Add
@@ -269,7 +431,7 @@ class Operators:
         if not isinstance(a, View):
             a, b = b, a
         if not isinstance(b, View):
-            return self.builder.scaled(self.name, [(_view(a), b)])
+            return self.builder.scaled(self.name, [(_view(a), b.astype(np.float64))])
         (f, v), (g, z) = self._factor(_view(a)), self._factor(b)
         return self.builder.applied(self.name, Product(f, g), v, z)
 
@@ -282,20 +444,30 @@ class Operators:
     def Div(self, a: Value, b: Value) -> Value:
         if isinstance(b, View):
             raise Rejected("division by what depends on the input")
-        return self.builder.scaled(self.name, [(_view(a), 1.0 / b.astype(np.float64))])
+        divisor = b.astype(np.float64)
+        require(bool(((divisor != 0) & (np.abs(divisor) < LARGEST)).all()), "division by zero, or by what is no number")
+        return self.builder.scaled(self.name, [(_view(a), 1.0 / divisor)])
 
     def Neg(self, x: Value) -> Value:
         return self.builder.scaled(self.name, [(_view(x), -1.0)])
 
     def BatchNormalization(self, x: Value, *weights: Array) -> Value:
-        """factor (x - mean) + shift; the factor is rounded four times."""
+        """factor (x - mean) + shift, with the statistics of the file; the factor is rounded four times."""
+        require(len(x.shape) >= 2 and all(part.shape == (x.shape[1],) for part in weights), "one number for each channel")
         scale, shift, mean, variance = (part.astype(np.float64).reshape(-1, *[1] * (len(x.shape) - 2)) for part in weights)
-        factor = scale / np.sqrt(variance + float(self.attributes.get("epsilon", 1e-5)))
+        epsilon = float(np.float32(1e-5)) if self.opset != DESCRIBED else 1e-5  # ONNX's attributes are numbers of float32
+        spread = variance + self.attributes.get("epsilon", epsilon)
+        require(bool((spread > 0).all()), "a variance that is not above zero")
+        factor = scale / np.sqrt(spread)
         return self.builder.scaled(self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean))
 
     def Softmax(self, x: Value) -> Value:
-        """What it reads: `program` sees to it that only the order of the outputs is asked for."""
-        require(_view(x).index.size == x.shape[int(self.attributes.get("axis", -1))], "a softmax that does not go over all outputs")
+        """What it reads: `program` sees to it that only the order of the outputs is asked for. Before opset 13 it goes over all axes from
+        this one on, since then over this one alone."""
+        old = 0 < self.opset < 13
+        axis = self._axis(self.attributes.get("axis", 1 if old else -1), len(x.shape))
+        over = int(np.prod(x.shape[axis:])) if old else x.shape[axis]
+        require(_view(x).index.size == over, "a softmax that does not go over all outputs")
         return x
 
     LogSoftmax = Softmax
@@ -306,13 +478,19 @@ class Operators:
     Tanh = Sigmoid
 
     def Relu(self, x: Value) -> Value:
-        below = {"Relu": 0.0, "Abs": -1.0, "LeakyRelu": float(self.attributes.get("alpha", 0.01))}[self.op]
+        alpha = self.attributes.get("alpha", float(np.float32(0.01)) if self.opset != DESCRIBED else 0.01)
+        below = {"Relu": 0.0, "Abs": -1.0, "LeakyRelu": float(alpha)}[self.op]
         return self.builder.applied(self.name, Pieces((0.0,), (below, 1.0), 0.0), _view(x))
 
     Abs = LeakyRelu = Relu
 
     def Clip(self, x: Value, least: Any = None, most: Any = None) -> Value:
         given = ("min", self._option("min", least)), ("max", self._option("max", most))
+        require(all(value is None or (np.size(value) == 1 and np.ndim(value) <= 1) for _, value in given), "an end that is no number")
         ends = [(end, float(np.ravel(value)[0])) for end, value in given if value is not None]
+        require(all(abs(value) < LARGEST for _, value in ends), "an end that is no number")
+        require(len(ends) < 2 or ends[0][1] <= ends[1][1], "a smallest number above the largest")
+        if not ends:
+            return self.builder.scaled(self.name, [(_view(x), 1.0)])
         factors = {("min",): (0.0, 1.0), ("max",): (1.0, 0.0), ("min", "max"): (0.0, 1.0, 0.0)}[tuple(end for end, _ in ends)]
         return self.builder.applied(self.name, Pieces(tuple(value for _, value in ends), factors, ends[0][1]), _view(x))

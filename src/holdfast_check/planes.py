@@ -7,8 +7,10 @@ below where a coefficient is positive and by the one above where it is negative,
 Rounding of a walk. Let M be, for a step, at least the size of all that is added up in it: |W| |x| + |offset| for a map, |slopes| |x| +
 |intercept| for a function, with |x| from the intervals. A coefficient that is computed as L' instead of L W is wrong by no more than
 gamma |L| |W|, which moves the bound by gamma |L| |W| |x| <= gamma |L| M. The same holds for weights and offsets, which are within 16
-units, for products with offsets, for the sums of constants, and for coefficients that meet at one step. So one number, the sum over all
-steps of |L| M, times gamma(longest sum + 4 steps + 64), pays for all of it; it is doubled, since it is computed too.
+units, for products with offsets, for the sums of constants, and for coefficients that meet at one step. The rows of a claim meet at the
+elements that are outputs: an element that is an output twice gets a sum of coefficients, wrong by gamma |rows| |x|. So one number, the sum
+over all steps of |L| M and of |rows| |x|, times gamma(longest sum + 4 parts of all steps + 64), pays for all of it; it is doubled, since
+it is computed too. M is at least TINY, which pays for weights and products so small that they underflow.
 
 Over a leaf some values x have a sign s: s x >= 0. There, for a multiplier >= 0, row . value >= row . value - multiplier s x, so a walk may
 have such terms on its way; adding one at its step is charged by the multiplier times the largest |x|.
@@ -49,7 +51,7 @@ class Planes:
         sizes = np.maximum(np.abs(least), np.abs(most))
         for low, high, slope, other in zip(*ends, below, above, strict=True):
             sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
-        return Planes(below, least, above, most, sizes * (1 + 16 * UNIT))
+        return Planes(below, least, above, most, sizes * (1 + 16 * UNIT) + TINY)
 
 
 @dataclass
@@ -68,8 +70,11 @@ class Bounds:
     last: dict[int, Planes] = field(default_factory=dict)  # of the rows of the claim, where a proof brings some
 
     def __post_init__(self) -> None:
-        steps = self.program.steps
-        self.terms = max(*(step.size for step in steps), *(part.terms for step in steps for part in step.parts), 1)  # of the longest sum
+        steps, outputs = self.program.steps, self.program.output
+        parts = [part for step in steps for part in step.parts]
+        self.outputs = Part(outputs.step, outputs.index.ravel(), None, None)
+        terms = [outputs.index.size, self.outputs.terms, *(step.size for step in steps), *(part.terms for part in parts)]
+        self.terms = max(terms) + 4 * len(parts)  # of the longest sum, with what meets at one step
         self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
         self.empty = np.zeros(len(self.region.lower), dtype=bool)  # leaves without a point
         self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
@@ -111,6 +116,7 @@ class Bounds:
             part.add_to(middle, (low + high) / 2)
             part.add_to(half, (high - low) / 2, absolute=True)
             part.add_to(sizes, self._largest(part.source), absolute=True)
+        sizes += TINY
         missed = 4 * gamma(self.terms + len(step.parts) + 32) * sizes + TINY
         self._keep(middle - half - missed, middle + half + missed, sizes, place)
 
@@ -176,13 +182,17 @@ class Bounds:
         below[..., self.slopes.get(f"at/{place}", slice(None))] = given / 255.0 if given.dtype == np.uint8 else given
         return Planes.of(step, (below,), usual.above, self._read(step))
 
-    def walk(self, place: int, rows: Array, others: Mapping[int, Planes] | None = None, signs: Mapping[int, Array] | None = None) -> Array:
+    def walk(
+        self, place: int, rows: Array, others: Mapping[int, Planes] | None = None, signs: Mapping[int, Array] | None = None,
+        added_up: Array | float = 0.0,
+    ) -> Array:  # fmt: skip
         """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. others: planes of
-        these rows alone. signs: of some steps, (batch, rows, n): minus multipliers times signs."""
+        these rows alone. signs: of some steps, (batch, rows, n): minus multipliers times signs. added_up: (batch, rows), sums of sizes
+        where the rows themselves are sums, else zero."""
         steps = self.program.steps
         waiting = {place: np.broadcast_to(rows, (len(self.region.lower), *rows.shape[1:]))}
         constant = np.zeros(waiting[place].shape[:2])
-        weight = np.zeros_like(constant)
+        weight = np.zeros_like(constant) + added_up
         for at, added in (signs or {}).items():
             weight += (np.abs(added) @ self._largest(at)[:, :, None])[..., 0]
             waiting[at] = waiting[at] + added if at in waiting else added
@@ -210,9 +220,9 @@ class Bounds:
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
         """Lower bounds (batch, rows) of matrix . output + offset; infinite over leaves without a point."""
-        view = self.program.output
-        size = self.program.steps[view.step].size
-        coefficients = Part(view.step, view.index.ravel(), None, None).back(matrix[None].astype(np.float64), size)
-        bound = self.walk(view.step, coefficients, self.last, signs)
+        place, wide = self.outputs.source, matrix[None].astype(np.float64)
+        coefficients = self.outputs.back(wide, self.program.steps[place].size)
+        added_up = (np.abs(wide) @ self.outputs.taken(self._largest(place))[:, :, None])[..., 0] + TINY
+        bound = self.walk(place, coefficients, self.last, signs, added_up)
         result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
         return np.where(self.empty[:, None], np.inf, result)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast_check import container, onnx_file
+from holdfast_check import container, onnx_file, replay
 from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected
 from holdfast_check.graph import Graph, program
@@ -32,22 +32,26 @@ SHARED = "slopes", "rows", "parabolas"  # the same for all leaves of a tree of h
 @dataclass(frozen=True)
 class Verdict:
     """claim: what was checked, in words that come from the numbers in the file. reason: why it is not accepted, else empty. margin: by how
-    much the claim holds, or is missed; none where no bound was reached. header: all that the file says of itself."""
+    much the claim holds, or is missed; none where no bound was reached. header: all that the file says of itself. compared: what
+    onnxruntime said at points of the region, or why it was not asked; empty for a model that is no .onnx file."""
 
     accepted: bool
     claim: str
     reason: str = ""
     margin: float | None = None
     header: dict[str, Any] = field(default_factory=dict)
+    compared: str = ""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The program that a file holds, and the hash of that file, of a .gz file that of what it unpacks to."""
+    """The program that a file holds, and the hash of that file, of a .gz file that of what it unpacks to. runtime: an .onnx file once
+    more, for onnxruntime."""
 
     sha256: str
     name: str
     program: Program
+    runtime: replay.Runtime | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def read(path: str | Path) -> "Model":
@@ -56,8 +60,10 @@ class Model:
             data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
         except (OSError, EOFError, zlib.error) as error:
             raise Rejected(f"{path} cannot be read: {error}") from error
-        graph: Graph = onnx_file.read(data) if Path(path).name.endswith((".onnx", ".onnx.gz")) else container.described(data)
-        return Model(hashlib.sha256(data).hexdigest(), Path(path).name, program(graph))
+        of_onnx = Path(path).name.endswith((".onnx", ".onnx.gz"))
+        graph: Graph = onnx_file.read(data) if of_onnx else container.described(data)
+        digest = hashlib.sha256(data).hexdigest()
+        return Model(digest, Path(path).name, program(graph), replay.Runtime(data) if of_onnx else None)
 
 
 @dataclass(frozen=True)
@@ -301,7 +307,8 @@ def check(model: str | Path | Model, proof: str | Path) -> Verdict:
             raise Rejected(f"the bound misses what is claimed by {-margin:.6g}")
         if claim.kind == "witness" and not margin >= 0:
             raise Rejected(f"the witness does not show it: an output is better by {-margin:.6g}")
-        return Verdict(True, told, "", margin, header)
+        compared = "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
+        return Verdict(True, told, "", margin, header, compared)
     except Rejected as error:
         reason = str(error)
     except Exception as error:  # whatever it is, nothing was accepted

@@ -187,8 +187,12 @@ def along(function: Product | Pieces, y: Model, slope: Array, bend: Array, low: 
     # With s = L v and t = L r, B holds bend (s^2 + 2 s t), where s^2 + 2 s t is least at s = -t, beside steep times what y holds.
     shorter = np.minimum(p.linear, p.named)
     below, above = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
-    curved = steep * p.middle + bend * (below + above) / 2, np.abs(steep) * p.width + np.abs(bend) * (above - below) / 2
     charged = np.abs(least) + np.abs(most) + 4 * np.abs(slope) * p.all + 16 * np.abs(bend) * p.all**2
+    curved = steep * p.middle + bend * (below + above) / 2, np.abs(steep) * p.width + np.abs(bend) * (above - below) / 2
+    curved = (
+        curved[0],
+        curved[1] + gamma(64) * charged + TINY,
+    )  # steep and bend times what B holds may cancel, and leave less than was added up
     return replace(_made(c, steep[:, None] * y.L, B, rest, charged), curved=curved)
 
 

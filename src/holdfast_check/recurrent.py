@@ -11,7 +11,8 @@ import numpy as np
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
 from holdfast_check.functions import Product
-from holdfast_check.graph import Node, Value
+from holdfast_check.graph import Node
+from holdfast_check.signatures import Value
 from holdfast_check.steps import Builder, View
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -73,20 +74,23 @@ class Cell:
 
 
 def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Value, ...]:
-    x, w, r, b, lengths, *states = [*given, None, None, None, None][:7]
+    x, w, r, b, lengths, h_first, c_first = [*given, *[None] * 7][:7]
     attributes, name = node.attributes, node.outputs[0] or node.op
-    direction, many = attributes.get("direction", "forward"), len(w)
-    require(direction in ("forward", "reverse", "bidirectional") and many == (2 if direction == "bidirectional" else 1), "directions")
+    direction, many = attributes.get("direction", "forward"), 2 if attributes.get("direction") == "bidirectional" else 1
     require(list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones")
-    require(not any(attributes.get(one) for one in ("clip", "input_forget", "layout")), "clip, input_forget or layout")
     require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map")
-    require(len(given) < 8 or given[7] is None, "peepholes")
-    if not isinstance(x, View) or x.shape[1] != 1:
-        raise Rejected("a sequence that does not depend on the input")
-    require(lengths is None or (not isinstance(lengths, View) and bool((lengths == len(x.index)).all())), "sequences of several lengths")
-    require(all(state is None or (not isinstance(state, View) and not state.any()) for state in states), "a first state other than zero")
-    b = np.zeros((many, 2 * w.shape[1])) if b is None else b
-    require(w.shape[1] == GATES[node.op] * r.shape[2], "the sizes of the weights")
+    if not isinstance(x, View) or len(x.shape) != 3 or x.shape[1] != 1:
+        raise Rejected("a sequence that does not depend on the input, or several at once")
+    require(w.ndim == 3 and r.ndim == 3, "the sizes of the weights")
+    hidden = r.shape[2]
+    rows = GATES[node.op] * hidden
+    require(w.shape == (many, rows, x.shape[2]) and r.shape == (many, rows, hidden), "the sizes of the weights")
+    require(attributes.get("hidden_size", hidden) == hidden, "hidden_size is not that of the weights")
+    require(b is None or b.shape == (many, 2 * rows), "the sizes of the biases")
+    require(lengths is None or lengths.tolist() == [len(x.index)], "sequences of several lengths")
+    for state in (h_first, c_first):
+        require(state is None or (state.shape == (many, 1, hidden) and not state.any()), "a first state other than zero")
+    b = np.zeros((many, 2 * rows)) if b is None else b
     outputs: list[list[View]] = []
     lasts: list[tuple[View, View | None]] = []
     for place in range(many):

@@ -58,6 +58,9 @@ class Region:
         span = self.spans[:, None]
         low, high = np.zeros((*steep.shape[:-1], 1)), steep.max(-1, keepdims=True) * (1e6 if square else 1.0)
 
+        def power(length: Array) -> Array:
+            return length * length if square else length
+
         def moves(price: Array) -> Array:
             if not square:
                 return np.where(steep > price, room, 0.0)
@@ -65,12 +68,13 @@ class Region:
 
         for _ in range(ROUNDS):
             price = np.sqrt(np.maximum(low, high * 1e-16) * high) if square else (low + high) / 2
-            far = (moves(price) ** self.norm).sum(-1, keepdims=True) > span**self.norm
+            far = power(moves(price)).sum(-1, keepdims=True) > power(span)
             low, high = np.where(far, price, low), np.where(far, high, price)
         price = high
         moved = moves(price)
-        fall = (steep * moved - price * moved**self.norm).sum((-1, -2)) + (price * span**self.norm).sum((-1, -2))
-        size = (steep * moved + price * moved**self.norm).sum((-1, -2)) + (price * span**self.norm).sum((-1, -2))
+        paid = (price * power(span)).sum((-1, -2))
+        fall = (steep * moved - price * power(moved)).sum((-1, -2)) + paid
+        size = (steep * moved + price * power(moved)).sum((-1, -2)) + paid
         centre, many = rows @ self.centre, rows.shape[-1]
         size = size + np.abs(rows) @ np.abs(self.centre)
         least: Array = centre - fall - 4 * gamma(many + 64) * size - TINY

@@ -1,31 +1,197 @@
-"""A witness once more in onnxruntime, where that is installed: not a part of what is trusted, but of what people run."""
+"""The model's own file in onnxruntime, at points of the region: a second reader of the same bytes.
 
-import gzip
-import json
-from pathlib import Path
+Nothing here is trusted, and nothing is accepted because of it. But a file that onnxruntime runs otherwise than this checker reads it, or
+that breaks the claim there, is rejected. Without onnxruntime the verdict says that it was not asked.
+
+Tolerance. onnxruntime computes in float32. Let M be, for a step, the size of all that is added up in it at the point (for sigmoid and
+tanh one more, for their own error), and L the derivative of an output by that step. To first order, if every element of every step is
+wrong by UNITS units of float32 of its M, the output is wrong by UNITS 2^-24 times the sum over all steps of |L| M, the input among them:
+it is rounded to float32 as well. Real sums of n products are wrong by about sqrt(n) units of M or less, and their errors have both signs,
+so UNITS is generous; a misread operator is wrong by whole M. Where there are more than EXAMINED outputs, the sum is made for that many of
+them, and the others get four times the largest found, in proportion to their own M.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast_check.container import read
-from holdfast_check.proof import SCHEMA, Claim, Model
+from holdfast_check.arithmetic import Array
+from holdfast_check.errors import Rejected, require
+from holdfast_check.functions import Product
+from holdfast_check.steps import Affine, Part, Program
+
+if TYPE_CHECKING:
+    from holdfast_check.proof import Claim
+
+POINTS = 16  # of the region, beside a witness
+UNITS = 64  # of float32: see above
+EXAMINED = 8  # outputs
+LARGEST_SINGLE = 1e30  # a point where some value is larger than this is left out: float32 may not hold what is made of it
+AT_ONCE = 2**22  # numbers in the derivatives that are looked at together
+NOT_INSTALLED = "onnxruntime is not installed, so it was not asked"
 
 
-def replayed(path: str | Path, model: Model, witness: str | Path) -> str:
-    """What onnxruntime says at the point of an accepted witness file; nothing where it is no .onnx file or there is no onnxruntime."""
-    if not Path(path).name.endswith((".onnx", ".onnx.gz")):
-        return ""
-    try:
-        import onnxruntime  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return "onnxruntime is not installed, so it was not asked"
-    metadata, arrays = read(Path(witness).read_bytes())
-    claim = Claim.read(json.loads(metadata[SCHEMA]), arrays, model.program)
-    data = Path(path).read_bytes()
-    session = onnxruntime.InferenceSession(
-        gzip.decompress(data) if Path(path).suffix == ".gz" else data, providers=["CPUExecutionProvider"]
-    )
-    given = session.get_inputs()[0]
-    point = arrays["witness"].reshape(model.program.input_shape).astype(np.float64 if "double" in given.type else np.float32)
-    values = claim.matrix @ session.run(None, {given.name: point})[0].astype(np.float64).ravel() + claim.offset
-    fails = any(all(values[row] <= claim.above for row in group) for group in claim.groups)
-    return "onnxruntime shows it too" if fails else "onnxruntime, in its own arithmetic, does not show it"
+@dataclass(frozen=True)
+class Runtime:
+    """An .onnx file in onnxruntime."""
+
+    data: bytes
+
+    @cached_property
+    def session(self) -> Any:
+        """None where onnxruntime is not installed, a text where it has no kernel for the file's types. Rejected where it refuses it."""
+        try:
+            import onnxruntime  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            return None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            return onnxruntime.InferenceSession(self.data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            if type(error).__name__ == "NotImplemented":
+                return f"onnxruntime cannot run this file, so it was not compared ({_line(error)})"
+            raise Rejected(f"onnxruntime refuses this file: {_line(error)}") from error
+
+    def outputs(self, points: Array, shape: tuple[int, ...]) -> Array:
+        """(points, n) -> (points, outputs), one by one: the file may have a fixed first size."""
+        given = self.session.get_inputs()[0]
+        kind = np.float64 if "double" in given.type else np.float32
+        try:
+            answers = [self.session.run(None, {given.name: point.reshape(shape).astype(kind)})[0] for point in points]
+        except Exception as error:
+            raise Rejected(f"onnxruntime does not run this file: {_line(error)}") from error
+        return np.stack([np.asarray(answer, dtype=np.float64).ravel() for answer in answers])
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def points_of(claim: "Claim", seed: bytes) -> Array:
+    """(POINTS, n), rounded to float32: the centre, corners, points in between, and the witness where there is one."""
+    region, draw = claim.region, np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little"))
+    lower, upper = region.lower[0], region.upper[0]
+    centre = lower / 2 + upper / 2 if region.centre is None else region.centre
+    share = draw.random((POINTS, len(lower)))
+    share[1 : POINTS // 2] = np.rint(share[1 : POINTS // 2])
+    share[1], share[2] = 0.0, 1.0
+    away = lower + share * (upper - lower) - centre
+    away[0] = 0.0
+    if region.spans is not None and not np.isinf(region.norm):
+        groups = away.reshape(POINTS, len(region.spans), -1)
+        if region.norm == 1:  # few elements move far
+            groups = groups * (draw.random(groups.shape) < draw.random((POINTS, 1, 1)) ** 4)
+        length = (np.abs(groups) ** region.norm).sum(-1, keepdims=True) ** (1 / region.norm)
+        away = (groups * np.minimum(1.0, region.spans[:, None] / np.maximum(length, 1e-300))).reshape(POINTS, -1)
+    points = np.clip(centre + away, lower, upper)
+    points = points if claim.point is None else np.concatenate([claim.point[None], points])
+    rounded: Array = points.astype(np.float32).astype(np.float64)
+    return rounded
+
+
+def tolerances(program: Program, values: list[Array]) -> Array:
+    """(points, outputs): how far float32 may be from these values of all steps; see above."""
+    many, outputs = len(values[0]), program.output.index.size
+    sizes, slopes = [np.abs(values[0])], dict[int, tuple[Array, ...]]()
+    for at, step in enumerate(program.steps[1:], 1):
+        size = np.abs(values[at])
+        if isinstance(step, Affine):
+            size = np.tile(step.offset_size, (many, 1))
+            for part in step.parts:
+                part.add_to(size, np.abs(values[part.source]), absolute=True)
+        else:
+            taken = tuple(part.taken(values[part.source]) for part in step.parts)
+            slopes[at], _ = step.function.slopes(taken, taken)
+            for x, slope in zip(taken, slopes[at], strict=True):
+                size = size + np.abs(x * slope)
+            size = size + (1.0 if isinstance(step.function, Product) else 0.0)
+        sizes.append(size)
+    view = Part(program.output.step, program.output.index.ravel(), None, None)
+    rows = max(1, AT_ONCE // (many * max(step.size for step in program.steps)))
+    examined = np.unique(np.linspace(0, outputs - 1, min(outputs, EXAMINED)).astype(np.int64))
+    found = []
+    for start in range(0, len(examined), rows):
+        some = examined[start : start + rows]
+        wanted = np.zeros((len(some), outputs))
+        wanted[np.arange(len(some)), some] = 1.0
+        waiting = {view.source: np.repeat(view.back(wanted[None], program.steps[view.source].size), many, 0)}
+        total = np.zeros((many, len(wanted)))
+        for at in range(len(program.steps) - 1, -1, -1):
+            if at not in waiting:
+                continue
+            step, own = program.steps[at], waiting.pop(at)
+            total += (np.abs(own) @ sizes[at][:, :, None])[..., 0]
+            passed = [own * slope[:, None] for slope in slopes[at]] if at in slopes else [own] * len(step.parts)
+            for part, rest in zip(step.parts, passed, strict=True):
+                arrived = part.back(rest, program.steps[part.source].size)
+                waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
+        found.append(total)
+    missed = np.concatenate(found, 1)
+    if outputs > len(examined):
+        own = view.taken(sizes[view.source]) + 1e-30
+        missed = 4 * own * (missed / own[:, examined]).max(1, keepdims=True)
+    return UNITS * 2.0**-24 * missed + 1e-30
+
+
+def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> str:
+    """What onnxruntime says at points of the region, for a proof or a witness that is otherwise accepted; Rejected where it differs."""
+    session = runtime.session
+    if session is None or isinstance(session, str):
+        return session or NOT_INSTALLED
+    points = points_of(claim, seed)
+    with np.errstate(all="ignore"):
+        values = program.values(points)
+        held = np.all([np.isfinite(step).all(1) & (np.abs(step).max(1, initial=0.0) < LARGEST_SINGLE) for step in values], axis=0)
+        points, values = points[held], [step[held] for step in values]
+    if not len(points):
+        return "onnxruntime was not asked: float32 does not hold the numbers of this region"
+    own = Part(program.output.step, program.output.index.ravel(), None, None).taken(values[program.output.step])
+    answers = runtime.outputs(points, program.input_shape)
+    require(answers.shape == own.shape, f"onnxruntime has {answers.shape[1]} outputs for this file, the checker {own.shape[1]}")
+    wide = tolerances(program, values)
+    if program.ranked:
+        _same_order(answers, own, wide)
+    else:
+        _same_values(answers, own, wide)
+    fails = _fails(claim, answers, 0.0 if program.ranked else wide)
+    if claim.kind == "witness":
+        return (
+            "onnxruntime shows it too"
+            if held[0] and _fails(claim, answers, 0.0)[0]
+            else "onnxruntime, in its own arithmetic, does not show it"
+        )
+    require(program.ranked or not fails.any(), "in onnxruntime the claim does not hold at a point of the region")
+    return f"onnxruntime answers alike at {len(points)} points of the region"
+
+
+def _same_values(answers: Array, own: Array, wide: Array) -> None:
+    differs = ~(np.abs(answers - own) <= wide)
+    if differs.any():
+        point, output = np.argwhere(differs)[0]
+        raise Rejected(
+            f"onnxruntime runs this file otherwise than it is read here: at a point of the region output {output} is "
+            f"{answers[point, output]:.7g} there and {own[point, output]:.7g} here, and float32 explains {wide[point, output]:.1g}"
+        )
+
+
+def _same_order(answers: Array, own: Array, wide: Array) -> None:
+    """After a softmax: what is clearly larger here is not smaller there."""
+    for answer, value, by in zip(answers, own, wide.max(1), strict=True):
+        order = np.argsort(value, kind="stable")
+        highest = np.maximum.accumulate(answer[order])
+        below = np.searchsorted(value[order], value - 2 * by)  # how many are clearly smaller
+        wrong = (below > 0) & ~(answer >= highest[np.maximum(below, 1) - 1] * (1 - 1e-6) - 1e-30)
+        require(
+            np.isfinite(answer).all() and not wrong.any(), "onnxruntime orders the outputs of this file otherwise than they are read here"
+        )
+
+
+def _fails(claim: "Claim", answers: Array, wide: Array | float) -> Array:
+    """(points,): in which some group has no row above what is claimed, by more than `wide` explains."""
+    rows = answers @ claim.matrix.T + claim.offset + np.broadcast_to(wide, answers.shape) @ np.abs(claim.matrix).T
+    fails: Array = np.any([(rows[:, list(group)] <= claim.above).all(1) for group in claim.groups], axis=0)
+    return fails

@@ -24,6 +24,7 @@ import pytest
 import torch
 from benchmarks.fuzz.damage import damaged, damaged_json
 from cli_workshop import Ask
+from onnx import helper, numpy_helper
 from rich.console import Console
 from safetensors.numpy import save_file
 from test_cli_check import change_record
@@ -500,10 +501,13 @@ def test_without_the_package_for_keys_it_is_named(here: Path, ask: Ask, monkeypa
     assert ask("verify-bundle", "data.npz").code == 1  # which needs no key
 
 
-def certificate(path: Path, question: str, centre: Sequence[float] = (0.0,), label: int = 0, radius: float = 0.0, low: float = 0.0) -> None:
-    """As 'holdfast prove' writes it, of a model that nobody has."""
+def certificate(
+    path: Path, question: str, centre: Sequence[float] = (0.0,), label: int = 0, radius: float = 0.0, low: float = 0.0, model: bytes = b"",
+) -> None:  # fmt: skip
+    """As 'holdfast prove' writes it, of this model or of one that nobody has."""
     path.parent.mkdir(exist_ok=True)
-    header = {"schema": "holdfast-proof", "version": 1, "kind": "proof", "model": {"sha256": "0" * 64}, "question": question, "above": 0.0}
+    digest = hashlib.sha256(model).hexdigest() if model else "0" * 64
+    header = {"schema": "holdfast-proof", "version": 1, "kind": "proof", "model": {"sha256": digest}, "question": question, "above": 0.0}
     header |= {"region": {"norm": "inf", "radius": radius}, "property": {"class": label}}
     arrays = {"region/centre": centre, "region/lower": [low], "region/upper": [1.0], "region/shares": [1.0]}
     save_file({name: np.array(values) for name, values in arrays.items()}, path, {"holdfast-proof": json.dumps(header)})
@@ -577,6 +581,41 @@ def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_abou
     shutil.copy("run/proofs/0.proof", "run/proofs/1.proof")  # the first one's in the place of the second
     assert ask("bundle", "run", "-o", "swapped.zip", "--with-model").code == 0
     assert "2 claims: 1 accepted by the checker, 1 without certificate" in ask("verify-bundle", "swapped.zip").out
+
+
+@pytest.mark.parametrize("runtime", [True, False], ids=["with onnxruntime", "without"])
+def test_a_signed_forgery_by_an_operator_that_is_easily_misread_is_rejected(
+    workshop: Path, ask: Ask, runtime: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model answers [2.7 as an integer, 5 x]: it changes at x = 0.4, and would at 0.54 if 2.7 stayed what it is."""
+    if runtime:
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'")
+    else:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    steps = (("Cast", "w", "i", {"to": 7}), ("Cast", "i", "f", {"to": 1}), ("Mul", "x a", "m", {}), ("Add", "m f", "y", {}))
+    graph = helper.make_graph(
+        [helper.make_node(op, given.split(), [made], **about) for op, given, made, about in steps], "forged",
+        [helper.make_tensor_value_info("x", 1, [1, 2])], [helper.make_tensor_value_info("y", 1, [1, 2])],
+        [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in {"w": [2.7, 0.0], "a": [0.0, 5.0]}.items()],
+    )  # fmt: skip
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    Path("forged.onnx").write_bytes(data)
+    x = np.zeros((1, 2), np.float32)
+    np.savez("zero.npz", x=x, y=np.zeros(1, np.int64))
+    asked = ("--model", "forged.onnx", "--domain", "-1,1", "--data", "zero.npz", "--methods", "certify", "--executor", "here")
+    assert ask("radius", *asked, "--out", "forged").code == 0
+    with Store.read("forged") as store:
+        [record] = store.records()
+    assert record.bracket.lower.value == pytest.approx(0.4, abs=1e-3)
+    assert ask("keygen", "forger.pem").code == 0
+    for radius, told in ((0.399, "certificates: ok, 1 claims: 1 accepted"), (0.53, "certificates: differs, 1 claims: 0 accepted")):
+        change_record(Path("forged"), lambda body, _, radius=radius: body["lower"].update(value=radius))  # type: ignore[misc]
+        certificate(Path("forged/proofs/0.proof"), record.question, x.ravel().astype(np.float64), 0, radius, -1.0, data)
+        assert ask("bundle", "forged", "-o", "whole.zip", "--with-model").code == 0
+        assert ask("sign", "whole.zip", "--key", "forger.pem", "-o", "signed.zip").code == 0
+        said = ask("verify-bundle", "signed.zip", "--public-key", "forger.pub.pem")
+        assert told in said.out, said.out
+        assert "signature: ok" in said.out
 
 
 def test_the_statement_is_read_by_the_package_of_in_toto(made: Path) -> None:

@@ -117,7 +117,7 @@ def test_files_are_read_as_onnxruntime_runs_them(kind: str, tmp_path: Path) -> N
     [
         ("gru", {"linear_before_reset": 0}, "resets before"), ("lstm", {"clip": 1.0}, "clip"),
         ("rnn", {"activations": ["Relu"]}, "activations"),
-        ("convolution", {"auto_pad": "SAME_UPPER"}, "automatic padding"),
+        ("convolution", {"auto_pad": "SAME_UPPER"}, "auto_pad"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(kind: str, change: dict[str, Any], why: str, tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ class Description:
     constants: dict[str, Tensor] = field(default_factory=dict)
 
     def constant(self, value: Tensor | float) -> str:
-        """In float32 where that holds the same numbers."""
-        tensor = torch.as_tensor(value).detach().cpu()
-        if tensor.is_floating_point():
+        """In float32 where that holds the same numbers. A number of Python's is one of float64, not of torch's default type."""
+        tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64).detach().cpu()
+        if tensor.is_floating_point() or tensor.dtype == torch.bool:
             tensor = tensor.double()
             tensor = tensor.float() if bool((tensor.float().double() == tensor).all()) else tensor
         name = f"w{len(self.constants)}"
@@ -195,7 +195,7 @@ def _matmul(d: Description, value: Tensor, x: Any, weight: Any) -> Named | None:
 
 @handles(aten.leaky_relu.default)
 def _leaky_relu(d: Description, value: Tensor, x: Named, slope: float = 0.01) -> Named:
-    return d.one("LeakyRelu", [x], value, alpha=slope)
+    return d.one("LeakyRelu", [x], value, alpha=float(slope))
 
 
 @handles(aten.hardtanh.default)
@@ -241,14 +241,19 @@ def _stack(d: Description, value: Tensor, parts: Sequence[Any], axis: int = 0) -
     return d.one("Concat", each, value, axis=axis)
 
 
+def _over(axes: Sequence[int] | None) -> dict[str, list[int]]:
+    """No axes are all of them, in torch as in ONNX."""
+    return {"axes": list(axes)} if axes else {}
+
+
 @handles(aten.mean.dim)
-def _mean(d: Description, value: Tensor, x: Named, axes: Sequence[int], keep: bool = False, **_: Any) -> Named:
-    return d.one("ReduceMean", [x], value, axes=list(axes), keepdims=int(keep))
+def _mean(d: Description, value: Tensor, x: Named, axes: Sequence[int] | None, keep: bool = False, **_: Any) -> Named:
+    return d.one("ReduceMean", [x], value, **_over(axes), keepdims=int(keep))
 
 
 @handles(aten.sum.dim_IntList)
-def _sum(d: Description, value: Tensor, x: Named, axes: Sequence[int], keep: bool = False, **_: Any) -> Named:
-    return d.one("ReduceSum", [x], value, axes=list(axes), keepdims=int(keep))
+def _sum(d: Description, value: Tensor, x: Named, axes: Sequence[int] | None, keep: bool = False, **_: Any) -> Named:
+    return d.one("ReduceSum", [x], value, **_over(axes), keepdims=int(keep))
 
 
 def _pairs(value: int | Sequence[int], many: int) -> list[int]:

@@ -23,7 +23,7 @@ class Checked:
 
     kind      proof or witness, as it says.
     accepted  by the checker; None where nobody could look.
-    told      the claim that was accepted, or why it was not.
+    told      the claim that was accepted, and what onnxruntime said of it, or why it was not.
     beside    it speaks of a model that lies beside it, weights and graph as the checker reads them, and not of the run's own file.
     """
 
@@ -93,6 +93,7 @@ def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool |
         return None, f"it speaks of the model with sha256 {digest[:64] or 'unknown'}, which is not here"
     try:
         verdict = holdfast_check.check(str(known[digest]), str(path))
-        return bool(verdict.accepted), str(verdict.claim if verdict.accepted else verdict.reason)
+        accepted = "; ".join(part for part in (verdict.claim, verdict.compared) if part)
+        return bool(verdict.accepted), accepted if verdict.accepted else str(verdict.reason)
     except Exception as error:  # whatever the checker trips over, it has not accepted
         return False, f"the checker could not read it ({first_line(error)})"
