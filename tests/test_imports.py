@@ -11,7 +11,7 @@ ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor
 FLOORS = [
     ("errors", "files", "memory", "clock", "repeated", "result", "batch", "rounding", "chance", "formatting"),
     ("network", "region", "property"),
-    ("question", "problem", "method", "replay", "execution", "work", "solver", "store"),
+    ("question", "question_text", "problem", "method", "replay", "execution", "work", "solver", "store"),
     ("bounding", "attacks", "datasets", "reading"),
     ROOMS,
     ("api", "report"),

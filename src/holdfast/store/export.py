@@ -15,6 +15,7 @@ import numpy as np
 
 from holdfast.errors import MissingExtra, StoreError
 from holdfast.question import Said, plain
+from holdfast.question_text import describe_question
 from holdfast.result import Key, Record
 from holdfast.store.rows import body_of, in_parts
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 TOGETHER = 1000  # records
 WORDS = (
     "name", "label_name", "prediction_name", "part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note",
+    "question",
 )  # fmt: skip
 WHOLE_NUMBERS = ("input", "label", "prediction", "frame", "queries")
 NUMBERS = ("lower", "upper", "seconds")
@@ -31,6 +33,7 @@ NUMBERS = ("lower", "upper", "seconds")
 COLUMNS = (
     "input", "name", "label", "label_name", "prediction", "prediction_name", "frame", "part", "goal", "lower", "lower_kind", "lower_method",
     "upper", "upper_kind", "upper_method", "status", "seconds", "queries", "note",
+    "question",
 )  # fmt: skip
 NOTHING: dict[str, Any] = {"name": "", "label": None, "label_name": "", "prediction": None, "prediction_name": ""}
 
@@ -111,7 +114,8 @@ def _json(store: "Store", path: Path) -> None:
 
 
 def _csv(store: "Store", path: Path) -> None:
-    rows = (flat(record, about) for some in _with_inputs(store, TOGETHER) for record, about in some)
+    asked = {"question": describe_question(store.question)}  # in every row: a row that is copied elsewhere takes its conditions along
+    rows = (flat(record, about) | asked for some in _with_inputs(store, TOGETHER) for record, about in some)
     first = next(rows, None)
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["input"] if first is None else list(first))
@@ -129,9 +133,10 @@ def _parquet(store: "Store", path: Path) -> None:
     kinds = ((WORDS, pyarrow.string()), (WHOLE_NUMBERS, pyarrow.int64()), (NUMBERS, pyarrow.float64()))
     known = {name: kind for names, kind in kinds for name in names}
     schema = pyarrow.schema([(name, known[name]) for name in COLUMNS])
+    asked = {"question": describe_question(store.question)}
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for some in _with_inputs(store, 10 * TOGETHER):
-            writer.write_table(pyarrow.Table.from_pylist([flat(*pair) for pair in some], schema=schema))
+            writer.write_table(pyarrow.Table.from_pylist([flat(*pair) | asked for pair in some], schema=schema))
 
 
 def _npz(store: "Store", path: Path) -> None:

@@ -149,6 +149,11 @@ class Verify(Command):
             raise BadInput(f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'.")
         return read_instances(model) if self.spec is None else [Instance(Path(model), Path(self.spec), 120.0)]
 
+    def show_question(self, built: "Built", console: "Console") -> None:
+        """Of one instance below its answer, which stands in the first line."""
+        if self.spec is None:
+            super().show_question(built, console)
+
     def notes(self, built: "Built") -> tuple[str, ...]:
         return ()  # told below the answer
 
@@ -204,12 +209,14 @@ class Verify(Command):
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         from rich.text import Text
 
+        from holdfast.question_text import describe_question
         from holdfast.report.verdicts import competition, verdict_table
         from holdfast.verification import verdict
 
         if self.spec is not None:
             for text in competition(verdict(store.records(), built.net), built.net, built.extra.last[2]):
                 print(text)
+            print(f"; {describe_question(built.question)}")
             return
         lines, total = self._lines(store, built.extra), len(built.extra.every)
         for line in lines:
