@@ -65,9 +65,6 @@ LEADS = {
     "smoothing": "How far may {inputs} move",
     "monitor": "How likely does {model} keep its answer when {inputs} are changed, place by place",
 }
-ENDINGS = {
-    "verify": " sat: an input shows it. unsat: it is proved never to happen.",
-}
 
 
 def describe_question(question: Question) -> str:
@@ -75,7 +72,7 @@ def describe_question(question: Question) -> str:
     lead, ending = _frame(question)
     asked = ", ".join([lead, *_clauses(question)])
     circumstances = "; ".join(_circumstances(question))
-    text = f"{asked}{ending}?{ENDINGS.get(_command(question), '')}" + (f" ({circumstances})" if circumstances else "")
+    text = f"{asked}{ending}?" + (f" ({circumstances})" if circumstances else "")
     return text.encode("utf-8", "replace").decode()  # names of files may hold what no text can
 
 
@@ -132,7 +129,7 @@ CLAUSES: dict[str, Clause] = {  # of each field of `Asked`: its condition in wor
     "targets": lambda targets, _: f"for the target {_value(targets)}",
     "substitutes": lambda sets, _: f"each word only by its substitutes ({_counted(sets, 'set')})",
     "unit": lambda unit, _: f"counted in units of one {_value(unit)}",
-    "free": lambda mask, _: f"only units that a mask leaves free ({_value(mask)})",
+    "free": lambda mask, question: f"only units that {_file(question, 'free', 'a mask')} leaves free (hash {_short_hash(mask)})",
     "values": lambda values, _: f"changed numbers only to the values {_value(values)}",
     "patch": lambda square, _: f"only the square {_value(square)} (top,left,size) moving",
     "property": lambda name, _: f"where the property is {_value(name)}",
@@ -142,7 +139,7 @@ CLAUSES: dict[str, Clause] = {  # of each field of `Asked`: its condition in wor
     "softmax": lambda on, _: f"{'of the softmax of the outputs' if on else 'of the plain outputs'}",
     "sigma": lambda sigma, _: f"under Gaussian noise of width {_value(sigma)}",
     "confidence": lambda share, _: f"with confidence {_value(share)} for each",
-    "box": lambda box, _: f"of which the ends have the hash {_value(box)}",
+    "box": lambda box, question: f"{_file(question, 'box', 'with ends')} (hash {_short_hash(box)})",
     "outputs": lambda which, _: f"of the outputs {_value(which)} alone",
     "tolerance": lambda tolerance, _: f"each end to within {_value(tolerance)}",
     "specification": lambda files, _: _specification(files),
@@ -180,6 +177,12 @@ def _frames(which: str, thing: str) -> str:
     if which == "each":
         return f"one {thing} at a time"
     return f"every {thing} by at most the radius" if which == "all" else f"only the {thing}s {_value(which)}"
+
+
+def _file(question: Question, option: str, unnamed: str) -> str:
+    """What was given for an option, as the command has it; the hash of what it holds stands beside it."""
+    given = question.options.get(option)
+    return unnamed if not isinstance(given, str) or not given else _value(given)
 
 
 def _specification(files: Json) -> str:
