@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.formatting import DIGITS, MOST_DIGITS, about, at_least, at_most, between, decimals, ends, exact_text
@@ -26,6 +26,7 @@ def unit(shown: str) -> Decimal:
     return Decimal(1).scaleb(int(number.as_tuple().exponent))
 
 
+@settings(max_examples=500)
 @given(FINITE)
 @example(1.0000000001)
 @example(0.19999999)
@@ -48,12 +49,14 @@ def test_a_bound_is_rounded_outwards_by_less_than_its_last_digit(value: float) -
     assert abs(Decimal(about(value)) - exact) <= unit(about(value)) / 2
 
 
+@settings(max_examples=500)
 @given(SHORT)
 def test_a_decimal_of_few_digits_stays_as_it_is(value: float) -> None:
     assert Decimal(at_least(value)) == Decimal(at_most(value)) == Decimal(about(value)) == Decimal(repr(value))
     assert ends(value, value) == (about(value), about(value))
 
 
+@settings(max_examples=500)
 @given(PAIRS)
 @example((0.19999999, 0.20000001))
 @example((1.0, 1.0000000001))
@@ -75,12 +78,14 @@ def test_the_bounds_of_a_bracket_are_rounded_outwards_and_equal_only_where_they_
         assert Decimal(high) - Decimal(low) <= 3 * max(gap, least) + 2 * widest.scaleb(1 - DIGITS) * (gap > widest.scaleb(1 - DIGITS))
 
 
+@settings(max_examples=500)
 @given(FINITE)
 def test_equal_bounds_are_one_number(value: float) -> None:
     assert ends(value, value) == (about(value), about(value))
     assert between(value, value) == about(value)
 
 
+@settings(max_examples=500)
 @given(PAIRS)
 def test_a_positive_bound_that_is_too_small_to_show_is_above_zero(pair: tuple[float, float]) -> None:
     assert ends(*pair) == decimals(*pair) or (0 < pair[0] < 1e-300 and ends(*pair) == (">0", decimals(*pair)[1]))
@@ -100,6 +105,7 @@ def test_what_has_no_digits(value: float, shown: str) -> None:
     assert (at_least(value), at_most(value), about(value)) == (shown, shown, shown)
 
 
+@settings(max_examples=500)
 @given(FINITE, st.floats(allow_nan=False))
 def test_a_bracket_as_text_holds(lower: float, other: float) -> None:
     low, high = sorted((lower, other))
@@ -110,6 +116,7 @@ def test_a_bracket_as_text_holds(lower: float, other: float) -> None:
         assert float(shown[0]) <= low <= high <= float(shown[-1])
 
 
+@settings(max_examples=500)
 @given(FINITE, FINITE)
 def test_different_numbers_have_different_exact_texts(one: float, other: float) -> None:
     assert float(exact_text(one)) == one

@@ -25,7 +25,7 @@ FLOORS = [
         "signals",
     ),
     ("network", "region", "property"),
-    ("question", "problem", "method", "replay", "execution", "work", "solver", "store"),
+    ("question", "question_text", "problem", "method", "replay", "execution", "work", "solver", "store"),
     ("bounding", "attacks", "datasets", "reading"),
     ROOMS,
     ("api", "report"),

@@ -21,7 +21,7 @@ from holdfast.foreign_text import UNSAFE
 
 DIGITS = 4  # significant digits of a number in a view
 MOST_DIGITS = 12  # significant digits where fewer would show the rounding instead of the number
-HAIR = Decimal("0.1")  # units of the last digit: a number that is no farther from a shorter decimal is shown with more digits
+HAIR = Decimal("0.1")  # units of the last digit: a number that is nearer to a shorter decimal is shown with more digits
 LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
 LONG = 120  # characters of a name, a class or a word
 
@@ -101,7 +101,7 @@ def _outward(value: float, rounding: str, digits: int) -> str:
     found, nearest = (_rounded(exact, direction, digits) for direction in (rounding, ROUND_HALF_EVEN))
     unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
     distance = _difference(exact, nearest)
-    if found == nearest or distance > HAIR * unit:
+    if found == nearest or distance >= HAIR * unit:
         return _decimal_text(found, digits)
     while digits < MOST_DIGITS and _difference(exact, found) > distance:
         digits += 1

@@ -59,7 +59,7 @@ class Asked:
     targets: str | None = None
     substitutes: Json = None
     unit: str | None = None
-    free: str | None = None
+    free: str | None = None  # the hash of the mask's file
     values: str | None = None
     property: str | None = None
     epsilon: float | None = None

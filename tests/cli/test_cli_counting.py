@@ -42,6 +42,21 @@ def test_changed_pixels_are_counted_and_fewer_may_change_under_a_mask(ask: Ask) 
     assert ends(ask, "none", "--free", "none.npy") == [(np.inf, np.inf)]
 
 
+def test_a_mask_enters_the_question_by_what_its_file_holds(ask: Ask) -> None:
+    """Two masks by the same name are two questions, and runs with them are not laid side by side."""
+    quick = ("radius", *BASE, "--norm", "0", "--limit", "1", "--methods", "corners", "--free", "mask.npy")
+    for run, other in (("first", "half.npy"), ("second", "none.npy")):
+        Path("mask.npy").write_bytes(Path(other).read_bytes())
+        said = ask(*quick, "-o", run)
+        assert said.code == 0, said.err
+        assert "only units that mask.npy leaves free (hash " in said.out
+    with Store.read("first") as first, Store.read("second") as second:
+        assert first.question.fingerprint != second.question.fingerprint
+    said = ask("compare", "first", "second")
+    assert said.code == 2
+    assert "free is" in said.err
+
+
 def test_a_grid_is_an_estimate(ask: Ask) -> None:
     assert all(lower == 0 for lower, _ in ends(ask, "grid", "--mode", "grid", "--values", "0,0.5,1"))
 

@@ -32,7 +32,9 @@ def test_from_a_users_own_lstm_to_the_page(model: str, ask: Ask) -> None:
     said = ask("radius", "--model", model, "--trust", "--data", "data.npz", "--norm", "2", "--limit", "3", "--out", "run/")
     assert said.code == 0, said.err
     assert said.err == ""
-    assert said.out.startswith("┏")  # the table, and no bar before it: this is no terminal
+    asked, rest = said.out.split("\n", 1)
+    assert asked.startswith("question: How far may each of the 3 inputs of data.npz move, in the L2 norm, before lstm.")
+    assert rest.startswith("┏")  # the table, and no bar before it: this is no terminal
     for word in ("proved", "witnessed", "next: holdfast report run\n"):
         assert word in said.out
     for r in records(ask):
@@ -47,6 +49,17 @@ def test_from_a_users_own_lstm_to_the_page(model: str, ask: Ask) -> None:
     page = Path("run/report.html").read_text()
     assert "<html" in page
     assert model in page
+
+
+def test_a_drift_says_so_wherever_its_numbers_stand(ask: Ask) -> None:
+    drift = "as a drift (one offset for each feature, the same in every frame)"
+    said = ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--drift", "--limit", "2", *QUICK, "-o", "run")
+    assert said.code == 0, said.err
+    assert drift in said.out
+    assert drift in " ".join(ask("show", "run", "--input", "0").out.split())
+    for file in ("run.csv", "card.md", "page.html"):
+        assert ask("export" if file == "run.csv" else "report", "run", *(() if file == "run.csv" else ("-o",)), file).code == 0
+        assert drift in Path(file).read_text()
 
 
 def test_both_files_hold_the_same_network(ask: Ask) -> None:

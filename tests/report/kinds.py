@@ -118,12 +118,12 @@ KINDS = {
     "radius": Kind({}, radius, ("the radius",), 3, "How far may each of the 3 inputs", ("stability",)),
     "worst": Kind({"norm": None}, worst, ("the worst score",), 3, "How low can the score", ("stability", "reachability")),
     "verify": Kind(
-        {"norm": None}, verify, ("the worst score",), 3, "Can what the 3 instances describe happen", ("stability", "reachability"),
+        {"norm": None}, verify, ("the worst score",), 3, "Can what the instances describe happen", ("stability", "reachability"),
         names=[f"acas_{k}.onnx prop_{k}.vnnlib" for k in range(3)], labelled=False,
     ),
     "reach": Kind(
         {"norm": None}, reach, ("the smallest value of each output", "the largest value of each output"), 4,
-        "Between which values do the outputs of tiny lie, over the box", ("reachability",), x=(IMAGES[0],), labelled=False,
+        "Between which values do the outputs of tiny lie, over boxes around", ("reachability",), x=(IMAGES[0],), labelled=False,
     ),
     "risk": Kind(
         {}, risk, ("the radius", "the worst score", "how steep: Q"), 9, "What can go wrong with tiny near each of the 3 inputs",

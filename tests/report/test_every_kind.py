@@ -20,11 +20,13 @@ from test_schemas import faults, schema
 import holdfast as hf
 from holdfast.cli import main
 from holdfast.errors import BadInput
+from holdfast.evidence.statement import _asked
+from holdfast.question_text import describe_question
 from holdfast.report import write_report
 from holdfast.report.compare import compare, outcome
 from holdfast.report.gate import Rules, gate
+from holdfast.report.index import write_index
 from holdfast.report.pairing import load, usual_radii
-from holdfast.report.question import headline
 from holdfast.report.sense import SENSES, sense_of
 from holdfast.report.standard import properties_of
 from holdfast.report.summary import parts_of, rows_of, totals_of
@@ -134,8 +136,7 @@ def test_what_is_open_is_what_a_witness_would_show() -> None:
 def test_the_standard_and_the_headline_know_every_command(kind: str) -> None:
     asked = question(command=kind, **KINDS[kind].said)
     assert tuple(p.name for p in properties_of(asked)) == KINDS[kind].properties
-    assert KINDS[kind].headline in headline(asked, len(KINDS[kind].x))
-    assert "{" not in headline(asked, 1)
+    assert KINDS[kind].headline in describe_question(asked)
     assert [p.name for p in properties_of(question(frames="each"))] == ["stability", "relevance"]
 
 
@@ -411,6 +412,34 @@ def test_answers_belong_to_the_witness_of_either_end(new_store: NewStore) -> Non
     assert store.answers() == {key: said}
     store.write([record(0, 2.0, 3.0, goal="steepness", part="steepness")])
     assert store.answers() == {}
+
+
+@EVERY
+def test_every_view_of_a_run_has_the_sentence_of_its_question(new_store: NewStore, tmp_path: Path, ask: Ask, kind: str) -> None:
+    """A number that is quoted without its conditions misleads: how far a drift may go says nothing of a single frame."""
+    store = made(new_store, kind, shares="0.1,1,0.5", drift=True, free="one", outputs="0,2")
+    sentence = describe_question(store.question)
+    assert "drift" in sentence
+    assert "0.1,1,0.5" in sentence
+    page = Document(write_report(store, tmp_path / "r.html").read_text())
+    assert page.text.count(sentence) >= 2  # heading and provenance
+    assert f"<title>holdfast: {sentence}</title>" in (tmp_path / "r.html").read_text()
+    assert sentence in Document(write_index("all", [("run", store.folder)], tmp_path / "i.html").read_text()).text
+    card = write_report(store, tmp_path / "card.md").read_text()
+    assert sentence in card.replace("\\", "")
+    with store.export(tmp_path / "r.csv").open(newline="") as stream:
+        assert {row["question"] for row in csv.DictReader(stream)} == {sentence}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert set(parquet.read_table(store.export(tmp_path / "r.parquet")).column("question").to_pylist()) == {sentence}
+    assert _asked(store.question)["sentence"] == sentence
+    assert words(sentence) in words(ask("show", store.folder, "--input", 0)[1])
+    at = [] if KINDS[kind].headings[0] == "the worst score" else ["--at", 0.5]
+    out = ask("gate", store.folder, *at, "--min-certified", 0, "--markdown", tmp_path / "g.md")[1]
+    assert words(sentence) in words(out)
+    assert sentence in (tmp_path / "g.md").read_text().replace("\\", "")
+    out = ask("compare", store.folder, store.folder, "-o", tmp_path / "c.html")[1]
+    assert words(out).count(words(sentence)) == 2
+    assert Document((tmp_path / "c.html").read_text()).text.count(sentence) == 2
 
 
 def test_hostile_part_names_stay_text(new_store: NewStore, tmp_path: Path) -> None:

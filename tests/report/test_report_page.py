@@ -172,7 +172,7 @@ def test_what_nothing_breaks_is_told_apart(new_store: NewStore, tmp_path: Path) 
     safe = [record(1, math.inf, math.inf, frame=k, note="nothing may change here") for k in range(2)]
     store.write([record(0, 0.0, 0.0, frame=0), record(0, math.inf, math.inf, frame=1, note="nothing may change here"), *safe])
     document = page(store, tmp_path)
-    assert "How many words of each of the 2 inputs of points may be replaced, one word at a time, before tiny" in document.text
+    assert "How many words of each of the 3 inputs of points may be replaced, one word at a time, before tiny" in document.text
     assert "without the 1 that nothing breaks" in document.text
     assert [row[-1] for row in document.rows] == ["", "nothing may change here"]
     html = (tmp_path / "report.html").read_text()

@@ -236,8 +236,6 @@ def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterato
         else:
             yield Finding(what, "differs", f"the run speaks of {told}, this is {own}")
     mine, theirs = _bare(now), _bare(begun)
-    if "free" in files:  # a name: what lies there is in the hash of every record
-        mine = replace(mine, asked=replace(mine.asked, free=begun.asked.free))
     if mine.fingerprint == theirs.fingerprint:
         yield Finding("question", "ok", "its options and files say what its question says")
         return

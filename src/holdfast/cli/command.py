@@ -38,6 +38,13 @@ class Command(ABC):
     def build(self) -> "Built":
         """Everything read and checked; whatever can be wrong is found here, before a folder is made."""
 
+    def show_question(self, built: "Built", console: "Console") -> None:
+        """What is asked, before the search, in the words that stand over its answers everywhere."""
+        from holdfast.cli.views.output import line
+        from holdfast.question_text import describe_question
+
+        line(console, "question", describe_question(built.question))
+
     def notes(self, built: "Built") -> tuple[str, ...]:
         """What is told before the search."""
         return built.net.notes if built.data is None else (*built.net.notes, *built.data.notes)

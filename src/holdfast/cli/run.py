@@ -110,6 +110,7 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
     built = _built(command, running)
     with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, built.question) as store:
         command.keep_inputs(store, built)
+        command.show_question(built, console)
         began = time.monotonic()
         ended = _solved(command, store, built, console, executor)
         until = math.inf if built.stop.seconds is None else began + built.stop.seconds
@@ -373,6 +374,7 @@ def _code(command: Command, store: Store, ended: Ended) -> int:
 
 def _answer(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> None:
     """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
+    command.show_question(built, console)
     for note in command.notes(built):
         line(console, "note", note, warns=True)
     begun = time.monotonic()

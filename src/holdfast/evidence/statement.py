@@ -18,6 +18,7 @@ from holdfast.evidence.manifest import Listed
 from holdfast.foreign_text import first_line
 from holdfast.network.fingerprint import of_text
 from holdfast.question import Question, plain
+from holdfast.question_text import describe_question
 
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/scai/attribute-report/v0.2"
@@ -71,6 +72,7 @@ def _asked(question: Question) -> dict[str, Any]:
     """Of what the claims speak: the property and the region as they were asked for, on which data, in which arithmetic."""
     asked = {name: _short(value) for name, value in asdict(question.asked).items() if value is not None}
     return {
+        "sentence": describe_question(question),
         "command": question.command, "asked": asked, "domain": question.model.domain, "question": question.fingerprint,
         "data": {"name": question.data.name, "count": question.data.count, "fingerprint": question.data.fingerprint},
         "arithmetic": question.means.arithmetic or "real",

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from holdfast.formatting import about, between, capital, ends
-from holdfast.report.markdown import table, text
+from holdfast.question_text import describe_question
+from holdfast.report.markdown import SENTENCE, table, text
 from holdfast.report.pairing import Run, load, usual_radii
-from holdfast.report.question import hashes, headline
+from holdfast.report.question import hashes
 from holdfast.report.sense import RADIUS
 from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
@@ -21,7 +22,7 @@ MEANING = (
 
 def render(store: Store) -> str:
     run = load(store)
-    parts = ["## Robustness", text(headline(run.question, len(run.part.answered) + run.silent))]
+    parts = ["## Robustness", text(describe_question(run.question), SENTENCE)]
     for part in (run.part, *run.others):
         one = replace(run, part=part)
         count = len(one.rows) + one.silent

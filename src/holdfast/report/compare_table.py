@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.formatting import about, between, ends, percent
+from holdfast.question_text import describe_question
 from holdfast.report import markdown
 from holdfast.report.compare import Comparison, Interval
 from holdfast.report.summary import share_text
@@ -96,8 +97,9 @@ def as_markdown(found: Comparison) -> str:
     parts = [
         markdown.table(headings, [[markdown.text(cell) for cell in row] for row in rows]) for headings, rows in (sides(found), duels(found))
     ]
-    notes = [f"- {markdown.text(note)}" for note in found.notes]
-    return "\n\n".join(["## Comparison", parts[0], parts[1], explained(found), *(["\n".join(notes)] if notes else [])]) + "\n"
+    notes = [f"- {markdown.text(f'{run.name}: {describe_question(run.question)}', markdown.SENTENCE)}" for run in found.runs]
+    notes += [f"- {markdown.text(note)}" for note in found.notes]
+    return "\n\n".join(["## Comparison", parts[0], parts[1], explained(found), "\n".join(notes)]) + "\n"
 
 
 def as_json(found: Comparison) -> dict[str, Any]:

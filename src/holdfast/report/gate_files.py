@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree as xml
 
 from holdfast.foreign_text import printable
+from holdfast.question_text import describe_question
 from holdfast.report import markdown
 from holdfast.report.gate import Check, Decision
 from holdfast.report.verdict import Tally
@@ -46,7 +47,8 @@ def summary(decision: Decision) -> str:
     against = f", against `{_code(decision.baseline.name)}`" if decision.baseline else ""
     about = f"Run `{_code(decision.run.name)}` of `{_code(decision.run.model or 'the network')}`{against}."
     rows = [["pass" if c.passed else "**FAIL**", *(markdown.text(part) for part in (c.name, c.wanted, c.found))] for c in decision.checks]
-    parts = [head, about, markdown.table(["", "check", "wanted", "found"], rows)]
+    asked = markdown.text(describe_question(decision.run.question), markdown.SENTENCE)
+    parts = [head, about, asked, markdown.table(["", "check", "wanted", "found"], rows)]
     parts += [_list(check) for check in decision.checks if check.details]
     proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
     return (

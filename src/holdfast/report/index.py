@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.report.question import headline
+from holdfast.question_text import describe_question
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import Part, Totals, totals_of
 from holdfast.report.template import template
@@ -33,6 +33,6 @@ def write_index(title: str, runs: Sequence[tuple[str, Path]], path: Path) -> Pat
 
 def _entry(title: str, folder: Path, below: Path) -> Entry:
     with Store.read(folder) as store:
-        parts, asked = summary_parts(store)
+        parts, _ = summary_parts(store)
         link = (folder / "report.html").relative_to(below).as_posix()
-        return Entry(title, headline(store.question, len(asked)), link, [(part, totals_of(part.rows)) for part in parts])
+        return Entry(title, describe_question(store.question), link, [(part, totals_of(part.rows)) for part in parts])

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from holdfast.foreign_text import printable
 
 LONG = 200
+SENTENCE = 4000  # characters of a question, of which no condition may be cut
 
 
-def text(words: object) -> str:
+def text(words: object, most: int = LONG) -> str:
     """Any words as plain text inside a line or a cell: no markup, no line breaks, no HTML, no control characters, not endless."""
     plain = printable(" ".join(str(words).split()), None)
-    short = plain if len(plain) <= LONG else f"{plain[:LONG]}…"
+    short = plain if len(plain) <= most else f"{plain[:most]}…"
     return re.sub(r"([\\`*_{}\[\]<>|#~@])", r"\\\1", short)
 
 

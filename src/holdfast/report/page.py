@@ -11,13 +11,14 @@ from itertools import takewhile
 from markupsafe import Markup
 
 from holdfast.question import Question
+from holdfast.question_text import describe_question
 from holdfast.report.answers import answered as own_answer
 from holdfast.report.heat import Heat
 from holdfast.report.likely import names_of
 from holdfast.report.lines import PICTURE_BYTES, Line, heat_of, lines_of
 from holdfast.report.pairing import usual_radii
 from holdfast.report.plots import band, convergence, share, times
-from holdfast.report.question import command_line, hashes, headline, preparation
+from holdfast.report.question import command_line, hashes, preparation
 from holdfast.report.question import shown as shown_of
 from holdfast.report.sense import is_apart
 from holdfast.report.sources import sources
@@ -163,7 +164,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
         "thing": frame_name(question),
         "verify": question.command == "verify",
         "said": {said: spoken(said, question.command) for said in VERDICTS},
-        "headline": headline(question, len(asked)),
+        "headline": describe_question(question),
         "folder": at_home.folder,
         "evidence": EVIDENCE,
         "anytime": ANYTIME,

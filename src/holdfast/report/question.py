@@ -5,44 +5,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from holdfast.formatting import about, capital, norm_name, short
+from holdfast.formatting import about, capital, short
 from holdfast.question import Question
-from holdfast.report.summary import frame_name
+from holdfast.question_text import describe_question
 
 LONG_LIST = 12
 POSITIONAL = {"verify": ("model", "spec"), "reach": ("model",), "monitor evaluate": ("folder",)}  # given without their names
 OPTIONS = {"constants": "--constant"}  # whose name is not that of what they say
-HEADLINES = {
-    "worst": "How low can the score of {model} fall in the region around {inputs} of {data}?",
-    "verify": "Can what {instances} happen to {model}? sat: an input shows it. unsat: it is proved never to happen.",
-    "reach": "Between which values do the outputs of {model} lie, over {boxes}?",
-    "risk": "What can go wrong with {model} near {inputs} of {data}{norm}: how badly, how far away, how fast?",
-    "saliency": "How far can the margin of {model} fall when one place of {inputs} of {data} changes?",
-    "testgen": "How few changes make neurons of {model} do what they never did on {data}?",
-    "smoothing": "How far may {inputs} of {data} move{norm}, before the smoothed {model} changes its answer?",
-    "monitor": "How likely does {model} keep its answer when {inputs} of {data} are changed, place by place?",
-}
-
-
-def headline(question: Question, count: int) -> str:
-    model, data = short(question.model.name) or "the network", short(question.data.name) or "the data"
-    inputs, asked = "the input" if count == 1 else f"each of the {count} inputs", question.asked
-    command = question.command.split(" ")[0]
-    if command in HEADLINES:
-        norm = f" in the {norm_name(asked.norm)} norm" if asked.norm is not None else ""
-        boxes, instances = ("the box", "the instance describes") if count == 1 else (f"{count} boxes", f"the {count} instances describe")
-        return HEADLINES[command].format(model=model, data=data, inputs=inputs, boxes=boxes, instances=instances, norm=norm)
-    words = asked.norm == "words"
-    alone = f", one {frame_name(question)} at a time" if asked.frames == "each" else ""
-    change = "reaches the target class" if asked.targets else "changes its answer"
-    if asked.within is not None:
-        change = f"forecasts what is further than {asked.within} from its forecast"
-    elif asked.threshold is not None:
-        change = f"crosses {asked.threshold:g} with an output"
-    if words:
-        return f"How many words of {inputs} of {data} may be replaced{alone}, before {model} {change}?"
-    norm = f", in the {norm_name(asked.norm)} norm" if asked.norm is not None else ""
-    return f"How far may {inputs} of {data} move{alone}{norm}, before {model} {change}?"
 
 
 def band_of(within: str | None, forecast: float, outputs: str | None, output: int) -> str:
@@ -66,7 +35,12 @@ def hashes(question: Question) -> list[tuple[str, str]]:
 
 def shown(question: Question) -> dict[str, object]:
     """The question for people: what was said, without what only a resumed run needs or what would fill the page."""
-    told: dict[str, object] = {"command": question.command, "model": question.model.name, "data": question.data.name}
+    told: dict[str, object] = {
+        "asked": describe_question(question),
+        "command": question.command,
+        "model": question.model.name,
+        "data": question.data.name,
+    }
     told |= {"domain": question.model.domain, **dict(question.model.prepared), "notes": "; ".join(question.model.notes)}
     told |= {f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"}
     told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}

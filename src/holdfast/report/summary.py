@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.formatting import between, ends, percent, short
 from holdfast.question import Question, Said
+from holdfast.question_text import reads_words
 from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
 from holdfast.result import DONE, Answers, Bound, Bracket, Goal, Key, Record, Share, Status, overall
 from holdfast.store import StoredInput
@@ -135,10 +136,6 @@ def frame_name(question: Question) -> str:
     """What is asked one by one."""
     usual = "word" if reads_words(question) else "frame"
     return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], usual)
-
-
-def reads_words(question: Question) -> bool:
-    return question.asked.norm == "words" or question.model.vocabulary is not None
 
 
 def unbreakable(bracket: Bracket) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from holdfast.errors import MissingExtra, StoreError
 from holdfast.files import new_file
 from holdfast.question import Said, plain
+from holdfast.question_text import describe_question
 from holdfast.result import DONE, Bound, Key, Record
 from holdfast.store.rows import body_of, in_parts
 
@@ -29,6 +30,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULL
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WORDS = (
     "name", "label_name", "prediction_name", "part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note",
+    "question",
 )  # fmt: skip
 WHOLE_NUMBERS = ("input", "label", "prediction", "frame", "queries")
 NUMBERS = ("lower", "upper", "seconds")
@@ -36,6 +38,7 @@ NUMBERS = ("lower", "upper", "seconds")
 COLUMNS = (
     "input", "name", "label", "label_name", "prediction", "prediction_name", "frame", "part", "goal", "lower", "lower_kind", "lower_method",
     "upper", "upper_kind", "upper_method", "status", "seconds", "queries", "note",
+    "question",
 )  # fmt: skip
 NOTHING: dict[str, Any] = {"name": "", "label": None, "label_name": "", "prediction": None, "prediction_name": ""}
 
@@ -136,8 +139,9 @@ def csv_cell(value: Any) -> Any:
 
 
 def _csv(store: "Store", path: Path) -> None:
+    asked = {"question": describe_question(store.question)}  # in every row: a row that is copied elsewhere takes its conditions along
     rows = (
-        {name: csv_cell(value) for name, value in flat(record, about).items()}
+        {name: csv_cell(value) for name, value in (flat(record, about) | asked).items()}
         for some in _with_inputs(store, TOGETHER)
         for record, about in some
     )
@@ -158,9 +162,10 @@ def _parquet(store: "Store", path: Path) -> None:
     kinds = ((WORDS, pyarrow.string()), (WHOLE_NUMBERS, pyarrow.int64()), (NUMBERS, pyarrow.float64()))
     known = {name: kind for names, kind in kinds for name in names}
     schema = pyarrow.schema([(name, known[name]) for name in COLUMNS])
+    asked = {"question": describe_question(store.question)}
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for some in _with_inputs(store, 10 * TOGETHER):
-            writer.write_table(pyarrow.Table.from_pylist([flat(*pair) for pair in some], schema=schema))
+            writer.write_table(pyarrow.Table.from_pylist([flat(*pair) | asked for pair in some], schema=schema))
 
 
 def _npz(store: "Store", path: Path) -> None:

@@ -1,6 +1,7 @@
 """`holdfast radius`: how far can each input move before the class changes?"""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
@@ -109,6 +110,7 @@ class Radius(DataOptions, Command):
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
         from holdfast.formatting import exact_text
+        from holdfast.network.fingerprint import of_file
         from holdfast.question import Asked
         from holdfast.reading.data import load_mask, load_substitutes
         from holdfast.solver import Stop
@@ -144,7 +146,7 @@ class Radius(DataOptions, Command):
             norm="words" if sets is not None else exact_text(norm), frames=self.frames, shares=self.shares, drift=self.drift or None,
             targets=self.targets, within=self.within, threshold=self.threshold, outputs=self.outputs,
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
-            unit=self.unit, free=self.free, values=self.values,
+            unit=self.unit, free=None if self.free is None else of_file(Path(self.free)), values=self.values,
         )  # fmt: skip
         return Built(net, question_of(self, net, data, asked), problems, methods, stop, data, self.seed, self.batch)
 

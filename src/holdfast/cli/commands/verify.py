@@ -150,6 +150,11 @@ class Verify(Command):
             raise BadInput(f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'.")
         return read_instances(model) if self.spec is None else [Instance(Path(model), Path(self.spec), 120.0, typed=True)]
 
+    def show_question(self, built: "Built", console: "Console") -> None:
+        """Of one instance below its answer, which stands in the first line."""
+        if self.spec is None:
+            super().show_question(built, console)
+
     def notes(self, built: "Built") -> tuple[str, ...]:
         return ()  # told below the answer
 
@@ -206,6 +211,8 @@ class Verify(Command):
         from rich.text import Text
 
         from holdfast.execution.asking import NotAnswered
+        from holdfast.foreign_text import printable
+        from holdfast.question_text import describe_question
         from holdfast.report.verdicts import competition, verdict_table
         from holdfast.verification import verdict
 
@@ -216,6 +223,7 @@ class Verify(Command):
                 found = verdict(store.records())
             for text in competition(found, built.net, built.extra.last[2]):
                 print(text)
+            print(f"; {printable(describe_question(built.question), None)}")
             return
         lines, total = self._lines(store, built.extra), len(built.extra.every)
         for line in lines:

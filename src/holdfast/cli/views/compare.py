@@ -12,6 +12,7 @@ from rich.text import Text
 from holdfast.cli.parse import numbers
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
+from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as laid_side_by_side
 from holdfast.report.compare_table import Cells, as_json, as_markdown, duels, explained, sides
@@ -37,6 +38,8 @@ def compare(folders: Sequence[Path], at: str | None, part: str | None, confidenc
     for view in (*_tables(sides(found), console), *_tables(duels(found), console)):
         console.print(view, highlight=False)
     console.print(Text(explained(found), style="dim"))
+    for run in found.runs:
+        line(console, run.name, describe_question(run.question))
     for note in found.notes:
         line(console, "note", note, warns=True)
     if out is not None:

@@ -16,6 +16,7 @@ from rich.text import Text
 from holdfast.errors import BadInput
 from holdfast.formatting import about, ends, percent, short
 from holdfast.question import Question
+from holdfast.question_text import describe_question
 from holdfast.report import blocks
 from holdfast.report.columns import changes_of, columns_of
 from holdfast.report.likely import flat
@@ -45,6 +46,7 @@ def show(folder: Path, number: int, console: Console) -> None:
         raise BadInput(f"{folder}: no answer to input {number}; {told}.")
     title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")
     console.rule(Text(title, style="bold"))
+    console.print(Text(describe_question(question)))
     for part in parts:
         if len(parts) > 1:
             console.rule(Text(part.heading), align="left")

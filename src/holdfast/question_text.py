@@ -1,0 +1,303 @@
+"""A question as one sentence, made of the stored question alone: the same words wherever one of its numbers is shown.
+
+    What was asked, its conditions one by one, and by which hashes the model and the data are known again:
+
+    How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each feature, the same in every frame),
+    feature k by the radius times share k of 0.1,1,0.5, before fan.onnx changes its answer? (domain [0, 1]; model 51b70fd8, data 03cb4a11)
+
+A number means nothing without its conditions, so none may be left out: every field of `Asked` has its clause in CLAUSES, and one that has
+none is named with its value. So is every option of the command that no field covers, except those of NOT_SAID. Two questions with different
+fingerprints have different sentences; tests/test_question_text.py goes over all fields of a question and all options of all commands.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+
+from holdfast.formatting import exact_text, norm_name, short
+from holdfast.network.fingerprint import of_text
+from holdfast.question import Asked, Json, Means, Question, plain
+
+LONG = 90  # characters of a value; a longer one is cut, and its hash stands behind it
+HASH = 8  # hexadecimal digits of a hash in a sentence; the pages and files around it hold all of them
+INTERVAL = re.compile(r"\[[-+.\w]+, [-+.\w]+\]")
+SHA256 = re.compile("[0-9a-f]{64}")
+BARE = re.compile(r"[\w.,:%+\-/*]+")  # values that need no quotation marks
+
+NOT_SAID = {  # options and means that do not change what a number says; each with the reason
+    "model": "the sentence names the model and its hash",
+    "data": "the sentence names the data and their hash",
+    "spec": "the specification of the question names it, with its hash",
+    "folder": "the mutation of the question holds the hash of all that the monitor's scores depend on",
+    "trust": "a .pt2 file is read or it is not; what is read is the same",
+    "device": "where it is computed, not what",
+    "fingerprint": "these files are a part of the hash of the model",
+    "vocabulary": "the sentence holds the hash of the words themselves",
+    "classes": "names of outputs; which outputs are meant stays the same",
+    "tier": "how hard is searched: each number says itself how it was found",
+    "methods": "by what is searched: each number says itself how it was found",
+    "seed": "decides draws of a search, whose results hold whatever was drawn",
+    "seconds": "a budget: with less the brackets are wider, and as true",
+    "seconds_each": "a budget, as seconds",
+    "queries": "a budget, as seconds",
+    "gap": "when the search stops: the brackets are wider, and as true",
+    "samples": "a budget: with fewer the sampled radius is smaller, at the same confidence",
+    "choosing": "a budget, as samples",
+    "batch": "how many inputs are worked on at once",
+    "pictures": "how many pictures are drawn",
+    "saliency": "a map beside the answers, which stay the same",
+    "certificates": "files beside the answers, which stay the same",
+    "key": "known answers that the own answers are compared with",
+}
+USUAL = {"arithmetic": "real", "mode": "prove"}  # what is meant where nothing is said
+COVERED = {  # options whose values are a part of another field, while that is there
+    "layers": "criterion", "per": "criterion", "sections": "criterion", "threshold": "criterion", "train": "criterion",
+}  # fmt: skip
+
+LEADS = {
+    "worst": "How low can the score of {model} fall in the region around {inputs}",
+    "verify": "Can what {instances} happen to {model}",
+    "reach": "Between which values do the outputs of {model} lie, over {boxes}",
+    "risk": "What can go wrong with {model} near {inputs}: how badly, how far away, how fast",
+    "saliency": "How far can the margin of {model} fall when one place of {inputs} changes",
+    "testgen": "How few changes make neurons of {model} do what they never did on {inputs}",
+    "smoothing": "How far may {inputs} move",
+    "monitor": "How likely does {model} keep its answer when {inputs} are changed, place by place",
+}
+
+
+def describe_question(question: Question) -> str:
+    """The question as a sentence, with every condition that its numbers depend on."""
+    lead, ending = _frame(question)
+    asked = ", ".join([lead, *_clauses(question)])
+    circumstances = "; ".join(_circumstances(question))
+    text = f"{asked}{ending}?" + (f" ({circumstances})" if circumstances else "")
+    return text.encode("utf-8", "replace").decode()  # names of files may hold what no text can
+
+
+def _frame(question: Question) -> tuple[str, str]:
+    """How the sentence begins and ends, around its conditions."""
+    model = _name(question.model.name) or "the network"
+    inputs, command = _inputs(question), _command(question)
+    if command in LEADS:
+        many = len(question.asked.specification or ())
+        instances = "the instance describes" if many == 1 else f"the {many} instances describe" if many else "the instances describe"
+        boxes = f"boxes around {inputs}" if question.data.count or question.data.name else "the box"
+        lead = LEADS[command].format(model=model, inputs=inputs, instances=instances, boxes=boxes)
+        return lead, f", before the smoothed {model} changes its answer" if command == "smoothing" else ""
+    if question.asked.norm == "words":
+        lead = f"How many words of {inputs} may be replaced"
+    elif question.asked.norm == "0":
+        lead = f"How many {UNITS.get(question.asked.unit or '', 'units (pixels of images, else numbers)')} of {inputs} may change"
+    else:
+        lead = f"How far may {inputs} move"
+    return lead, f", before {model} {_change(question.asked)}"
+
+
+UNITS = {"pixel": "pixels", "frame": "frames", "number": "numbers"}
+
+
+def _change(asked: Asked) -> str:
+    """What ends the radius."""
+    if asked.within is not None:
+        return f"forecasts what is further than {_value(asked.within)} from its forecast"
+    if asked.threshold is not None:
+        return f"crosses {_value(asked.threshold)} with an output"
+    return "changes its answer" if asked.targets is None else f"changes its answer to the target {_value(asked.targets)}"
+
+
+def _inputs(question: Question) -> str:
+    data, count = _name(question.data.name) or "the data", question.data.count
+    each = "the input" if count == 1 else f"each of the {count} inputs" if count else "each input"
+    return f"{each} of {data}"
+
+
+def _command(question: Question) -> str:
+    return question.command.split(" ")[0]
+
+
+Clause = Callable[[Json, Question], str]
+CLAUSES: dict[str, Clause] = {  # of each field of `Asked`: its condition in words; nothing where the sentence says it elsewhere
+    "norm": lambda norm, _: "counted in replaced words" if norm == "words" else f"in the {norm_name(_value(norm))} norm",
+    "radius": lambda radius, _: f"by at most {_value(radius)}",
+    "frames": lambda which, question: _frames(which, "word" if reads_words(question) else "frame"),
+    "drift": lambda on, _: "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for",
+    "shares": lambda shares, question: (
+        f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of {_value(shares)}"
+    ),
+    "targets": lambda targets, _: f"for the target {_value(targets)}",
+    "substitutes": lambda sets, _: f"each word only by its substitutes ({_counted(sets, 'set')})",
+    "unit": lambda unit, _: f"counted in units of one {_value(unit)}",
+    "free": lambda mask, question: f"only units that {_file(question, 'free', 'a mask')} leaves free (hash {_short_hash(mask)})",
+    "values": lambda values, _: f"changed numbers only to the values {_value(values)}",
+    "patch": lambda square, _: f"only the square {_value(square)} (top,left,size) moving",
+    "property": lambda name, _: f"where the property is {_value(name)}",
+    "epsilon": lambda epsilon, _: f"with epsilon {_value(epsilon)}",
+    "within": lambda width, _: f"where outputs must stay within {_value(width)} of the forecast",
+    "threshold": lambda at, _: f"where every output must stay on its side of {_value(at)}",
+    "softmax": lambda on, _: f"{'of the softmax of the outputs' if on else 'of the plain outputs'}",
+    "sigma": lambda sigma, _: f"under Gaussian noise of width {_value(sigma)}",
+    "confidence": lambda share, _: f"with confidence {_value(share)} for each",
+    "box": lambda box, question: f"{_file(question, 'box', 'with ends')} (hash {_short_hash(box)})",
+    "outputs": lambda which, _: f"of the outputs {_value(which)} alone",
+    "tolerance": lambda tolerance, _: f"each end to within {_value(tolerance)}",
+    "specification": lambda files, _: _specification(files),
+    "criterion": lambda criterion, _: f"by the criterion {_value(criterion)}",
+    "mutation": lambda mutation, _: f"by the mutation {_value(mutation)}",
+    "columns": lambda columns, _: _columns(columns),
+}
+
+
+def _clauses(question: Question) -> Iterator[str]:
+    """The conditions, in the order of CLAUSES; fields that have no clause at the end."""
+    asked, radius = question.asked, _command(question) not in LEADS
+    elsewhere = {"within", "threshold", "targets"} if radius else set()
+    for name in [*CLAUSES, *(f.name for f in fields(Asked) if f.name not in CLAUSES)]:
+        value = getattr(asked, name)
+        in_lead = radius and ((name == "unit" and asked.norm == "0" and value in UNITS) or (name == "norm" and value == "words"))
+        if value is None or in_lead or name in _ending_of(asked) & elsewhere:
+            continue
+        words = CLAUSES[name](value, question) if name in CLAUSES else f"{name} {_value(value)}"
+        if words:
+            yield words
+
+
+def reads_words(question: Question) -> bool:
+    """Are its frames words?"""
+    return question.asked.norm == "words" or question.model.vocabulary is not None
+
+
+def _ending_of(asked: Asked) -> set[str]:
+    """The one field of which `_change` speaks."""
+    return {next((name for name in ("within", "threshold", "targets") if getattr(asked, name) is not None), "")}
+
+
+def _frames(which: str, thing: str) -> str:
+    if which == "each":
+        return f"one {thing} at a time"
+    return f"every {thing} by at most the radius" if which == "all" else f"only the {thing}s {_value(which)}"
+
+
+def _file(question: Question, option: str, unnamed: str) -> str:
+    """What was given for an option, as the command has it; the hash of what it holds stands beside it."""
+    given = question.options.get(option)
+    return unnamed if not isinstance(given, str) or not given else _value(given)
+
+
+def _specification(files: Json) -> str:
+    """One by its names; many by how many they are; both by the hash of names and contents."""
+    if isinstance(files, list | tuple) and len(files) == 1 and isinstance(files[0], list | tuple) and len(files[0]) > 1:
+        return f"as {_value(files[0][1])} says of {_value(files[0][0])} ({_digest(files)})"
+    return f"as {_counted(files, 'specification')} say"
+
+
+def _columns(stored: Json) -> str:
+    """Of a table: the columns that stay, and that its columns have kinds and units of their own, by their hash."""
+    each = stored.get("each") if isinstance(stored, Mapping) else None
+    if not isinstance(each, Mapping):
+        return f"with the columns {_value(stored)}"
+    still = [name for name, told in each.items() if isinstance(told, Mapping) and told.get("frozen")]
+    scales = {name: told["scale"] for name, told in each.items() if isinstance(told, Mapping) and "scale" in told}
+    parts = [f"{len(each)} columns by their kinds ({_digest(stored)})"]
+    parts += [f"columns that stay: {_value(','.join(map(str, still)))}"] if still else []
+    parts += [f"in units of {_value(scales)}"] if scales else []
+    return f"as rows of a table ({'; '.join(parts)})"
+
+
+def _circumstances(question: Question) -> Iterator[str]:
+    """What else the numbers depend on: how inputs are read, in which arithmetic, and of which model and data."""
+    model, means = question.model, question.means
+    if model.domain is not None:
+        yield f"domain {model.domain if INTERVAL.fullmatch(model.domain) else _value(model.domain)}"
+    for name, value in sorted(model.prepared.items()):
+        if name != "domain" or _domain(value) != model.domain:
+            yield f"{_words(name)} {_value(value)}"
+    said = {f.name: getattr(means, f.name) for f in fields(Means)}
+    yield from (f"{_words(name)} {_value(value)}" for name, value in said.items() if _unusual(name, value) is not None)
+    yield from (f"{_words(name)} {_value(value)}" for name, value in _options(question))
+    if not question.options:
+        yield "asked by a program, of which only this was recorded"
+    known = [("model", model.fingerprint), ("vocabulary", None if model.vocabulary is None else _hash_of(model.vocabulary))]
+    known += [("tokenizer", model.tokenizer), ("data", question.data.fingerprint)]
+    hashes = [f"{what} {'not hashed' if value == '' else _short_hash(value)}" for what, value in known if value is not None]
+    if hashes:
+        yield ", ".join(hashes)
+
+
+def _domain(option: Json) -> str:
+    """'0,1' -> '[0, 1]', as a domain shows itself."""
+    return f"[{', '.join(part.strip() for part in str(option).split(','))}]"
+
+
+def _options(question: Question) -> Iterator[tuple[str, Json]]:
+    """Those that were said and that no field of the question covers."""
+    for name, value in _flat(question.options):
+        own = getattr(question.asked, name, None) if name in CLAUSES else None
+        holds = COVERED.get(name)
+        covered = own is not None or name in question.model.prepared or (name == "domain" and question.model.domain is not None)
+        covered |= holds is not None and getattr(question.asked, holds) is not None
+        covered |= getattr(question.means, name, None) is not None and name in USUAL
+        if not covered and _unusual(name, value) is not None:
+            yield name, value
+
+
+def _flat(options: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+    for name, value in options.items():
+        if name == "network" and isinstance(value, Mapping):
+            yield from value.items()
+        else:
+            yield name, value
+
+
+def _unusual(name: str, value: Json) -> Json:
+    """The value, where it says something; None where it is not said, or as usual."""
+    nothing = value is None or value is False or value == "" or value == [] or value == USUAL.get(name)
+    return None if nothing or name in NOT_SAID else value
+
+
+def _words(name: str) -> str:
+    return "only the part of the inputs" if name == "shard" else name.replace("_", " ")
+
+
+def _counted(values: Json, what: str) -> str:
+    """A short list as it is; of a long one how many it holds, and its hash."""
+    if len(text := _text(values)) <= LONG:
+        return _value(values)
+    many = len(values) if isinstance(values, list | tuple | Mapping) else len(text)
+    return f"{many} {what}s, {_digest(values)}"
+
+
+def _value(value: Json) -> str:
+    """Different values as different texts: numbers with all their digits, others in quotation marks where they hold more than a word; a
+    long one, or one with control characters, with its hash."""
+    if value is True or value is False:
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return exact_text(value) if isinstance(value, float) else str(value)
+    text = _text(value)
+    shown = short(text, LONG)
+    if shown != text:
+        return f"{json.dumps(shown, ensure_ascii=False)} {_digest(value)}"
+    return text if not isinstance(value, str) or BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, sort_keys=True)
+
+
+def _name(text: str) -> str:
+    """Of a model or of data."""
+    return short(text)
+
+
+def _digest(value: Json) -> str:
+    return f"hash {_short_hash(_hash_of(value))}"
+
+
+def _hash_of(value: Json) -> str:
+    return of_text(json.dumps(plain(value), sort_keys=True))
+
+
+def _short_hash(value: str) -> str:
+    return value[:HASH] if SHA256.fullmatch(value) else _value(value)
