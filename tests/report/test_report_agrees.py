@@ -184,7 +184,11 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
     [
         ("verify", "Verdicts", [("answer", ["unsat", "sat", "timeout"]), ("property", [f"prop_{k}.vnnlib" for k in range(3)])]),
         ("reach", "Ranges", [("never below", ["-1.25", "0.5"]), ("met: largest", ["1", "2"]), ("never above", ["1.5", "∞"])]),
-        ("risk", "Risks", [("in the region", ["not known", "holds", "holds"]), ("radius", ["nothing proved to 0.2", "0.1 to 0.3001", "0.2 to 0.4"])]),
+        (
+            "risk",
+            "Risks",
+            [("in the region", ["not known", "holds", "holds"]), ("radius", ["nothing proved to 0.2", "0.1 to 0.3001", "0.2 to 0.4"])],
+        ),
         ("testgen", "Coverage", [("items open before", ["3"]), ("reached by a new input", ["2"]), ("not reached", ["1"])]),
     ],
 )

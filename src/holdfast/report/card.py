@@ -42,7 +42,11 @@ def _ends(run: Run, count: int) -> str:
         [f"mean {what} of {totals.averaged}", mean],
         [f"median {what}", between(totals.median_lower, totals.median_upper)],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
-        *([["not measured", f"{totals.not_measured}, the run ended too early; left out of means and medians"]] if totals.not_measured else []),
+        *(
+            [["not measured", f"{totals.not_measured}, the run ended too early; left out of means and medians"]]
+            if totals.not_measured
+            else []
+        ),
         *([["nothing may change", f"{totals.still}, left out of the mean"]] if totals.still else []),
         ["without a witness", str(totals.open_above)],
         ["timed out, interrupted, unanswered", f"{totals.stopped}, {totals.interrupted}, {run.silent}"],

@@ -123,7 +123,10 @@ def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confid
         radii=at,
         confidence=confidence,
         sides=_sides(runs, columns, at, measured),
-        duels=tuple(_duel(runs[i], columns[i], runs[j], columns[j], measured[i] & measured[j], confidence) for i, j in combinations(range(len(runs)), 2)),
+        duels=tuple(
+            _duel(runs[i], columns[i], runs[j], columns[j], measured[i] & measured[j], confidence)
+            for i, j in combinations(range(len(runs)), 2)
+        ),
         notes=(*_notes(runs, len(pairs)), *_not_measured(runs, measured)),
     )
 

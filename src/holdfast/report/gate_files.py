@@ -48,10 +48,11 @@ def summary(decision: Decision) -> str:
     parts = [head, about, markdown.table(["", "check", "wanted", "found"], rows)]
     parts += [_list(check) for check in decision.checks if check.details]
     proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
-    return (
-        "\n\n".join([*parts, f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} ends are proved, {shown} ends are witnessed by concrete inputs."])
-        + "\n"
+    meaning = (
+        f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} ends are proved, {shown} ends are "
+        f"witnessed by concrete inputs."
     )
+    return "\n\n".join([*parts, meaning]) + "\n"
 
 
 def _code(text: str) -> str:
@@ -82,9 +83,7 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "part": decision.run.part.name,
         "goal": next((row.goal for row in decision.run.rows), None),
         "at": decision.rules.at,
-        "counts": None
-        if found is None
-        else counts_of(found),
+        "counts": None if found is None else counts_of(found),
         "checks": [
             {"name": c.name, "passed": c.passed, "wanted": c.wanted, "found": c.found, "inputs": list(c.details)} for c in decision.checks
         ],

@@ -28,7 +28,9 @@ def gate(
     ] = None,
     max_broken: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At most so many are broken; unknown ones count, but with --max-unknown."),
+        typer.Option(
+            metavar="SHARE", rich_help_panel=RULES, help="At most so many are broken; unknown ones count, but with --max-unknown."
+        ),
     ] = None,
     max_unknown: Annotated[
         float | None,
