@@ -185,6 +185,7 @@ WORDS = {
     "slack": Word("worse than the baseline by so much is let through", shown="SHARE"),
     "min_certified": Word("at least this share is certified", shown="SHARE"),
     "max_broken": Word("at most this share is broken", shown="SHARE"),
+    "max_unknown": Word("at most this share is unknown", shown="SHARE"),
     "min_accuracy": Word("at least this share is right", shown="SHARE"),
     "key": Word("known answers, to compare with; of a signature, the private key", shown="FILE"),
     "public_key": Word("by which a signature is checked", shown="FILE"),

@@ -103,7 +103,9 @@ def _set_limit(limits: tuple[int, int]) -> None:
 
 
 def bytes_told(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{max(1, round(size / 2**20))} MiB"
+    if size < 2**20:
+        return f"{max(1, round(size / 2**10))} KiB"
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{round(size / 2**20)} MiB"
 
 
 def allowed() -> float:

@@ -44,6 +44,7 @@ class Claims:
     aside: Mapping[str, Tensor] = field(default_factory=dict)  # (batch, ...) each: what is kept beside the records; NaN: nothing
     settings: Mapping[str, Setting] = field(default_factory=dict)  # that the method chose by itself
     obstacle: str = ""  # why it goes no further, in words for the user
+    fallback: str = ""  # a stage that was left out for want of memory, of size or of time, why, and what was used instead; for the record
 
 
 @dataclass(frozen=True)

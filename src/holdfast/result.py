@@ -328,7 +328,8 @@ class Record:
         bracket, ends = self.bracket, (self.bracket.lower, self.bracket.upper)
         if bracket.closed or not self.skipped or any(end.known and end.evidence.kind == "proved" for end in ends):
             return bracket
-        return replace(bracket, note="; ".join(filter(None, (bracket.note, *self.skipped))))
+        more = (text for text in self.skipped if text not in bracket.note)  # a stage that was left out is in the note already
+        return replace(bracket, note="; ".join(filter(None, (bracket.note, *more))))
 
     @property
     def witness(self) -> "Tensor | None":

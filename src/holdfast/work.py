@@ -66,6 +66,7 @@ class Work:
     goals: tuple[Goal, ...]  # of each row, as it was put
     brackets: list[Bracket]
     skipped: tuple[str, ...] = ()
+    fallbacks: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of rows: stages that a method had to leave out, in words
     twin: Network | None = None
     digests: tuple[str, ...] = ()  # of the question of each row
     means: str = ""
@@ -107,12 +108,19 @@ class Work:
         }
         return [
             Record(
-                self.problem.keys[row], self.brackets[row].turned() if self.goals[row] in TURNED else self.brackets[row],
+                self.problem.keys[row], self._noted(row).turned() if self.goals[row] in TURNED else self._noted(row),
                 self._status(row, status, left[row]), seconds, queries, self.skipped, digests[row], self.means, self.goals[row],
                 {name: value for name, values in aside.items() if (value := values[row]) is not None},
             )
             for row in (range(share) if rows is None else rows)
         ]  # fmt: skip
+
+    def _noted(self, row: int) -> Bracket:
+        """The bracket; its note says what a method had to leave out, where that could have told more."""
+        bracket = self.brackets[row]
+        if bracket.closed or row not in self.fallbacks or row in self.faults or row in self.failed:
+            return bracket
+        return replace(bracket, note="; ".join(filter(None, (bracket.note, *self.fallbacks[row]))))
 
     def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
         if name not in self.aside:
@@ -460,6 +468,14 @@ def _stepped(work: Work, part: Problem, rows: Tensor, method: Method[Any], state
     return state
 
 
+def _fell_back(work: Work, said: str, rows: Sequence[int]) -> None:
+    """For the run once, and for each of these rows."""
+    work.skipped = work.skipped if said in work.skipped else (*work.skipped, said)
+    for row in rows:
+        known = work.fallbacks.get(row, ())
+        work.fallbacks[row] = known if said in known else (*known, said)
+
+
 def _spent(work: Work, stop: Stop, deadline: float) -> bool:
     asked_enough = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
     return asked_enough or time.monotonic() >= deadline
@@ -472,6 +488,8 @@ def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | No
     settings = {**method.settings(), **claims.settings} if method else {}
     if claims.obstacle:
         work.skipped = (*work.skipped, f"{name}: {claims.obstacle}")
+    if claims.fallback:
+        _fell_back(work, f"{name}: {claims.fallback}", index.tolist())
     traits = method.traits if method else DEFINITION
     base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=claims.checks, traits=traits)
     for name, values in claims.aside.items():

@@ -1,19 +1,25 @@
 """The tiers above fast: never below it, never above an attack, and worth their time."""
 
+import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock
-from holdfast.api.radius import default_methods
+from holdfast import clock, memory
+from holdfast.api.radius import default_methods, radius_problems
 from holdfast.certify.tighten import quadratic_of
 from holdfast.chance import Chance
+from holdfast.question import Question
 from holdfast.region import Ball, Box, Frames
+from holdfast.report.page import render
+from holdfast.report.table import table
 from holdfast.result import Bracket, Key
 
 ATTACKS = [hf.attacks.PGD(rounds=3), hf.attacks.CarliniWagner(rounds=2), hf.attacks.Corners(rounds=2)]
@@ -154,8 +160,83 @@ def test_what_memory_does_not_hold_is_said(room: int, monkeypatch: pytest.Monkey
     net, x, y = asked(Wide(), (4, 90), count=1)
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten(steps=2)])
     [said] = record.skipped
-    assert "GiB" in said
+    assert "KiB" in said or "MiB" in said
+    assert "used instead" in said
     assert ("without training" in said) == (room > 2**20)
+    assert record.bracket.note == said
+
+
+def steepen(module: nn.Module) -> None:
+    """So that some change of the input breaks the network."""
+    with torch.no_grad():
+        for part in module.parameters():
+            part.mul_(3)
+
+
+class Mixed(nn.Sequential):
+    """A ReLU, which trained linear bounds are for, and a tanh, which second-order models are for."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+        steepen(self)
+
+
+def mixed(count: int = 1, kind: type[nn.Module] = Mixed) -> hf.Problem:
+    net = hf.Network.from_torch(kind().eval(), domain=(0, 1))
+    x = torch.rand(count, 6, generator=torch.Generator().manual_seed(1))
+    [problem] = radius_problems(net, x, net(x).argmax(-1))
+    return problem
+
+
+@pytest.mark.parametrize("method", [hf.certify.Tighten(steps=1), hf.certify.Split(steps=1, boxes=4)], ids=["tighten", "split"])
+def test_a_stage_that_lacks_memory_is_named_in_the_record(method: Any) -> None:
+    """Linear bounds were handed out as finished, as if the second-order models had been used."""
+    problem = mixed()
+    with memory.within(2**18):
+        [short] = hf.solve([problem], [method], hf.Stop(queries=3000))
+    [said] = [reason for reason in short.skipped if "left out" in reason]
+    assert "second-order models were left out (one input needs" in said
+    assert "256 KiB may be used); trained linear bounds were used instead" in said
+    assert said in short.bracket.note
+    assert said in str(short.explained)
+    [whole] = hf.solve([problem], [method], hf.Stop(queries=3000))  # the limit is not remembered
+    assert not any("left out" in reason for reason in whole.skipped)
+    assert "left out" not in whole.bracket.note
+
+
+def test_linear_bounds_that_are_trained_beyond_the_limit_are_named() -> None:
+    with memory.within(2**13):
+        [record] = hf.solve([mixed()], [hf.certify.Tighten(steps=1)])
+    assert "trained linear bounds take" in record.bracket.note
+    assert "8 KiB may be used: they were trained row by row" in record.bracket.note
+
+
+def test_relus_that_are_too_many_to_be_bounded_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.bounding.coupled.FEW", 1)
+
+    class Plain(nn.Sequential):
+        def __init__(self) -> None:
+            torch.manual_seed(0)
+            super().__init__(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
+            steepen(self)
+
+    [record] = hf.solve([mixed(kind=Plain)], [hf.certify.Tighten(steps=1)])
+    said = "ReLUs were not bounded together at some radii (more variables than 1); trained linear bounds were used instead"
+    assert said in record.bracket.note
+
+
+def test_terminal_and_page_name_what_was_left_out(tmp_path: Path) -> None:
+    problem = mixed()
+    with hf.Store.create(tmp_path / "run", Question()) as store:
+        with memory.within(2**18):
+            hf.solve([problem], [hf.certify.Tighten(steps=1)], store=store)
+        page, console = render(store), Console(width=300, record=True, file=io.StringIO())
+        console.print(table(store))
+        kept = store.records()
+    assert page.count("second-order models were left out") >= 2  # beside the input, and among the limits of the run
+    assert "second-order models were left out" in console.export_text()
+    assert "second-order models were left out" in kept[0].bracket.note
 
 
 def test_training_that_takes_long_is_left_to_graphics_cards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +286,9 @@ def test_trained_planes_that_win_nothing_say_so(monkeypatch: pytest.MonkeyPatch)
     net, x, y = asked(model, (4, 3), count=2)
     problem = hf.Problem(net, Ball(x, 0.1, 2), hf.Robustness(y), "worst")
     records = hf.solve([problem], [hf.certify.Tighten()])
-    assert {record.skipped for record in records} == {
-        ("Tighten: trained planes and neurons bounded together prove no more than tier fast",)
-    }
+    [skipped] = {record.skipped for record in records}
+    assert skipped[0] == "Tighten: trained planes and neurons bounded together prove no more than tier fast"
+    assert "second-order models were left out (one input needs" in skipped[1]
 
 
 def test_trained_planes_never_prove_more_than_the_exact_radius(monkeypatch: pytest.MonkeyPatch) -> None:

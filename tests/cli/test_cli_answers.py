@@ -12,10 +12,13 @@ import torch
 from cli_workshop import WORDS, Ask
 
 import holdfast as hf
+from holdfast.cli.commands import radius
+from holdfast.cli.commands.radius import Radius
 from holdfast.cli.demo import QUESTIONS, _clear
+from holdfast.cli.options import ModelOptions
 from holdfast.cli.views.answers import likeliest
 from holdfast.question import Question, plain
-from holdfast.store import FILE, Store
+from holdfast.store import FILE, SALIENCY, Store
 
 QUICK = ("--methods", "pgd", "--domain", "0,1")
 IMAGES = ("radius", "-m", "cli_own_code:pooled", "-d", "images.npz", "-o", "run", *QUICK)
@@ -115,6 +118,42 @@ def test_maps_are_those_of_the_library(ask: Ask, images: torch.Tensor) -> None:
     with Store.open("other") as store:
         assert [stored.saliency for stored in store.inputs()] == [None] * 3
         assert store.question.fingerprint == asked.fingerprint  # a map is no other question
+
+
+def test_a_map_has_a_share_of_the_seconds_and_goes_on_where_it_ended(ask: Ask, images: torch.Tensor) -> None:
+    """A search that takes all its time leaves a quarter of the budget to the maps; a map that is there in part is completed."""
+    network = ModelOptions("cli_own_code:pooled", domain="0,1")
+    built = Radius(network, "images.npz", methods="pgd", saliency=True, seconds=8.0).build()
+    assert (built.stop.seconds, built.afterwards) == (6.0, 2.0)
+    built = Radius(network, "images.npz", methods="pgd", seconds=8.0).build()
+    assert (built.stop.seconds, built.afterwards) == (8.0, 0.0)
+    assert ask(*IMAGES, "--saliency").code == 0
+    with Store.open("run") as store:
+        whole = store.artefacts(SALIENCY)
+        half = {key: found.clone() for key, found in whole.items()}
+        for found in half.values():
+            found[..., 1::2] = torch.nan
+            found[..., 0, 0] = 77.0  # what is there is kept, not asked again
+        store.put_artefacts(SALIENCY, half)
+    assert Path("run").exists()
+    shown = ask("show", "run", "--input", "0")
+    assert "18 of 36 units not measured" in " ".join(shown.out.replace("│", " ").split())
+    assert ask("report", "run").code == 0
+    assert "18 of 36 units not measured (grey)" in Path("run/report.html").read_text()
+    assert ask("resume", "run").code == 0
+    with Store.open("run") as store:
+        for key, found in store.artefacts(SALIENCY).items():
+            assert not bool(found.isnan().any())
+            assert float(found[..., 0, 0]) == 77.0
+            torch.testing.assert_close(found[..., 1:, :], whole[key][..., 1:, :])
+
+
+def test_a_search_without_time_leaves_the_maps_theirs(ask: Ask, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radius, "MAPS", 1.0)  # the search has no time at all
+    assert ask(*IMAGES, "--saliency", "--seconds", "60").code == 0
+    with Store.open("run") as store:
+        assert {record.status for record in store.records()} == {"stopped"}
+        assert all(stored.saliency is not None and not np.isnan(stored.saliency).any() for stored in store.inputs())
 
 
 def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor) -> None:

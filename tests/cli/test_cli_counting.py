@@ -1,12 +1,16 @@
 """`holdfast radius --norm 0` and `holdfast saliency`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from cli_workshop import Ask
 
+from holdfast.cli.views.pictures import draw_saliency
+from holdfast.result import Key
 from holdfast.store import Store
 
 BASE = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
@@ -91,6 +95,31 @@ def test_maps_are_written_and_drawn(ask: Ask) -> None:
     again = ask("saliency", *BASE, "-o", "maps")
     assert again.code == 2
     assert "maps already holds a run" in again.err
+
+
+def test_units_that_were_not_measured_are_counted_and_hatched(ask: Ask) -> None:
+    assert ask("saliency", *BASE, "-o", "maps", "--limit", "2", "--pictures", "0").code == 0
+    with Store.open("maps") as store:
+        [first, second] = [found.clone() for found in store.artefacts("saliency").values()]
+        first[..., 4:] = torch.nan
+        store.put_artefacts("saliency", {Key(0): first})
+        store.write([replace(record, status="stopped") for record in store.records()])
+        x = store.inputs()[0].x
+    said = ask("resume", "maps", "--seconds", "0")
+    told = " ".join(said.out.split())
+    assert "32 of 128 units not measured; 'holdfast resume' measures them" in told
+    assert "(32 of 64 units measured)" in " ".join(told.replace("│", " ").split())
+    with np.load("maps/saliency.npz") as found:
+        assert np.isnan(found["saliency"][0]).sum() == 32
+        assert (found["measured"] == ~np.isnan(found["saliency"])).all()
+    figure = draw_saliency(x, first.numpy(), (0.0, 1.0), "input")
+    right = figure.axes[1]
+    assert "hatched: 32 of 64" in right.get_title()
+    assert right.patch.get_hatch()
+    drawn = right.images[0].get_array()
+    assert drawn is not None
+    assert np.ma.masked_invalid(drawn).mask.sum() == 32
+    assert "not measured" not in draw_saliency(x, second.numpy(), (0.0, 1.0), "input").axes[1].get_title()
 
 
 def test_a_run_of_maps_has_records_and_goes_on_where_its_time_was_up(ask: Ask) -> None:

@@ -206,6 +206,9 @@ def test_usage_errors_exit_with_2_too(options: tuple[str, ...], ask: Ask, worksh
 def test_options_without_effect_are_refused(refused: Ask) -> None:
     assert "--unbatched has no effect" in refused(*BEGIN, "-m", "cli_own_code:linear", "-d", "data.npz", "--unbatched").err
     assert "--domain has no effect" in refused(*BEGIN, "-m", "cli_own_code:network", "-d", "data.npz", "--domain", "0,1").err
+    square = ("-m", "cli_own_code:pooled", "-d", "data.npz", "--shape", "3,3", "--mean", "500,15,1")
+    assert "all 9 numbers of an input, row by row" in refused(*BEGIN, *square).err
+    assert "on the command line --shape" in refused(*BEGIN, *square[:4], "--mean", "500,15,1").err
     assert "--mean has no effect" in refused(*BEGIN, "-m", "cli_own_code:black_box", "-d", "data.npz", "--mean", "1").err
 
 

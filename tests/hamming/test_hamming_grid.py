@@ -16,12 +16,12 @@ import truth
 from holdfast.errors import BadInput
 from holdfast.hamming import Grid, Saliency, choices, grid, saliency
 from holdfast.hamming.grid import subsets
-from holdfast.hamming.saliency import saliency_problem
+from holdfast.hamming.saliency import _coarse_to_fine, saliency_problem
 from holdfast.problem import Problem
 from holdfast.property import Custom, Robustness
 from holdfast.region import Ball, Sparse, Words
 from holdfast.result import Key, Record
-from holdfast.solver import solve
+from holdfast.solver import Stop, solve
 
 ENDS = torch.tensor([0.0, 1.0])
 RULES = ("margin", "confidence")
@@ -353,7 +353,7 @@ def test_sensitivity_of_words() -> None:
         for place, word in enumerate(sentence.tolist()):
             others = [w for w in known.substitutes.get(word, ()) if w != word]
             if not others:
-                assert math.isnan(float(found[row, place]))
+                assert float(found[row, place]) == -math.inf  # locked: NaN would say that it was not measured
                 continue
             replaced = sentence.repeat(len(others), 1)
             replaced[:, place] = torch.tensor(others)
@@ -371,3 +371,61 @@ def test_sparse_is_enough_to_ask() -> None:
         network(model), Sparse(x, 0.0, UNIT), Robustness(model(x).argmax(-1)), "radius", (Key(0), Key(1))  # type: ignore[arg-type]
     )  # fmt: skip
     assert all(estimate(r) is not None or r.bracket.upper.value == 0 for r in run(problem, Grid(t=1)))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (5, 7), (3, 6, 10), (13,), (1, 4, 4), (2, 1), (1,)])
+def test_units_are_asked_from_coarse_to_fine(shape: tuple[int, ...]) -> None:
+    units = math.prod(shape)
+    row, unit, value = _coarse_to_fine(torch.ones(2, units, 2, dtype=torch.bool), shape)
+    assert len({*zip(row.tolist(), unit.tolist(), value.tolist(), strict=True)}) == len(unit) == 4 * units
+    order = unit.reshape(units, 4)
+    assert bool((order == order[:, :1]).all())  # a unit of all rows, and all of its values, before the next unit
+    assert row.reshape(units, 4).tolist() == [[0, 0, 1, 1]] * units
+    if shape == (8, 8):
+        places = [(int(k) // 8, int(k) % 8) for k in order[:, 0]]
+        for step, count in ((4, 4), (2, 16)):
+            assert set(places[:count]) == {(i, j) for i in range(0, 8, step) for j in range(0, 8, step)}
+
+
+def test_a_budget_leaves_a_coarse_map_of_the_whole_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a map of the top half, and never a zero where nothing was asked; going on ends in the map of a run without a limit."""
+    model, x = random_network(1, (1, 8, 8)), inputs(1, 2, (1, 8, 8))
+    x = 0.1 + 0.8 * x
+    net = network(model)
+    whole = saliency(net, x)
+    monkeypatch.setattr("holdfast.hamming.choices.ELEMENTS", 64 * 8)  # eight inputs in a piece
+    monkeypatch.setattr(sys.modules[Saliency.__module__], "PIECES", 1)
+    problem = saliency_problem(net, x)
+    records = solve([problem], [Saliency()], Stop(queries=33))  # of each input; a unit takes two
+    found = torch.stack([record.aside["saliency"] for record in records])[:, 0]
+    assert [record.status for record in records] == ["stopped"] * 2
+    known = ~found.isnan()
+    assert 12 <= int(known[0].sum()) == int(known[1].sum()) <= 20
+    for rows, columns in itertools.product((slice(0, 4), slice(4, 8)), repeat=2):
+        assert bool(known[:, rows, columns].any())
+    torch.testing.assert_close(found[known], whole[:, 0][known], rtol=1e-4, atol=1e-4)
+    method = Saliency()
+    state: Any = method.recalled(problem, method.start(problem, 0), {"saliency": found[:, None]})
+    assert state.change.shape[1] == 2 * int((~known).sum())  # only what is missing is asked
+    while state is not None:
+        state, claims = method.step(problem, state)
+    torch.testing.assert_close(claims.aside["saliency"], whole, rtol=1e-4, atol=1e-4)
+
+
+def test_a_unit_of_which_one_value_was_asked_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = random_network(1, (1, 2, 2)), 0.1 + 0.8 * inputs(1, 1, (1, 2, 2))
+    monkeypatch.setattr("holdfast.hamming.choices.ELEMENTS", 4 * 3)  # three changes: a unit and a half
+    monkeypatch.setattr(sys.modules[Saliency.__module__], "PIECES", 1)
+    problem = saliency_problem(network(model), x)
+    _, claims = Saliency().step(problem, Saliency().start(problem, 0))
+    assert int((~claims.aside["saliency"].isnan()).sum()) == 1
+
+
+def test_a_locked_unit_is_not_one_that_was_not_measured() -> None:
+    model, x = random_network(1, (1, 2, 2)), inputs(1, 1, (1, 2, 2))
+    free = torch.tensor([[[True, True], [False, True]]])
+    [record] = solve([saliency_problem(network(model), x, free=free)], [Saliency()])
+    kept = record.aside["saliency"]
+    assert float(kept[0, 1, 0]) == -math.inf
+    assert not bool(kept.isnan().any())
+    assert saliency(network(model), x, free=free).isnan().sum() == 1

@@ -10,7 +10,10 @@ import torch
 from hamming_truth import chain_for, inputs, randomised
 from torch import Tensor, nn
 
+import holdfast as hf
+from holdfast.api.radius import radius_problems
 from holdfast.chance import Chance
+from holdfast.hamming import Branch
 from holdfast.hamming.chain import Chain
 from holdfast.hamming.effects import Effects, effects_of, has_effects
 from holdfast.hamming.sums import bound_by_sums
@@ -224,3 +227,15 @@ def test_nan_proves_nothing_and_other_networks_have_no_tables() -> None:
     moving = (region.labels >= 0).any(1)
     assert not (least[moving].isfinite() & (least[moving] > 0)).any()
     assert not has_effects(chain_for(cnn(0, nn.Tanh()), x, (0,))[1])
+
+
+def test_units_without_tables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = cnn(0), inputs(0, 1, (1, 6, 6))
+    net = hf.Network.from_torch(model.eval(), domain=(0, 1))
+    [problem] = radius_problems(net, x, net(x).argmax(-1), norm=0)
+    [record] = hf.solve([problem], [Branch()], hf.Stop(queries=2000))
+    assert not any("tables of single units" in reason for reason in record.skipped)
+    monkeypatch.setattr("holdfast.hamming.budget_split.TABLES", -1)  # no room for any
+    [record] = hf.solve([problem], [Branch()], hf.Stop(queries=2000))
+    assert any("tables of single units were left out for some inputs" in reason for reason in record.skipped)
+    assert record.bracket.closed or "linear bounds were used instead" in record.bracket.note

@@ -1,5 +1,6 @@
 """hf.harden: a copy holds further, the module given stays as it was, and every bad input is told before long work."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import holdfast as hf
+from holdfast.api import harden as harden_module
 from holdfast.errors import BadInput, StoreError, UnsupportedLayer
 from holdfast.hardening import Epoch, Recipe, losses, training
 from holdfast.hardening.recipe import chosen
+from holdfast.hardening.standing import Outcome, Standing, gain
 
 QUICK = Recipe("intervals", epochs=15, batch=16, weight=1.0, warm=(0.0, 0.5), rate=0.05)
 
@@ -266,3 +269,49 @@ def test_auto_takes_smaller_steps_over_many_frames_and_lets_them_move_one_by_one
     assert many.horizon
     assert not few.horizon
     assert chosen("auto", recurrent=False, boxed=True, frames=14).name == "mixed"
+
+
+def standing(*outcomes: Outcome) -> Standing:
+    return Standing(1.0, outcomes, 0.5)
+
+
+def test_what_was_not_measured_is_neither_proved_nor_unproved() -> None:
+    half = standing("proved", "neither", "not measured", "not measured")
+    assert half.certified == 0.5
+    assert str(half.proved) == "1 of 2 measured (2 not measured)"
+    assert math.isnan(standing("not measured").certified)
+    assert str(standing("proved", "broken", "not proved").not_broken) == "1 of 2 measured (1 not measured)"
+    assert half.as_json()["proved"] == {"count": 1, "measured": 2, "total": 4}
+    assert standing("not measured").as_json()["certified"] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "least", "most"),
+    [
+        (("neither", "neither"), ("proved", "neither"), 1, 1),
+        (("not measured", "not measured"), ("proved", "proved"), 0, 2),
+        (("neither", "neither"), ("not measured", "proved"), 1, 2),
+        (("proved", "not measured"), ("proved", "broken"), -1, 0),
+    ],
+)
+def test_the_gain_counts_unmeasured_inputs_both_ways(
+    before: tuple[Outcome, ...], after: tuple[Outcome, ...], least: int, most: int
+) -> None:  # fmt: skip
+    assert gain(standing(*before), standing(*after)) == (least, most)
+
+
+def test_no_gain_is_claimed_over_a_network_that_was_not_measured(
+    net: hf.Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(harden_module._Time, "part", lambda self, share: 0.0)  # no time for the network given
+    found = asked(net, folder=tmp_path / "run")
+    assert found.before.outcomes == ("not measured",) * 20
+    assert math.isnan(found.before.certified)
+    assert found.after.proved.measured == 20
+    assert found.after.proved.count > 0
+    assert not found.better
+    assert found.verdict.startswith("NOT KNOWN whether hardened")
+    assert "before: not measured (20 inputs)" in found.verdict
+    told = json.loads((tmp_path / "run" / "harden.json").read_text())
+    assert told["before"]["certified"] is None
+    assert told["better"] is False

@@ -3,6 +3,7 @@
 import copy
 import functools
 import math
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,82 @@ def test_normalisation_is_part_of_the_network() -> None:
     assert torch.allclose(Network.from_torch(model, mean=column[0], std=column[1])(x), truth_)
     assert torch.allclose(Network.from_torch(model, mean=0.5, std=0.25)(x), answers(model, (x - 0.5) / 0.25))
     assert torch.allclose(Network.from_torch(model, std=2.0)(x), answers(model, x / 2))
+
+
+class Sequence3(nn.Module):
+    """(batch, frames, 3) -> (batch, 2), every number with a weight of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = torch.arange(1, 1 + x.shape[1] * 3, dtype=x.dtype).reshape(-1, 3)
+        total = (weight * x).flatten(1).sum(1)
+        return torch.stack([total, -total], 1)
+
+
+MEAN, STD = [500.0, 15.0, 1.0], [100.0, 5.0, 0.5]
+
+
+def test_one_number_for_each_feature_is_for_features_of_a_sequence() -> None:
+    model = Sequence3().eval()
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    for frames in (2, 5):
+        x = mean + torch.rand(4, frames, 3)
+        net = Network.from_torch(model, shape=(frames, 3), mean=MEAN, std=STD)
+        assert torch.equal(net(x), model((x - mean) / std))
+    x = mean + torch.rand(4, 3, 3)
+    either = {"mean": mean[None], "std": std[None]}
+    assert torch.equal(Network.from_torch(model, shape=(3, 3), **either)(x), model((x - mean) / std))
+    column = {"mean": mean[:, None], "std": std[:, None]}
+    assert torch.equal(Network.from_torch(model, shape=(3, 3), **column)(x), model((x - mean[:, None]) / std[:, None]))
+    every = {"mean": MEAN * 3, "std": STD * 3}  # as a command line can say it
+    assert torch.equal(Network.from_torch(model, shape=(3, 3), **every)(x), model((x - mean) / std))
+
+
+def test_what_only_frames_fit_stays_one_number_for_each_frame() -> None:
+    model, x = Sequence3().eval(), torch.rand(4, 2, 3)
+    net = Network.from_torch(model, shape=(2, 3), mean=[0.5, 0.25])
+    assert torch.equal(net(x), model(x - torch.tensor([[0.5], [0.25]])))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "words"),
+    [
+        ((3, 3), 3, r"one for each frame or for each feature.*shape \(1, 3\).*\(3, 1\).*all 9 numbers"),
+        ((4, 3), 5, "5 numbers, and inputs are \\(4, 3\\): give one number, one for each feature"),
+        ((3, 8, 8), 8, "one for each channel"),
+        ((3, 3, 8, 8), 3, "one for each place of axis 0 or for each place of axis 1"),
+        ((3,), 2, "one for each feature"),
+    ],
+)
+def test_numbers_that_fit_two_axes_or_none_are_refused(shape: tuple[int, ...], count: int, words: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 2)).eval()
+    for what in ("mean", "std"):
+        with pytest.raises(BadInput, match=f"{what} has {count} numbers") as told:
+            Network.from_torch(module, shape=shape, **{what: [1.0 + k for k in range(count)]})
+        assert re.search(words, str(told.value))
+    with pytest.raises(BadInput, match="does not broadcast"):
+        Network.from_torch(module, shape=shape, mean=torch.ones(7, *shape))
+
+
+def test_an_array_never_stands_along_the_batch() -> None:
+    module = nn.Linear(3, 2).eval()
+    net = Network.from_torch(module, mean=torch.rand(4, 3))  # the shape of an input is not known yet
+    with pytest.raises(BadInput, match="does not broadcast"):
+        net(torch.rand(4, 3))
+    assert Network.from_torch(module, mean=torch.rand(1, 3))(torch.rand(4, 3)).shape == (4, 2)
+
+
+def test_ends_of_the_domain_follow_the_channels_of_an_image() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 2)).eval()
+    low, high = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])
+    net = Network.from_torch(module, shape=(3, 4, 4), domain=(low, high))
+    inside = (low[:, None, None] + 0.5).expand(1, 3, 4, 4)
+    assert bool(net.domain.contains(inside).all())
+    assert not bool(net.domain.contains(inside.flip(1)).all())
+    square = nn.Sequential(nn.Flatten(), nn.Linear(27, 2)).eval()
+    with pytest.raises(BadInput, match=r"domain has 3 numbers.*\(3, 1, 1\)"):
+        Network.from_torch(square, shape=(3, 3, 3), domain=(low, high))
+    sensors = Network.from_torch(Sequence3().eval(), shape=(3, 3), domain=(low, high))  # it broadcasts: the last axis, as ever
+    assert bool(sensors.domain.contains((low + 0.5).expand(1, 3, 3)).all())
 
 
 def test_radii_are_in_the_users_units() -> None:
@@ -376,7 +453,7 @@ def test_normalisation_that_makes_no_sense_is_refused() -> None:
         Network.from_torch(small(), std=0.0)
     with pytest.raises(BadInput, match="mean holds zero, NaN"):
         Network.from_torch(small(), mean=math.nan)
-    with pytest.raises(BadInput, match="needs the input's shape"):
+    with pytest.raises(BadInput, match="the shape of an input says whether"):
         Network.from_torch(small(), mean=[0.1, 0.2])
     with pytest.raises(BadInput, match="domain"):
         Network.from_torch(small(), domain=(1, 0))

@@ -19,7 +19,7 @@ from holdfast.cli import main
 from holdfast.formatting import percent
 from holdfast.report import write_report
 from holdfast.report.likely import flat, map_of, packed
-from holdfast.report.picture import MORE
+from holdfast.report.picture import MORE, PEN
 from holdfast.result import Answers, Key, Likely
 
 NewStore = Callable[..., hf.Store]
@@ -55,14 +55,16 @@ def test_the_map_is_strongest_where_it_is_largest() -> None:
     found = np.zeros((3, 4, 5), np.float32)
     found[1, 2, 3], found[0, 0, 0] = 2.0, np.nan
     drawn = map_of(found)
-    assert drawn.words == "one change lowers the margin by up to 2, at row 2, column 3 (estimated)"
+    assert drawn.words == "one change lowers the margin by up to 2, at row 2, column 3 (estimated); 1 of 60 units not measured (grey)"
     data = base64.b64decode(drawn.png)
     start = data.index(b"IDAT")
     lines = np.frombuffer(zlib.decompress(data[start + 4 : start + 4 + int.from_bytes(data[start - 4 : start])]), np.uint8).reshape(4, -1)
     levels = np.stack([lines[:, 1:] >> 4, lines[:, 1:] & 15], -1).reshape(4, -1)
-    assert levels[2, 3] == 15
-    assert levels.sum() == 15
+    assert levels[2, 3] == 14
+    assert levels[0, 0] == 15  # not measured: neither clear nor a shade
+    assert levels.sum() == 14 + 15
     assert bytes(MORE) in data
+    assert bytes(PEN) in data
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 4), (3, 100, 60), (3, 4), (70, 2), (5,), (300,), (), (2, 3, 4, 5)])

@@ -270,7 +270,7 @@ def test_other_documents(new_store: NewStore, tmp_path: Path) -> None:
     assert card.startswith("## Robustness")
     assert "0, 1, 0" in card
     assert "<script>" not in card.replace("\\<", "")
-    assert json.loads(write_report(store, tmp_path / "run.json").read_text())["records"][1]["upper"] is None
+    assert json.loads(write_report(store, tmp_path / "run.json").read_text())["records"][1]["upper"]["value"] == "inf"
     with pytest.raises(hf.errors.BadInput, match="unknown ending"):
         write_report(store, tmp_path / "run.pdf")
 

@@ -159,8 +159,11 @@ class Trained:
     def _together(self) -> int:
         """How many rows are trained at once."""
         usual = MANY if self.graph.device.type == "cuda" else USUAL
-        needed = 8 * ALIVE * sum(node.size for node in self.graph.nodes)
-        return min(usual, max(1, free_bytes(self.graph.device) // needed))
+        return min(usual, max(1, free_bytes(self.graph.device) // self.bytes_of_a_row()))
+
+    def bytes_of_a_row(self) -> int:
+        """What training one row takes."""
+        return 8 * ALIVE * sum(node.size for node in self.graph.nodes)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ Ended = tuple[float, Trained]  # the radius, and what training ended with there
 Memory = dict[tuple[int, int, bool], Ended]  # by input, by row, and by whether the row was proved to be above zero
 
 
+TOO_LARGE = "neurons are coupled only where maps are small enough to be kept as matrices"
+
+
 def obstacle(graph: Graph, region: Region) -> str | None:
     """Why such bounds are not known."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
@@ -38,9 +41,11 @@ def obstacle(graph: Graph, region: Region) -> str | None:
         return "neurons are coupled only where all functions bend at zero and are lines elsewhere"
     if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
         return "neurons are coupled only in boxes and Euclidean balls"
-    if any(isinstance(node, Affine) and not node.small for node in graph.nodes):
-        return "neurons are coupled only where maps are small enough to be kept as matrices"
-    return None
+    return TOO_LARGE if any(isinstance(node, Affine) and not node.small for node in graph.nodes) else None
+
+
+def most_variables(graph: Graph) -> int:
+    return MANY if graph.device.type == "cuda" else FEW
 
 
 def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
@@ -67,7 +72,7 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     slopes = torch.cat([_columns(form.generators[0][:, some].T, size + count) for form, some in arguments])
     used = (slopes[:, size:] != 0).any(0)
     kept, free = used.nonzero().flatten(), (~used).nonzero().flatten()
-    if len(moves) + len(kept) > (MANY if graph.device.type == "cuda" else FEW):
+    if len(moves) + len(kept) > most_variables(graph):
         return None
     columns = torch.cat([moves, size + kept])
     out = forms.of[graph.output]

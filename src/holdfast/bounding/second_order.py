@@ -30,7 +30,7 @@ from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.traversal import Forward, forward
-from holdfast.memory import free_bytes, numbers
+from holdfast.memory import bytes_told, free_bytes, numbers
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
@@ -349,7 +349,22 @@ class Quadratic:
         self.steps = _steps(graph)
         self._each = _numbers(self.steps, graph.device)
         self.numbers = sum(self._each)  # stored for one input all of which may move
-        self.obstacle = _obstacle(self.steps, self.numbers, self.bytes(training=False), graph.device)
+        self._unsuited, self._too_large = _unsuited(self.steps, self.numbers), _too_large(self.steps)
+
+    @property
+    def lack(self) -> str:
+        """What such models would need that is not there, by size or by memory; empty where nothing is missing. Asked anew each time, since
+        a limit on memory may have changed."""
+        if self._unsuited is not None or self._too_large:
+            return self._too_large
+        needed, room = self.bytes(training=False), free_bytes(self.graph.device)
+        short = needed > room
+        return f"one input needs {bytes_told(needed)}, and {bytes_told(room)} may be used" if short else ""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why there are no such models: the network has nothing to gain by them, or something is missing."""
+        return self._unsuited or (f"second-order models: {lack}" if (lack := self.lack) else None)
 
     def bytes(self, training: bool) -> int:
         """What one input takes: a few of the largest nodes at a time, in float64; in training all of them, in float32."""
@@ -527,19 +542,23 @@ def _numbers(steps: list[Step], device: torch.device) -> list[int]:
     return found
 
 
-def _obstacle(steps: list[Step], numbers: int, needed: int, device: torch.device) -> str | None:
+def _unsuited(steps: list[Step], numbers: int) -> str | None:
+    """Why such models are no better here than linear bounds, or not known, whatever memory there is."""
     if not any(isinstance(s.node, Relaxed) for s in steps):
         return "the network is linear: planes are exact"
     for step in steps:
         node = step.node
         if isinstance(node, Relaxed) and node.relaxation.curves() is None:
             return f"{node.name}: {type(node.relaxation).__name__} has no second-order model"
-        if step.map is not None and not step.map.small:
-            return f"{node.name}: too large for second-order models"
     if numbers > MOST_OF_LINES and all(s.node.relaxation.sides() is not None for s in steps if isinstance(s.node, Relaxed)):
         return "all its functions are two lines each, which planes follow better than parabolas do at this size"
-    room = free_bytes(device)
-    return f"second-order models of one input need {needed / 2**30:.1f} GiB, and {room / 2**30:.1f} are free" if needed > room else None
+    return None
+
+
+def _too_large(steps: list[Step]) -> str:
+    """A map that cannot be kept as a matrix; empty where all can."""
+    large = [step.node.name for step in steps if step.map is not None and not step.map.small]
+    return f"{large[0]} is too large for them" if large else ""
 
 
 def _entry(region: Region, dtype: torch.dtype) -> Model:

@@ -24,7 +24,7 @@ from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, graph_of, ro
 from holdfast.bounding.offsets import in_offsets
 from holdfast.bounding.second_order import Bends, Quadratic
 from holdfast.certify.certify import Certify, Search
-from holdfast.memory import free_bytes
+from holdfast.memory import bytes_told, free_bytes
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
@@ -104,6 +104,7 @@ class Training:
     numbers: coupled.Memory = field(default_factory=dict)  # of neurons that move together
     upper: Tensor | None = None  # (batch,): what was met by anyone
     fast: Tensor | None = None  # (batch,): what planes in closed form proved
+    crowded: bool = False  # neurons that move together had too many variables
 
 
 @dataclass(frozen=True)
@@ -152,18 +153,50 @@ class Tighten(Method[Training]):
         state, claims = self.advance(problem, state)
         return None if self.done(problem, state) else state, claims
 
+    def advance(self, problem: Problem, state: Training) -> tuple[Training, Claims]:
+        """One step, and what had to be left out when it ended a stage."""
+        after, claims = self._advanced(problem, state)
+        return after, replace(claims, fallback="; ".join(self._left_out(problem, state, after)))
+
+    def _left_out(self, problem: Problem, before: Training, after: Training) -> Iterator[str]:
+        """The stages that end or would begin with this step and lack memory, size or time: each with the reason and what is used instead.
+        Stages that have nothing to say about such a network are no loss."""
+        if before.search is not None and after.search is None and after.planes is not None:
+            planes = Trained(graph_of(problem))
+            needed, room = planes.bytes_of_a_row(), free_bytes(problem.region.centre.device)
+            if needed > room:
+                yield (
+                    f"trained linear bounds take {bytes_told(needed)} for a single row, and {bytes_told(room)} may be used: they were "
+                    f"trained row by row, beyond that limit"
+                )
+        instead = "trained linear bounds were used instead" if bent(graph_of(problem)) else "linear bounds in closed form were used instead"
+        passed_over = before.planes is not None and after.planes is None and after.joint is None and self._wants_joint(problem)
+        if passed_over and coupled.obstacle(graph_of(problem), _unit(problem)) == coupled.TOO_LARGE:
+            yield f"ReLUs were not bounded together ({coupled.TOO_LARGE}); {instead}"
+        if after.crowded and not before.crowded:
+            most = coupled.most_variables(graph_of(problem))
+            yield f"ReLUs were not bounded together at some radii (more variables than {most}); {instead}"
+        began = before.search is not None or before.planes is not None or before.joint is not None
+        ended = after.search is None and after.planes is None and after.joint is None
+        if began and ended and after.trial is None and not isinstance(problem.region, Counted):
+            lack = models_lack(problem)
+            if lack:
+                yield f"second-order models were left out ({lack}); {instead}"
+        if before.trial is not None and after.trial is None and self.steps and _lack(problem):
+            yield f"{_untrainable(problem)}; second-order models with their first coefficients were used instead"
+
     def done(self, problem: Problem, state: Training) -> bool:
         if state.search is not None or state.planes is not None or state.joint is not None or state.trial is not None:
             return False
         return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
-    def advance(self, problem: Problem, state: Training) -> tuple[Training, Claims]:
+    def _advanced(self, problem: Problem, state: Training) -> tuple[Training, Claims]:
         if state.search is not None:
             search, claims = Certify().step(problem, state.search)
             if claims.proved is None:  # cut off
                 return state, claims
             state = self._opened(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved)))
-            return state, replace(claims, obstacle=self._cannot(problem) if search is None else "")
+            return state, replace(claims, obstacle=self._cannot(problem) if search is None and not models_lack(problem) else "")
         if state.planes is not None:
             after = self._planed(problem, state)
             gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(state.planes.low_score.isnan().all())
@@ -180,8 +213,7 @@ class Tighten(Method[Training]):
             state = self._trained(problem, state)
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
         state = self._tried(problem, state)
-        obstacle = _untrainable(problem) if state.trial is None and self.steps else ""
-        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
+        return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
 
     def _cannot(self, problem: Problem) -> str:
         """Why there is nothing to gain beyond planes in closed form."""
@@ -226,11 +258,12 @@ class Tighten(Method[Training]):
 
     def _joined(self, problem: Problem, state: Training) -> Training:
         """After trained planes: neurons that move together, where they are known, else the models."""
-        region = problem.family.at(1.0) if problem.goal == "radius" else problem.region
-        graph = graph_of(problem)
-        if sum(node.size for node in arguments(graph)) <= self.few or coupled.obstacle(graph, region) is not None:
+        if not self._wants_joint(problem) or coupled.obstacle(graph_of(problem), _unit(problem)) is not None:
             return self._modelled(problem, state)
         return replace(state, joint=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
+
+    def _wants_joint(self, problem: Problem) -> bool:
+        return sum(node.size for node in arguments(graph_of(problem))) > self.few
 
     def _coupled(self, problem: Problem, state: Training) -> Training:
         """Neurons that move together, at one radius: between what is proved and what was met, or what failed."""
@@ -238,7 +271,9 @@ class Tighten(Method[Training]):
         assert trial is not None
         matrix, offset = rows_of(problem, graph)
         if problem.goal != "radius":
-            low = torch.fmax(state.low, coupled.scores(graph, problem.region, matrix, offset, sign=False))
+            score = coupled.scores(graph, problem.region, matrix, offset, sign=False)
+            low = torch.fmax(state.low, score)
+            state = replace(state, crowded=state.crowded or bool((score == -torch.inf).any()))
             return replace(state, low=low) if clock.passed() else self._modelled(problem, replace(state, low=low, joint=None))
         upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
         further = torch.where(upper.isfinite(), state.low * (upper / state.low) ** HIGH, GROWTH * state.low)
@@ -249,7 +284,7 @@ class Tighten(Method[Training]):
         if len(rows):
             memory, part = dict(state.numbers), problem.take(rows).family.at(radius[rows])
             score[rows] = coupled.scores(graph, part, matrix[rows], offset[rows], sign=True, memory=memory, inputs=rows.tolist())
-            state = replace(state, numbers=memory)
+            state = replace(state, numbers=memory, crowded=state.crowded or bool((score[rows] == -torch.inf).any()))
         low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
         trial = trial.heard(radius, score)
         # Where there are too many variables at one radius, there are at the next.
@@ -422,6 +457,19 @@ def no_models(problem: Problem) -> str | None:
     return f"their training {lack}" if lack else view.obstacle
 
 
+def models_lack(problem: Problem) -> str:
+    """What second-order models would need that is not there; empty where they are used, or have nothing to say about such a network."""
+    view = quadratic_of(problem)
+    if view.obstacle is not None:
+        return view.lack
+    return f"their training {_lack(problem)}" if bent(view.graph) and _lack(problem) else ""
+
+
+def _unit(problem: Problem) -> Region:
+    """The region, at radius 1 where it grows: at radius 0, where searches begin, nothing moves."""
+    return problem.family.at(1.0) if problem.goal == "radius" else problem.region
+
+
 def _untrainable(problem: Problem) -> str:
     """Why the first coefficients are the last; empty where they can be trained."""
     lack = _lack(problem)
@@ -431,9 +479,9 @@ def _untrainable(problem: Problem) -> str:
 def _lack(problem: Problem) -> str:
     """What training takes of memory or time, where that is more than there is; else empty."""
     view, device = quadratic_of(problem), problem.region.centre.device
-    needed, room = view.bytes(training=True) / 2**30, free_bytes(device) / 2**30
+    needed, room = view.bytes(training=True), free_bytes(device)
     if needed > room:
-        return f"would take {needed:.1f} GiB where {room:.1f} are free"
+        return f"would take {bytes_told(needed)} where {bytes_told(room)} may be used"
     if device.type == "cpu" and view.numbers > MOST_ON_A_PROCESSOR:
         return f"would take about {view.numbers / SPEED:.0f} s for a step and an input, on a graphics card less"
     return ""

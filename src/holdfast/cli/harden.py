@@ -166,7 +166,8 @@ def _picture(folder: Path, at: float | None) -> Path:
     from holdfast.report.plots import two_bands  # here: matplotlib takes a second
 
     before, after = open_runs([folder / "before", folder / "after"])
-    return write(two_bands.draw([r.bracket for r in before.rows], [r.bracket for r in after.rows], at, before.sense), folder / BANDS)
+    known = [[row.bracket for row in run.rows if row.measured] for run in (before, after)]
+    return write(two_bands.draw(*known, at, before.sense, asked=len(before.inputs)), folder / BANDS)
 
 
 def _padded(row: Tensor, length: int) -> Tensor:

@@ -163,7 +163,8 @@ class ModelOptions:
         str | None, _of_model(metavar="LOW,HIGH", help="Lowest and highest value of an input, as in 0,1. Radii are in these units.")
     ] = None
     mean: Annotated[
-        str | None, _of_model(metavar="NUMBERS", help="The model is given (x - mean) / std; one number or one for each channel.")
+        str | None,
+        _of_model(metavar="NUMBERS", help="The model is given (x - mean) / std; one number, or one for each channel or feature."),
     ] = None
     std: Annotated[str | None, _of_model(metavar="NUMBERS", help="See --mean.")] = None
     shape: Annotated[str | None, _of_model(metavar="SIZES", help="Shape of one input, as in 1,28,28, where the model does not say.")] = None

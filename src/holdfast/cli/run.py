@@ -68,6 +68,7 @@ class Built:
     batch: int | None = None
     total: int | None = None  # of the progress bar; the number of rows where nothing is said
     extra: Any = None  # whatever else a command read and needs again
+    afterwards: float = 0.0  # seconds of the budget that the search leaves to `finish`
     shard: tuple[int, int] = (0, 1)  # the place of the part that is asked, and of how many
 
     def mine(self, index: int) -> bool:
@@ -378,7 +379,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     for note in command.notes(built):
         line(console, "note", note, warns=True)
     begun = time.monotonic()
-    until = math.inf if built.stop.seconds is None else begun + built.stop.seconds
+    until = math.inf if built.stop.seconds is None else begun + built.stop.seconds + built.afterwards
     ended = _solved(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
     with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():

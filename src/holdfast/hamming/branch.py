@@ -106,7 +106,10 @@ class Branch(Method[Tree]):
         frontier, points = rule.advance(state.question, state.frontier)
         witness, broken = _counterexamples(problem, state, points)
         tree = _grown(_pruned(_noted(replace(state, frontier=frontier, broken=broken))))
-        claims = Claims(proved=tree.safe, witness=witness, found=broken < state.broken, assumptions=ASSUMPTIONS, checks=CHECKS)
+        claims = Claims(
+            proved=tree.safe, witness=witness, found=broken < state.broken, assumptions=ASSUMPTIONS, checks=CHECKS,
+            fallback=state.question.effects.left_out,
+        )  # fmt: skip
         return tree if len(tree.frontier) else None, claims
 
 

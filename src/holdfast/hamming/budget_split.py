@@ -19,7 +19,7 @@ from holdfast.hamming.bound import bound
 from holdfast.hamming.chain import Centre, Chain, chain_of
 from holdfast.hamming.effects import Effects, effects_of, has_effects
 from holdfast.hamming.sums import bound_by_sums
-from holdfast.memory import numbers
+from holdfast.memory import bytes_told, numbers
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Sparse
@@ -49,19 +49,32 @@ class Domains(Frontier):
 
 @dataclass(eq=False)
 class Tables:
-    """The effects of the units of every input, made when they are first asked for, while there is room."""
+    """The effects of the units of every input, made when they are first asked for, while there is room.
+
+    left_out: why some inputs that could have tables have none; empty while all have.
+    """
 
     known: dict[int, Effects | None] = field(default_factory=dict)
     size: int = 0
+    left_out: str = ""
 
     def of(self, question: "Question", task: int) -> Effects | None:
         chain, centre = question.chain, question.centre
         if task not in self.known:
-            if chain is None or centre is None or self.size > numbers(question.x.device, TABLES, 4) or not has_effects(chain):
+            if chain is None or centre is None or not has_effects(chain):
+                return None
+            room = numbers(question.x.device, TABLES, 4)
+            if self.size > room:
+                self.left_out = (
+                    f"tables of single units were left out for some inputs (those of others hold {bytes_told(8 * self.size)}, and "
+                    f"{bytes_told(8 * room)} may be used); linear bounds were used instead"
+                )
                 return None
             row = torch.tensor([task], device=question.x.device)
             found = effects_of(chain, centre.take(row), question.lower[task, :, 0].double(), question.upper[task, :, 0].double())
             self.known[task] = found
+            if found is None:
+                self.left_out = "tables of single units were left out (too many units meet); linear bounds were used instead"
             self.size += 0 if found is None else found.numbers
         return self.known[task]
 

@@ -1,6 +1,11 @@
-"""Which units matter: how far the margin can fall when one of them changes (DeepTRE's sensitivity of single units, as a map)."""
+"""Which units matter: how far the margin can fall when one of them changes (DeepTRE's sensitivity of single units, as a map).
 
-from collections.abc import Sequence
+Units are asked from coarse to fine, as a quadtree is walked level by level: wherever a budget ends the search, every input has a coarse map
+of the whole of it. A unit is measured once all of its values were asked; until then the map holds NaN there, never 0.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,11 +25,15 @@ from holdfast.result import Traits
 from holdfast.solver import solve
 
 MAP = "saliency"  # what the map is called beside the records
+LOCKED = -math.inf  # in the map that is kept: a unit that may not change, so that there is nothing to measure. NaN: not measured
 
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """How far the map has come: every change of a single unit has a place in a line, and those before `done` were asked."""
+    """How far the map has come: every change of a single unit has a place in a line, and those before `done` were asked.
+
+    The line goes through the units of all inputs from coarse to fine; the values of one unit stand side by side.
+    """
 
     table: Choices
     at_centre: Tensor  # (batch,)
@@ -32,11 +41,16 @@ class Mapped:
     done: int
     least: Tensor  # (batch, units): the lowest score so far; infinite where nothing was asked yet
     worst: Tensor  # (batch,): the place of the change with the lowest score, -1 where none is below that of the input
+    earlier: Tensor  # (batch, units): the map of a run that is taken up again; NaN where it was not measured
 
     def fall(self) -> Tensor:
-        """-> (batch, units): NaN for units that may not change, and for those not asked about yet."""
-        known = self.table.open.any(-1) & (self.least < torch.inf)
-        return torch.where(known, (self.at_centre[:, None] - self.least).clamp_min(0), torch.nan)
+        """-> (batch, units): LOCKED for units that may not change, NaN for those of which a value was not asked yet."""
+        row, unit, _ = self.change[:, self.done :]
+        measured = torch.ones_like(self.least, dtype=torch.bool)
+        measured[row, unit] = False
+        found = torch.where(measured, (self.at_centre[:, None] - self.least).clamp_min(0), torch.nan)
+        found = torch.where(self.earlier.isnan(), found, self.earlier)
+        return torch.where(self.table.open.any(-1), found, LOCKED)
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,18 @@ class Saliency(Method[Mapped]):
         table = choices(region, self.levels, torch.Generator().manual_seed(0), every_level=True)
         at_centre, _ = judged(problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre))
         least = at_centre.new_full((len(problem), table.units), torch.inf)
-        return Mapped(table, at_centre, table.open.nonzero().T, 0, least, torch.full_like(at_centre, -1, dtype=torch.int64))
+        nowhere, blank = torch.full_like(at_centre, -1, dtype=torch.int64), torch.full_like(least, torch.nan)
+        shape = region.unit_shape if isinstance(region, Sparse) else (table.units,)
+        return Mapped(table, at_centre, _coarse_to_fine(table.open, shape), 0, least, nowhere, blank)
+
+    def recalled(self, problem: Problem, state: Mapped, aside: Mapping[str, Tensor]) -> Mapped:
+        """Units that were measured before are not asked again; their worst witness is the upper bound of the record."""
+        if MAP not in aside:
+            return state
+        earlier = aside[MAP].flatten(1).to(state.least)
+        earlier = torch.where(earlier.isinf(), torch.nan, earlier)
+        row, unit, _ = state.change
+        return replace(state, earlier=earlier, change=state.change[:, earlier[row, unit].isnan()])
 
     def step(self, problem: Problem, state: Mapped) -> tuple[Mapped | None, Claims]:
         for _ in range(PIECES):
@@ -75,6 +100,26 @@ class Saliency(Method[Mapped]):
         shape = problem.region.unit_shape if isinstance(problem.region, Sparse) else problem.region.shape[:1]
         claims = Claims(witness=points, found=state.worst >= 0, aside={MAP: state.fall().reshape(len(problem), *shape)})
         return (state if state.done < state.change.shape[1] else None), claims
+
+
+def _coarse_to_fine(open_: Tensor, shape: Sequence[int]) -> Tensor:
+    """(batch, units, values) bool, the grid of the units -> (3, changes): row, unit, value, in the order in which they are asked.
+
+    The rank of a unit interleaves the bits of its coordinates, each written backwards: a coordinate that is a multiple of a large power of
+    two comes first, so that every beginning of the order is a grid over the whole input, as fine as it can be.
+    """
+    change = open_.nonzero().T
+    rank = torch.zeros(tuple(shape), dtype=torch.int64)
+    bits = [max(1, size - 1).bit_length() if size > 1 else 0 for size in shape]
+    free = 0  # the next bit of the rank, the least significant first
+    for level in range(max(bits, default=0)):
+        for axis, (size, many) in enumerate(zip(shape, bits, strict=True)):
+            if level < many:
+                place = torch.arange(size) >> (many - 1 - level) & 1  # bit `level` of the coordinate written backwards
+                rank += (place << free).reshape([-1 if k == axis else 1 for k in range(len(shape))])
+                free += 1
+    order = rank.flatten().to(change.device)[change[1]].argsort(stable=True)  # rows and values keep their order within a unit's rank
+    return change[:, order]
 
 
 def _further(problem: Problem, state: Mapped) -> Mapped:
@@ -132,4 +177,5 @@ def saliency(
     problem = saliency_problem(net, x, y, domain=domain, unit=unit, free=free, values=values)
     assert isinstance(problem.region, Sparse)
     blank = problem.region.centre.new_full(problem.region.unit_shape, torch.nan)
-    return torch.stack([record.aside.get(MAP, blank) for record in solve([problem], [Saliency(levels)])])
+    found = torch.stack([record.aside.get(MAP, blank) for record in solve([problem], [Saliency(levels)])])
+    return torch.where(found.isinf(), torch.nan, found)

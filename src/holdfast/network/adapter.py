@@ -149,6 +149,11 @@ class Adapter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *shape) -> (batch, outputs)."""
         batch, length = x.shape[0], x.shape[1] if x.dim() > 1 else 1
+        for what, value in (("mean", self.mean), ("std", self.std)):
+            if value is not None and value.dim() >= x.dim():  # it would stand along the batch
+                raise BadInput(
+                    f"{what} has shape {tuple(value.shape)}, and an input has {x.dim() - 1} axes: it does not broadcast over one."
+                )
         x = x.clone() if self.mean is None else x - self.mean  # fresh memory: the model may write into what it is given
         if self.std is not None:
             x = x / self.std

@@ -37,6 +37,7 @@ from holdfast.network.classes import numbers_of
 from holdfast.network.delegation import delegate
 from holdfast.network.fingerprint import joined, of_file, of_output, of_program, of_tensors, of_text
 from holdfast.network.memory import changed, generators, state_of
+from holdfast.network.normalisation import domain_along_axis, normaliser
 from holdfast.network.precision import cudnn_flags, in_full
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
@@ -129,7 +130,8 @@ class Network:
         """A torch module, (batch, *shape) -> (batch, outputs).
 
         domain      lowest and highest value of an input, in the units you measure in; None: unbounded.
-        mean, std   the module is given (x - mean) / std; a sequence stands for the first axis of an input (channels).
+        mean, std   the module is given (x - mean) / std. A list is one number for each channel of an image (channels, height, width), for
+                    each feature of a sequence (frames, features); where that is ambiguous, as of (3, 3), give an array that broadcasts.
         shape       the shape of one input; only needed by what runs before any data is seen. For tokens, (length,).
         time_first  the module wants (time, batch, ...). You always give holdfast the batch first.
         pool        the module answers (batch, time, outputs): take the last, the mean or the largest over time.
@@ -405,11 +407,10 @@ class Network:
         if vectors is not None and vocabulary is None and isinstance(reads, HuggingFace):
             vocabulary = reads.words(len(vectors))
         dtype = _floating(model)
-        rank = len(shape) if shape else None
         adapter = Adapter(
             model,
-            mean=_along_first_axis(mean, rank, dtype, "mean"),
-            std=_along_first_axis(std, rank, dtype, "std"),
+            mean=normaliser(mean, shape or None, dtype, "mean"),
+            std=normaliser(std, shape or None, dtype, "std"),
             time_first=time_first,
             pool=pool,
             takes_lengths=source == "torch" and _takes_lengths(model),
@@ -421,7 +422,7 @@ class Network:
             module=adapter.eval().to(device),
             name=name,
             source=source,
-            domain=Domain.of(domain),
+            domain=domain_along_axis(Domain.of(domain), shape or None),
             fingerprint=fingerprint,
             device=device,
             dtype=dtype,
@@ -896,20 +897,6 @@ def _takes_lengths(model: nn.Module) -> bool:
     whole = model.behind if isinstance(model, OfVectors) else model
     parameters = list(inspect.signature(whole.forward).parameters.values())
     return len(parameters) > 1 and parameters[1].default is inspect.Parameter.empty and bool(LENGTHS.search(parameters[1].name))
-
-
-def _along_first_axis(value: float | Sequence[float] | Tensor | None, rank: int | None, dtype: torch.dtype, what: str) -> Tensor | None:
-    """A number stays one; a sequence stands along the first axis of an input."""
-    if value is None:
-        return None
-    tensor = torch.as_tensor(value, dtype=dtype)
-    if not bool(tensor.isfinite().all()) or (what == "std" and bool((tensor == 0).any())):
-        raise BadInput(f"{what} holds zero, NaN or infinity: {value}.")
-    if tensor.dim() != 1:
-        return tensor
-    if rank is None:
-        raise BadInput(f"a {what} for each channel needs the input's shape too: pass shape=(channels, height, width).")
-    return tensor.reshape(-1, *(1 for _ in range(rank - 1)))
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

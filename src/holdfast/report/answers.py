@@ -12,7 +12,7 @@ from holdfast.formatting import about, between, short
 from holdfast.formatting import ends as rounded_ends
 from holdfast.report.picture import show
 from holdfast.report.summary import bracket_text, class_name
-from holdfast.result import Bracket, Record
+from holdfast.result import DONE, Bracket, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
 
@@ -192,25 +192,31 @@ def _tests(store: Store) -> Answered:
     named = {stored.index: stored.name for stored in store.stream_inputs(light=True)}
     for index, records in _by_input(store):
         layer = named.get(index, "").rpartition(", neuron ")[0] or "all"
-        count = layers.setdefault(layer, [0, 0])
+        count = layers.setdefault(layer, [0, 0, 0])
         [end] = [record.bracket.upper for record in records]
         count[0] += 1
         if math.isfinite(end.value) and end.evidence.witness is not None:
             count[1] += 1
             fewest, many = min(fewest, end.value + 1), max(many, end.value + 1)  # the end is the last count that may still hold
             tests.add(hash(end.evidence.witness.numpy().tobytes()))
-    rows = [[short(layer), str(wanted), str(reached), str(wanted - reached)] for layer, (wanted, reached) in layers.items()]
+        elif records[0].status not in DONE:
+            count[2] += 1
+    rows = [
+        [short(layer), str(wanted), str(reached), str(wanted - reached - open_), str(open_)]
+        for layer, (wanted, reached, open_) in layers.items()
+    ]
     changes = f"; they change {about(fewest)} to {about(many)} units" if tests else ""
     hint = (
         f"An item is something that no given input made a neuron do, as the question says. {len(tests)} inputs reach what is counted "
         f"as reached{changes}. Each was replayed through the network. That what was not reached cannot be reached is not proved. tests.npz "
         "beside this run holds as many of them as are needed, as holdfast reads data."
     )
-    columns = [("layer", False), ("items open before", True), ("reached by a new input", True), ("not reached", True)]
-    wanted, reached = (sum(count[k] for count in layers.values()) for k in (0, 1))
-    return Answered(
-        "Coverage", hint, columns, rows, 0, [(len(tests), "new inputs that reach something"), (reached, f"of {wanted} open items reached")]
-    )
+    columns = [("layer", False), ("items open before", True), ("reached by a new input", True), ("not reached", True),
+               ("search not finished", True)]  # fmt: skip
+    wanted, reached, unfinished = (sum(count[k] for count in layers.values()) for k in (0, 1, 2))
+    some = f" ({unfinished} not looked for to the end)" if unfinished else ""
+    counts = [(len(tests), "new inputs that reach something"), (reached, f"of {wanted} open items reached{some}")]
+    return Answered("Coverage", hint, columns, rows, 0, counts)
 
 
 TABLES: dict[str, Callable[[Store], Answered]] = {"verify": _verdicts, "reach": _ranges, "risk": _risks, "testgen": _tests}

@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.formatting import about
 from holdfast.report.drawing import Ink, is_strokes, is_wave, strokes, wave
 from holdfast.report.heat import Heat
-from holdfast.report.picture import LESS, MORE, blocks_of, drawable, ends_of, planes_of
+from holdfast.report.picture import LESS, MORE, blocks_of, drawable, ends_of, largest_known, planes_of
 from holdfast.report.sentence import shown_places
 from holdfast.report.summary import weakest, word_name
 from holdfast.result import Record
@@ -21,6 +21,7 @@ Array = NDArray[Any]
 WIDEST, WIDEST_WAVE = 36, 72  # columns of a picture
 UPPER_HALF = "▀"  # its colour is the upper pixel, its background the lower one
 SHADES = " ░▒▓█"
+NOT_MEASURED = "/"
 
 
 def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Text:
@@ -40,6 +41,18 @@ def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Tex
     if not colour:
         return _signs(np.array(list(SHADES))[(share.mean(-1) * (len(SHADES) - 1)).round().astype(int)])
     return _halves(np.broadcast_to((share * 255).round().astype(int), (*share.shape[:2], 3)))
+
+
+def heat_map(plane: Array, *, colour: bool = True) -> Text:
+    """(h, w) numbers of at least 0, light where they are large. NaN, which was not measured, is blue, without colours a stroke."""
+    largest = largest_known(planes_of(plane), WIDEST)
+    known = ~np.isnan(largest)
+    share = np.nan_to_num(largest) / ((float(largest[known].max()) if known.any() else 0.0) or 1.0)
+    if not colour:
+        signs = np.array(list(SHADES))[(share * (len(SHADES) - 1)).round().astype(int)]
+        return _signs(np.where(known, signs, NOT_MEASURED))
+    grey = np.broadcast_to((share * 255).round().astype(int)[..., None], (*share.shape, 3))
+    return _halves(np.where(known[..., None], grey, np.array(LESS)))
 
 
 def change(before: Array, after: Array, *, colour: bool = True) -> Text:

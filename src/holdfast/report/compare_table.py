@@ -77,9 +77,9 @@ def explained(found: Comparison) -> str:
         f"where brackets overlap it is undecided. Differences are first minus second: the mean over "
         f"the inputs where both ends are finite, with its {share} % interval (Student's t, inputs taken as drawn at random; a statement "
         f"about such inputs, not a proof). The true mean difference of the {what} on these very inputs lies in the last column's range, by "
-        f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means and differences leave out inputs "
-        f"where an end is infinite in any run, or that a run had no time to measure; shares certified count, of the inputs measured at "
-        f"that {what}, the certified ones."
+        f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means and differences leave out "
+        f"inputs where an end is infinite in any run, or that a run had no time to measure; shares certified count, of the inputs measured "
+        f"at that {what}, the certified ones."
     )
 
 

@@ -51,15 +51,11 @@ def summary(decision: Decision) -> str:
     parts = [head, about, asked, markdown.table(["", "check", "wanted", "found"], rows)]
     parts += [_list(check) for check in decision.checks if check.details]
     proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
-    return (
-        "\n\n".join(
-            [
-                *parts,
-                f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} ends are proved, {shown} ends are witnessed by concrete inputs.",
-            ]
-        )
-        + "\n"
+    meaning = (
+        f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} ends are proved, {shown} ends are "
+        f"witnessed by concrete inputs."
     )
+    return "\n\n".join([*parts, meaning]) + "\n"
 
 
 def _code(text: str) -> str:

@@ -41,24 +41,36 @@ def names_of(rows: Iterable[Row], question: Question) -> dict[int, str]:
 
 
 def map_of(found: Array | None) -> Map:
-    """Shades of orange, the strongest where one change lowers the margin most."""
+    """Shades of orange, the strongest where one change lowers the margin most; grey where nothing was measured."""
     if found is None or not found.size or not np.isfinite(found).any():
         return Map()
-    plane = flat(found)
-    return Map(base64.b64encode(shades(planes_of(plane))).decode(), _words(plane))
+    return Map(base64.b64encode(shades(planes_of(flat(found)))).decode(), words_of(found, "grey"))
 
 
 def flat(found: Array) -> Array:
-    """(..., h, w) or (n,) -> (h, w): of channels the one that matters most; places that may not change matter not."""
-    filled = np.nan_to_num(found.astype(float), nan=0.0).clip(0)
+    """(..., h, w) or (n,) -> (h, w): of channels the one that matters most. NaN where a channel was not measured; places that may not
+    change (minus infinity) matter not."""
+    filled = found.astype(float).clip(0)  # NaN stays
     plane: Array = filled.reshape(-1, *filled.shape[-2:]).max(0) if filled.ndim >= 2 else filled.reshape(1, -1)
     return plane
 
 
-def _words(plane: Array) -> str:
-    most = float(plane.max())
+def not_measured(found: Array) -> int:
+    """Units of a map of which nothing is known."""
+    return int(np.isnan(found).sum())
+
+
+def words_of(found: Array, shown_as: str = "") -> str:
+    """Where a map is largest, and how many units were not measured. shown_as: how the picture shows these."""
+    plane, missing = flat(found), not_measured(found)
+    open_ = f"{missing} of {found.size} units not measured" + (f" ({shown_as})" if shown_as else "") if missing else ""
+    if np.isnan(plane).all():
+        return open_
+    most = float(np.nanmax(plane))
     if most <= 0:
-        return "no single change that was tried lowers the margin"
-    row, column = np.unravel_index(int(plane.argmax()), plane.shape)
-    place = f"number {column}" if len(plane) == 1 else f"row {row}, column {column}"
-    return f"one change lowers the margin by up to {about(most)}, at {place} (estimated)"
+        told = "no single change that was tried lowers the margin"
+    else:
+        row, column = np.unravel_index(int(np.nanargmax(plane)), plane.shape)
+        place = f"number {column}" if len(plane) == 1 else f"row {row}, column {column}"
+        told = f"one change lowers the margin by up to {about(most)}, at {place} (estimated)"
+    return "; ".join(filter(None, (told, open_)))

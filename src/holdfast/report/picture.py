@@ -20,6 +20,7 @@ LONGEST_SIDE = 48  # pixels; larger pictures are averaged down
 LEVELS = 7  # of change: three down, none, three up
 LESS, MORE = (0, 114, 178), (213, 94, 0)
 PEN = (104, 116, 132)  # seen on white and on black
+UNKNOWN_LEVEL = 15  # of the 16 entries of a palette, the one for pixels of which nothing is known; those before it are shades
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,21 @@ def blue_or_orange(planes: Array) -> bytes:
     return png(_packed(level.astype(np.uint8)), level.shape[1], depth=4, colour=3, chunks=chunks)
 
 
+def largest_known(planes: Array, side: int = LONGEST_SIDE) -> Array:
+    """(h, w, 1) with NaN where nothing is known -> (h', w'): the largest known number of each block, NaN where it has none."""
+    blocks = blocks_of(planes, side)[..., 0, :]
+    largest: Array = np.where(np.isnan(blocks), -np.inf, blocks).max(-1)
+    return np.where(np.isneginf(largest), np.nan, largest)
+
+
 def shades(planes: Array) -> bytes:
-    """PNG of (h, w, 1) numbers of at least 0: transparent where they are 0, full orange at the largest."""
-    largest = blocks_of(planes).max(-1)[..., 0]
-    level = (largest / (largest.max() or 1.0) * 15).round().astype(np.uint8)
-    chunks = [(b"PLTE", bytes(MORE * 16)), (b"tRNS", bytes(range(0, 256, 17)))]
+    """PNG of (h, w, 1) numbers of at least 0: transparent where they are 0, full orange at the largest, grey where they are NaN."""
+    largest = largest_known(planes)
+    known = ~np.isnan(largest)
+    most = float(largest[known].max()) if known.any() else 0.0
+    level = np.where(known, (np.nan_to_num(largest) / (most or 1.0) * UNKNOWN_LEVEL - 0.5).round().clip(0), UNKNOWN_LEVEL).astype(np.uint8)
+    alpha = bytes(round(255 * k / (UNKNOWN_LEVEL - 1)) for k in range(UNKNOWN_LEVEL))
+    chunks = [(b"PLTE", bytes(MORE * UNKNOWN_LEVEL + PEN)), (b"tRNS", alpha + b"\xff")]
     return png(_packed(level), level.shape[1], depth=4, colour=3, chunks=chunks)
 
 

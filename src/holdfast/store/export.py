@@ -120,7 +120,7 @@ def _json(store: "Store", path: Path) -> None:
             for record, about in some:
                 told = {"input": record.key.index, **about, "frame": record.key.frame, "part": record.key.part, **body_of(record)}
                 for side, end in enumerate(("lower", "upper")):
-                    told |= {end: None} if _end(record, side)[""] is None else {}  # no method found it
+                    told |= {end: {**told[end], "kind": "definition"}} if _end(record, side)[""] is None else {}
                 told |= {"answers": asdict(said[record.key])} if record.key in said else {}
                 stream.write(f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  "))
                 comma = ","

@@ -45,7 +45,9 @@ class StoredInput:
     prediction: Said | None
     name: str
     tokens: tuple[int, ...] | None
-    saliency: np.ndarray[Any, Any] | None = None  # float32, one number for each unit; None: not stored
+    saliency: np.ndarray[Any, Any] | None = (
+        None  # float32, one number for each unit, NaN: not measured, -inf: may not change; None: not stored
+    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
+MAPS = 0.25  # share of --seconds that is kept for the maps of --saliency
+
+
 def register(app: typer.Typer) -> None:
     app.command("radius", rich_help_panel=MEASURE)(measures(Radius))
 
@@ -93,9 +96,10 @@ class Radius(DataOptions, Command):
     methods: Methods = None
     seed: Seed = 0
     batch: Batch = None
-    saliency: Annotated[bool, typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report. Not for frames.")] = (
-        False
-    )
+    saliency: Annotated[
+        bool,
+        typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report; a quarter of --seconds. Not for frames."),
+    ] = False
     seconds: Seconds = None
     queries: Queries = None
     gap: Gap = 0.0
@@ -122,7 +126,8 @@ class Radius(DataOptions, Command):
             one_of(self.tier, "tier", Tier),
         )
         arithmetic = one_of(self.arithmetic, "arithmetic", Arithmetic)
-        stop = Stop(self.seconds, self.queries, self.gap)
+        for_maps = MAPS * self.seconds if self.saliency and self.seconds is not None else 0.0
+        stop = Stop(None if self.seconds is None else self.seconds - for_maps, self.queries, self.gap)
         frames, scale = frames_option(self.frames), numbers(self.shares, "shares")
         values = values_option(self.values)
         if self.methods is not None:
@@ -148,7 +153,8 @@ class Radius(DataOptions, Command):
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
             unit=self.unit, free=None if self.free is None else of_file(Path(self.free)), values=self.values,
         )  # fmt: skip
-        return Built(net, question_of(self, net, data, asked), problems, methods, stop, data, self.seed, self.batch)
+        question = question_of(self, net, data, asked)
+        return Built(net, question, problems, methods, stop, data, self.seed, self.batch, afterwards=for_maps)
 
     def finish(self, store: "Store", built: "Built") -> None:
         from holdfast.cli.views.answers import keep_saliency

@@ -68,7 +68,11 @@ class Saliency(DataOptions, Command):
         assert built.data is not None
         known = [stored for stored in store.inputs() if stored.saliency is not None]
         arrays = {"x": [stored.x for stored in known], "y": [stored.label for stored in known], "saliency": [s.saliency for s in known]}
-        write_arrays(store.folder, FILE, {name: np.array(values) for name, values in arrays.items()})
+        written = {name: np.array(values) for name, values in arrays.items()}
+        maps = written["saliency"]
+        written["measured"] = ~np.isnan(maps)
+        written["saliency"] = np.where(np.isneginf(maps), np.nan, maps) if maps.size else maps  # NaN too where nothing may change
+        write_arrays(store.folder, FILE, written)
         for stored in known[: self.pictures]:
             if drawable(stored.x.shape) and stored.saliency is not None:
                 name = class_name(built.question, stored.prediction if stored.label is None else stored.label)
@@ -82,18 +86,29 @@ class Saliency(DataOptions, Command):
 
         from holdfast.cli.views.output import line
         from holdfast.formatting import at_most
+        from holdfast.report.likely import not_measured
 
         inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records()}
         table = Table("input", "lowest margin", "units that matter most: how far the margin falls", caption_justify="left")
-        table.caption = f"{len(inputs)} inputs"
+        maps = [stored.saliency for stored in inputs if stored.saliency is not None]
+        missing, blank = sum(map(not_measured, maps)), len(inputs) - len(maps)
+        caption = f"{len(inputs)} inputs"
+        caption += f"; {missing} of {sum(found.size for found in maps)} units not measured" if missing else ""
+        caption += f"; nothing measured of {blank} inputs" if blank else ""
+        table.caption = caption + ("; 'holdfast resume' measures them" if missing or blank else "")
         for stored in inputs[:SHOWN]:
             found = np.full(1, np.nan) if stored.saliency is None else stored.saliency
-            flat = np.nan_to_num(found, nan=-1).flatten()
+            flat = np.nan_to_num(found, nan=-1, neginf=-1).flatten()
+            known = found.size - not_measured(found)
             best = [place for place in np.argsort(-flat, kind="stable")[:3] if flat[place] >= 0]
             kept = [axis for axis, size in enumerate(found.shape) if size > 1] or [0]
             places = [[int(np.unravel_index(place, found.shape)[axis]) for axis in kept] for place in best]
             told = ", ".join(f"({', '.join(map(str, at))}) {flat[place]:.3g}" for at, place in zip(places, best, strict=True))
-            table.add_row(str(stored.index), at_most(lowest[stored.index]) if stored.index in lowest else "", told or "not known yet")
+            table.add_row(
+                str(stored.index),
+                at_most(lowest[stored.index]) if stored.index in lowest else "",
+                (told or "not known yet") + (f" ({known} of {found.size} units measured)" if 0 < known < found.size else ""),
+            )
         console.print(table, highlight=False)
         if (store.folder / FILE).exists():
             drawn = len(list(store.folder.glob("saliency-*.png")))

@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import clock
@@ -22,9 +23,11 @@ from holdfast.problem import Problem
 from holdfast.property import Band, Labels
 from holdfast.property.probability import are_probabilities
 from holdfast.reading.data import Data
-from holdfast.result import Answers, Key, Likely, Record
+from holdfast.report.likely import not_measured
+from holdfast.result import Answers, Bracket, Key, Likely, Record, by_definition
 from holdfast.solver import Stop, ask
 from holdfast.store import SALIENCY, Store
+from holdfast.work import Batches
 
 if TYPE_CHECKING:
     from holdfast.cli.commands.radius import Radius
@@ -105,24 +108,40 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
-    """Maps of the inputs that have none yet, kept as soon as they are whole; those for which no time is left are drawn by `resume`."""
-    missing = torch.tensor([stored.index for stored in store.stream_inputs() if stored.saliency is None], dtype=torch.int64)
+    """Maps of the inputs that have none yet, or not all of one. A map for which the time was short is coarse; `resume` goes on with it."""
+    missing = torch.tensor([stored.index for stored in store.stream_inputs() if _is_partial(stored.saliency)], dtype=torch.int64)
     if len(missing) and not clock.passed():
-        problem = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
+        every = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
+        problem, methods = every.take(missing.to(net.device)), [Saliency()]
         left = None if math.isinf(clock.deadline()) else max(0.0, clock.deadline() - time.monotonic())
-        if ask([problem.take(missing.to(net.device))], [Saliency()], Stop(seconds=left), batch=q.batch, store=_Maps(store)).interrupted:
+        stop = Stop(seconds=left)
+        _, means = Batches([problem], methods, stop, 0, hashed=False).told(problem.keys[0])
+        maps = _Maps(store, means if net.fingerprint else None)
+        if ask([problem], methods, stop, batch=q.batch, store=maps, hashed=False).interrupted:
             raise KeyboardInterrupt
+
+
+def _is_partial(found: NDArray[Any] | None) -> bool:
+    return found is None or not_measured(found) > 0
 
 
 @dataclass(frozen=True)
 class _Maps:
-    """Of records that answer another question than the run's, only their maps are kept."""
+    """Of records that answer another question than the run's, only their maps are kept. means: by which the maps that are there were made;
+    None where nobody knows whether they are of the same network."""
 
     store: Store
+    means: str | None
 
     def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
-        return {}
+        if self.means is None:
+            return {}
+        nothing, wanted = Bracket(by_definition(-math.inf), by_definition(math.inf)), set(keys)
+        there = {key: found for key, found in self.store.artefacts(SALIENCY).items() if key in wanted}
+        return {
+            key: Record(key, nothing, "stopped", 0.0, 0, means=self.means, goal="worst", aside={SALIENCY: found})
+            for key, found in there.items()
+        }
 
     def write(self, records: Sequence[Record]) -> None:
-        whole = {r.key: r.aside[SALIENCY].float() for r in records if r.status in ("closed", "finished") and SALIENCY in r.aside}
-        self.store.put_artefacts(SALIENCY, whole)
+        self.store.put_artefacts(SALIENCY, {r.key: r.aside[SALIENCY].float() for r in records if SALIENCY in r.aside})

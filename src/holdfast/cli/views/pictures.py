@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from holdfast.files import new_file
 from holdfast.foreign_text import printable_lines
 from holdfast.network import Network
+from holdfast.report.likely import flat, not_measured
 
 Array = NDArray[Any]
 
@@ -34,19 +35,21 @@ def draw_input(axes: Axes, x: Array, ends: tuple[float, float], title: str) -> N
 
 
 def draw_map(axes: Axes, values: Array, cmap: str, ends: tuple[float, float], title: str) -> None:
-    """(height, width); NaN is left blank."""
+    """(height, width); where it is NaN the ground is seen."""
     axes.imshow(values, cmap=cmap, vmin=ends[0], vmax=ends[1], interpolation="nearest")
     _label(axes, title)
 
 
 def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str) -> Figure:
-    """The input, and its map beside it."""
+    """The input, and its map beside it; hatched where nothing was measured."""
     figure = Figure(figsize=(4.2, 2.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw_input(left, x, ends, title)
-    values = np.broadcast_to(found, x.shape)
-    flat = values.reshape(-1, *values.shape[-2:])[0]
-    draw_map(right, flat, "viridis", (0.0, max(float(np.nan_to_num(flat).max()), 1e-12)), "fall of the margin")
+    plane = flat(np.broadcast_to(found, np.broadcast_shapes(found.shape, x.shape[-2:])))
+    missing = not_measured(found)
+    said = "fall of the margin" + (f"\nhatched: {missing} of {found.size}\nnot measured" if missing else "")
+    right.patch.set(facecolor="white", edgecolor="grey", hatch="xxxx", linewidth=0)  # seen where the map is NaN
+    draw_map(right, plane, "viridis", (0.0, max(float(np.nan_to_num(plane).max()), 1e-12)), said)
     return figure
 
 

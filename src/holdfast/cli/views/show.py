@@ -19,7 +19,7 @@ from holdfast.question import Question
 from holdfast.question_text import describe_question
 from holdfast.report import blocks
 from holdfast.report.columns import changes_of, columns_of
-from holdfast.report.likely import flat
+from holdfast.report.likely import flat, not_measured, words_of
 from holdfast.report.picture import describe_change
 from holdfast.report.question import band_of
 from holdfast.report.sentence import moved_places
@@ -124,8 +124,9 @@ def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
     """Light where one change lowers the margin most."""
     if found is None or not found.size:
         return []
-    plane = flat(found)
-    return [Panel(blocks.picture(plane / (plane.max() or 1.0), colour=colour), title="saliency", expand=False)]
+    said = words_of(found, "blue" if colour else blocks.NOT_MEASURED) if not_measured(found) else ""
+    drawn = blocks.heat_map(flat(found), colour=colour)
+    return [Panel(Group(drawn, Text(said, style="dim")) if said else drawn, title="saliency", expand=False)]
 
 
 def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:

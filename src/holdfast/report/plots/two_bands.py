@@ -13,8 +13,14 @@ from holdfast.report.sense import RADIUS, Sense
 from holdfast.result import Bracket
 
 
-def draw(before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS) -> str:
-    """An SVG file. Each band is sorted by its own proved ends; what is infinite goes to the top. at: the radius that was trained for."""
+def draw(
+    before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS, asked: int | None = None
+) -> str:  # fmt: skip
+    """An SVG file. Each band is sorted by its own proved ends; what is infinite goes to the top.
+
+    before, after  the inputs that were measured. asked: how many there are in all, where some were not; the legend says so.
+    at             the radius that was trained for.
+    """
     with matplotlib.rc_context({**STYLE, "figure.facecolor": "white"}):  # type: ignore[dict-item]
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.add_subplot()
@@ -23,8 +29,12 @@ def draw(before: Sequence[Bracket], after: Sequence[Bracket], at: float | None =
         for name, brackets, colour in (("before", before, WITNESSED), ("after", after, PROVED)):
             ends = np.array(sorted((b.lower.value, b.upper.value) for b in brackets)).clip(0, top).reshape(-1, 2)
             edges = np.linspace(0, 1, len(ends) + 1)
+            some = "" if asked is None or len(ends) == asked else f" ({len(ends)} of {asked} measured)"
+            if not len(ends):
+                axes.plot([], [], color=colour, label=f"{name}: not measured")
+                continue
             axes.stairs(ends[:, 1], edges, baseline=ends[:, 0], fill=True, color=colour, alpha=0.22, linewidth=0)
-            axes.stairs(ends[:, 0], edges, baseline=None, color=colour, label=f"{name}: proved, up to witnessed")
+            axes.stairs(ends[:, 0], edges, baseline=None, color=colour, label=f"{name}: proved, up to witnessed{some}")
         if at is not None:
             axes.axhline(at, color=INK, linewidth=0.8, linestyle="--", label=f"trained for {at:g}")
         axes.set_xlim(0, 1)
