@@ -25,6 +25,7 @@ SOON = 8  # rows after which a long step looks at the clock
 GRACE = 0.5  # seconds after the deadline for what looks at it: what was trained until then is put into one proof
 
 OVERTIME = 1.0  # Seconds after the deadline at which work that looks at no clock is interrupted: GRACE, and as much again.
+PREPARATION = 60.0  # Seconds beyond a budget for what comes before a search and cannot be left out: reading, tracing, hashing a model.
 AGAIN = 0.25  # Seconds between two signals: code may catch an exception that it should not, or may be where none can be raised.
 UNSAFE = frozenset({"__enter__", "__exit__", "__del__"})  # Functions in which an exception would leave something half done.
 

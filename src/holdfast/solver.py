@@ -1,5 +1,7 @@
 """The straight line: problems in, records out, every step kept as soon as it is known."""
 
+import contextlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +11,9 @@ import torch
 
 from holdfast import clock
 from holdfast.errors import BadInput, HoldfastError, StoreError
+from holdfast.execution import Here
+from holdfast.execution.asking import NotAnswered, asking_elsewhere
+from holdfast.execution.crew import GRACE
 from holdfast.execution.dealing import Dealer, Ended, Memory, Progress, Sink, Unit
 from holdfast.execution.task import Answer, Executor, Outputs, Task, Tell
 from holdfast.network.network import NAME_IT
@@ -68,19 +73,35 @@ def ask(
     began, stop = time.monotonic(), stop or Stop()
     if batch is not None and batch < 1:
         raise BadInput(f"batch must be at least 1, got {batch}.")
-    for problem in problems:
-        problem.check()
-    worker = Batches(problems, methods, stop, seed, hashed=hashed)
-    if len(worker) != sum(len(problem) for problem in problems):
-        raise BadInput("two questions share a key; give every row of every problem its own.")
-    done = _done(worker, store)
+    until = math.inf if stop.seconds is None else began + stop.seconds
+
+    def prepare() -> tuple[Batches, set[Key]]:
+        for problem in problems:
+            problem.check()
+        worker = Batches(problems, methods, stop, seed, hashed=hashed)
+        if len(worker) != sum(len(problem) for problem in problems):
+            raise BadInput("two questions share a key; give every row of every problem its own.")
+        return worker, _done(worker, store)
+
+    with clock.within(until + clock.PREPARATION):
+        prepared = clock.interrupt_late(prepare, None)
+    if prepared is None:
+        names = ", ".join(dict.fromkeys(problem.network.name for problem in problems))
+        raise BadInput(f"{names} had not answered two inputs, been traced and hashed {clock.PREPARATION:g} s after the time was over.")
+    worker, done = prepared
     beside = _beside(problems)
     dealer = Dealer(
         worker, worker.units(done, batch), store, total=len(worker), done=len(done), beside=beside, progress=progress, outputs=outputs,
         seconds=None if stop.seconds is None else stop.seconds - (time.monotonic() - began),
     )  # fmt: skip
     ended = dealer.run(executor)
-    faults = [*ended.faults, *(_hear_at_last(problems, store, beside) if beside else ())]
+    faults = list(ended.faults)
+    if beside:
+        supervised = executor is not None and not isinstance(executor, Here)
+        closing = max(until, time.monotonic()) + GRACE
+        nothing: list[HoldfastError] = []
+        with clock.within(closing), asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext():
+            faults += clock.interrupt_late(lambda: _hear_at_last(problems, store, beside), nothing)
     if ended.interrupted:
         warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
     if faults:
@@ -139,7 +160,10 @@ def _hear_at_last(problems: Sequence[Problem], store: Sink, beside: Callable[[Ke
             some = [row for row in rows if problem.keys[row] in every and every[problem.keys[row]].status not in ("refuted", "failed")]
             if some:
                 asked = problem.take(torch.tensor(some, device=problem.region.centre.device))
-                better, wrong = _heard(asked, [every[key] for key in asked.keys], every.values())
+                try:
+                    better, wrong = _heard(asked, [every[key] for key in asked.keys], every.values())
+                except NotAnswered:  # The records stay as they are.
+                    continue
                 store.write(better)
                 faults += wrong
     return faults

@@ -172,7 +172,15 @@ def _built(command: Command, running: Running) -> Built:
     shard = part_of(running.shard)
     if shard[1] > 1 and not command.parts:
         raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: leave --shard out.")
-    built = command.build()
+    seconds = getattr(command, "seconds", None)
+    with clock.within(math.inf if seconds is None else time.monotonic() + seconds + clock.PREPARATION):
+        ready = clock.interrupt_late(command.build, None)
+    if ready is None:
+        raise BadInput(
+            f"the model and the data had not been read, and the model asked about them, {clock.PREPARATION:g} s after --seconds {seconds:g} "
+            f"were over. Does the model hang?"
+        )
+    built = ready
     told = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
     built = replace(
         built, shard=shard, stop=replace(built.stop, each=running.seconds_each),

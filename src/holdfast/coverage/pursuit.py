@@ -93,19 +93,24 @@ class Pursuit(Method[Hunt]):
         """A bounded share of a block; what the block found is told at its end."""
         asked, before = Uncovered.of(problem), problem.network.queries
         reach = self._reach(asked, state)
-        while len(state.block):
-            if state.walk is None:
-                self._aim(asked, state, reach)
-            if state.walk is None:
-                self._settle(asked, state)
-                break
-            if reach.advance(state.walk):
-                self._gather(asked, state, reach)
-            if clock.passed() or problem.network.queries - before >= SHARE:
-                break
+        # What was offered until the search is cut off is claimed: every witness is replayed, whatever else was half done.
+        clock.interrupt_late(lambda: self._advance(asked, state, reach, before + SHARE), None, clock.GRACE)
         claims = Claims(witness=state.lucky, found=state.fresh, done=state.done, aside={MADE: state.made})
         state.lucky, state.fresh = None, None
         return (state if len(state.block) else None), claims
+
+    def _advance(self, problem: Uncovered, state: Hunt, reach: Reach, queries: int) -> None:
+        """Work on the block until all of it is done, the time is up, or the network was asked so many queries in all."""
+        while len(state.block):
+            if state.walk is None:
+                self._aim(problem, state, reach)
+            if state.walk is None:
+                self._settle(problem, state)
+                return
+            if reach.advance(state.walk):
+                self._gather(problem, state, reach)
+            if clock.passed() or problem.network.queries >= queries:
+                return
 
     # ---- what comes next
 

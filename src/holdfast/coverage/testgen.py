@@ -6,14 +6,16 @@ cover, go on. (Its equation 15 is printed the wrong way round: it is the new inp
 
 # ruff: noqa: PT028 - testgen is no test, whatever its name
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from holdfast import memory
 from holdfast.coverage.activate import Units
 from holdfast.coverage.criteria import Criterion, Items, check, items
 from holdfast.coverage.neurons import Neurons, Per
@@ -26,10 +28,12 @@ from holdfast.property import Robustness
 from holdfast.region import Sparse
 from holdfast.region.base import check_centre
 from holdfast.region.units import Unit, unit_axes
-from holdfast.result import Key, Record
+from holdfast.result import DONE, Key, Record
 from holdfast.solver import Progress, Stop, solve
 
 Status = Literal["finished", "stopped", "interrupted"]
+TOGETHER = 2**25  # Numbers in the inputs of the items that are asked about together, 128 MiB in float32.
+COPIES = 8  # Tensors of that size that are alive at once: the inputs, what is offered for them, and what replaying them takes.
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class Suite:
     neuron: Tensor  # (open,): the items that are not, in their order
     kind: Tensor  # (open,)
     order: Tensor  # (open,): the nearest to the seeds first
-    problems: list[Problem]  # one, or none where nothing is open
+    nearest: Tensor  # (open, tries): the seeds whose neuron comes nearest
+    unit: Unit | None
     units: Units
     notes: tuple[str, ...]
     began: float
@@ -104,6 +109,42 @@ class Suite:
 
     def __len__(self) -> int:
         return len(self.neuron)
+
+    @property
+    def block(self) -> int:
+        """How many items are asked about together: each brings an input of its own, so they are limited by memory."""
+        return max(1, memory.numbers(self.seeds.device, TOGETHER, COPIES) // max(1, self.seeds[0].numel()))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """One problem of all items, where they are a single block; else none: ask block by block."""
+        return [self.problem(self.order)] if 0 < len(self) <= self.block else []
+
+    def problem(self, chosen: Tensor) -> Problem:
+        """chosen: places among the open items."""
+        at, which, first = self.neuron[chosen], self.kind[chosen], self.nearest[chosen]
+        axes = unit_axes(self.seeds.shape[1:], self.unit)
+        region = Near(
+            self.seeds[first[:, 0]], torch.zeros(len(at)), self.net.domain, axes, seeds=Seeds(self.seeds), nearest=first
+        )
+        lower, upper = (end[at, which].double() for end in self.wanted.within(1))
+        keys = tuple(Key(place) for place in chosen.tolist())
+        outside = Outside(at, lower, upper, self.wanted.margin[at, which].double())
+        return Uncovered(self.neurons.net, region, outside, "radius", keys, neurons=self.neurons)
+
+    def waiting(self, records: Iterable[Record]) -> Tensor:
+        """The items that have no final record and that no witness of a record covers, the nearest to the seeds first."""
+        left = torch.ones(len(self), dtype=torch.bool)
+        witnesses: dict[bytes, Tensor] = {}
+        for record in records:
+            left[record.key.index] &= record.status not in DONE
+            witness = record.bracket.upper.evidence.witness
+            if witness is not None:
+                witnesses[witness.numpy().tobytes()] = witness.to(self.seeds)
+        for covers in self._covers(list(witnesses.values())):
+            left[covers] = False
+        order = self.order.cpu()
+        return order[left[order]].to(self.order.device)
 
     def names(self) -> list[str]:
         """What every open item is, for people."""
@@ -126,7 +167,8 @@ class Suite:
         layers = self._coverage(found)
         total = Coverage("all", *(sum(getattr(layer, what) for layer in layers) for what in ("neurons", "items", "before", "after")))
         enough = most is not None and len(found) >= most and total.after < total.items
-        ends = {record.status for record in records}
+        asked = {record.key.index for record in records}.union(*(set(test.covers.tolist()) for test in found))
+        ends = {record.status for record in records} | ({"stopped"} if len(asked) < len(self) else set())
         status: Status = "interrupted" if "interrupted" in ends else "stopped" if "stopped" in ends or enough else "finished"
         return Tests(
             x=x.cpu(),
@@ -249,19 +291,8 @@ def suite_of(
     neuron, kind = (wanted.exist & ~before).nonzero(as_tuple=True)
     nearest, gap = _nearest(neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
     order = gap.argsort(stable=True)
-    problems: list[Problem] = []
-    if len(neuron):
-        at, which, first = neuron[order], kind[order], nearest.T[order]
-        region = Near(
-            seeds[first[:, 0]], torch.zeros(len(at)), net.domain, unit_axes(seeds.shape[1:], unit), seeds=Seeds(seeds), nearest=first
-        )
-        lower, upper = (end[at, which].double() for end in wanted.within(1))
-        keys = tuple(Key(place) for place in order.tolist())
-        problems = [
-            Uncovered(neurons.net, region, Outside(at, lower, upper, wanted.margin[at, which].double()), "radius", keys, neurons=neurons)
-        ]
     told = (*neurons.notes, *notes)
-    return Suite(net, neurons, wanted, seeds, labels, before, neuron, kind, order, problems, units, told, began, asked)
+    return Suite(net, neurons, wanted, seeds, labels, before, neuron, kind, order, nearest.T, unit, units, told, began, asked)
 
 
 def testgen(
@@ -307,10 +338,56 @@ def testgen(
     suite = suite_of(
         net, x, criterion, y=y, train=train, layers=layers, per=per, threshold=threshold, sections=sections, unit=unit, tries=tries
     )
-    records = solve(suite.problems, [method], stop, seed=seed, batch=max(1, len(suite)), progress=progress)
+    known: dict[Key, Record] = {}
+
+    def ask(problem: Problem, seconds: float | None, tests_known: int) -> bool:
+        chosen = [replace(method, known=tests_known)]
+        answers = solve([problem], chosen, replace(stop, seconds=seconds), seed=seed, batch=len(problem), progress=progress)
+        known.update((record.key, record) for record in answers)
+        return any(record.status == "interrupted" for record in answers)
+
+    until = math.inf if stop.seconds is None else suite.began + stop.seconds
+    in_blocks(suite, known.values, ask, until, tests)
+    records = list(known.values())
     found = suite.tests(records, {record.key: record.aside[MADE] for record in records if MADE in record.aside}, tests)
     net.queries = suite.asked + found.queries  # its cut version was asked on its behalf
     return found
+
+
+def in_blocks(
+    suite: Suite,
+    records: Callable[[], Iterable[Record]],
+    ask: Callable[[Problem, float | None, int], bool],
+    until: float,
+    tests: int | None,
+) -> None:
+    """Ask about all items that wait, a block at a time, until the time is up, there are enough tests, or a block was interrupted.
+
+    records  what is known by now.
+    ask      called with the problem of a block, the seconds that are left, and how many tests are known; returns whether it was
+             interrupted.
+    """
+
+    def left() -> float | None:
+        return None if math.isinf(until) else max(0.0, until - time.monotonic())
+
+    def found() -> int:
+        witnesses = (record.bracket.upper.evidence.witness for record in records())
+        return len({x.numpy().tobytes() for x in witnesses if x is not None})
+
+    for problem in suite.problems:
+        ask(problem, left(), found())
+        return
+    asked = torch.zeros(len(suite), dtype=torch.bool)
+    while not bool(asked.all()):
+        waiting = suite.waiting(records()).cpu()
+        waiting = waiting[~asked[waiting]][: suite.block]
+        late = bool(asked.any()) and time.monotonic() >= until
+        if not len(waiting) or late or (tests is not None and found() >= tests):
+            return
+        asked[waiting] = True
+        if ask(suite.problem(waiting.to(suite.order.device)), left(), found()):
+            return
 
 
 testgen.__test__ = False  # type: ignore[attr-defined]  # for pytest, as above

@@ -1,5 +1,7 @@
 """`holdfast testgen`: new inputs that make neurons do what none of the given ones did."""
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -10,13 +12,14 @@ from holdfast.cli.options import MEASURE, DataOption, DataOptions, Limit, ModelO
 from holdfast.foreign_text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
     from holdfast.cli.run import Built
     from holdfast.coverage.testgen import Coverage, Tests
     from holdfast.execution import Executor
+    from holdfast.problem import Problem
     from holdfast.solver import Ended, Progress
     from holdfast.store import Store
 
@@ -91,8 +94,8 @@ class Testgen(DataOptions, Command):
             layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
             sections=self.sections, unit=unit,
         )  # fmt: skip
-        for problem in suite.problems:
-            problem.check()
+        if len(suite):
+            suite.problem(suite.order[:1]).check()
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
         layers, above = self.layers or "all layers", exact_text(self.threshold)
         criterion = f"{self.criterion} of {layers} per {self.per}, {above}, {self.sections}{ranges}"
@@ -103,29 +106,50 @@ class Testgen(DataOptions, Command):
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         """For each item the input that comes nearest to it."""
         assert built.data is not None
-        for problem in built.problems:
-            if problem.region.centre.numel() <= KEPT:
-                place = [int(problem.region.nearest[row, 0]) for row in built.extra.order.argsort()]  # type: ignore[attr-defined]
+        for _ in built.problems:  # none where the items are many blocks: so many inputs are not copied
+            if len(built.extra) * built.extra.seeds[0].numel() <= KEPT:
+                place = built.extra.nearest[:, 0].tolist()
                 said = built.net(built.extra.seeds).argmax(-1).tolist()
                 x, known = [built.data.x[at] for at in place], built.data.labelled
                 y = [int(built.data.y[at]) if known else None for at in place]
                 store.put_inputs(x, y, [said[at] for at in place], built.extra.names(), [None for _ in place])
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
-        """A limit on tests counts those that were found before."""
-        witnesses = (record.bracket.upper.evidence.witness for record in store.records())
-        known = len({x.numpy().tobytes() for x in witnesses if x is not None})
+        """Block by block. A limit on tests counts those that were found before."""
+        from holdfast.coverage.testgen import in_blocks
+        from holdfast.solver import Ended
+
         assert not callable(built.methods)
-        again = [replace(method, known=known) for method in built.methods]  # type: ignore[call-arg]
-        return super().solve(store, replace(built, methods=again), progress, executor)
+        (method,), ends = built.methods, list[Ended]()
+        batch = built.batch
+
+        def ask(problem: "Problem", seconds: float | None, known: int) -> bool:
+            again, stop = [replace(method, known=known)], replace(built.stop, seconds=seconds)  # type: ignore[call-arg]
+            block = replace(built, problems=[problem], methods=again, stop=stop, batch=None if batch is None else min(batch, len(problem)))
+            ends.append(super(Testgen, self).solve(store, block, progress, executor))
+            return ends[-1].interrupted
+
+        until = math.inf if built.stop.seconds is None else time.monotonic() + built.stop.seconds
+        in_blocks(built.extra, store.records, ask, until, self.tests)
+        faults = tuple(fault for ended in ends for fault in ended.faults)
+        return Ended(any(ended.interrupted for ended in ends), sum(ended.failed for ended in ends), faults)
+
+    def portions(self, built: "Built") -> "Iterator[Built]":
+        """Block by block."""
+        for items in built.extra.order.split(built.extra.block):
+            yield replace(built, problems=[built.extra.problem(items)])
 
     def finish(self, store: "Store", built: "Built") -> None:
         """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""
+        import torch
+
         from holdfast.cli.views.output import write_arrays
         from holdfast.cli.views.pictures import draw_change, drawable, ends_of, save
         from holdfast.report.summary import class_name
 
-        super().finish(store, built)
+        shown = [record.key.index for record in store.stream(light=True) if record.bracket.upper.value < math.inf]
+        for items in torch.tensor(shown, dtype=torch.int64).split(built.extra.block) if shown else ():
+            super().finish(store, replace(built, problems=[built.extra.problem(items.to(built.extra.order.device))]))
         found, data = self._found(store, built), built.data
         assert data is not None
         arrays: dict[str, Any] = {

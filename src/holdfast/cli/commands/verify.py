@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 QUESTIONS = typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
+LATE = 3.0  # Seconds after its deadline at which an instance is ended that does not end by itself, as its search does before.
 NOT_ASKED = "domain", "mean", "std", "time_first", "pool", "vocabulary", "tokenizer", "black_box"  # the property speaks of a model as it is
 
 
@@ -47,25 +48,34 @@ class Instances:
     errors: dict[int, str] = field(default_factory=dict)
     nobody: set[int] = field(default_factory=set)  # instances that no input meets
     last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
+    parsed: "tuple[Path, Spec] | None" = None  # the last property that was read: some take a minute
 
     def read(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
         from holdfast.cli.reading.specification import load_judged
-        from holdfast.verification.vnnlib import read_vnnlib
 
         instance = self.every[place]
-        spec = read_vnnlib(instance.spec)
+        spec = self.spec(place)
         if self.last is None or self.last[0] != instance.model:
             file = None if instance.typed else instance.model
             self.last = instance.model, *load_judged(self.network, spec.inputs, file)
         return self.last[1], self.last[2], spec
 
+    def spec(self, place: int) -> "Spec":
+        """The property of an instance."""
+        from holdfast.verification.vnnlib import read_vnnlib
+
+        file = self.every[place].spec
+        if self.parsed is None or self.parsed[0] != file:
+            self.parsed = None  # Two large ones need not be held at once.
+            self.parsed = file, read_vnnlib(file)
+        return self.parsed[1]
+
     def keys(self, place: int) -> "tuple[Key, ...]":
         """Of its cases; none where no input meets what the file asks of inputs, or where it cannot be read, which is noted."""
         from holdfast.result import Key
-        from holdfast.verification.vnnlib import read_vnnlib
 
         try:
-            cases = len(read_vnnlib(self.every[place].spec).cases)
+            cases = len(self.spec(place).cases)
         except HoldfastError as error:
             self.errors[place] = str(error)
             return ()
@@ -74,19 +84,33 @@ class Instances:
         return tuple(Key(place, case) for case in range(cases))
 
     def answer(self, task: "Task", tell: "Tell") -> "Answer":
+        import time
+
+        from holdfast import clock
         from holdfast.execution import Answer
         from holdfast.execution.dealing import Memory
+        from holdfast.result import DONE
         from holdfast.solver import Stop
         from holdfast.verification.verify import answered
 
         tell((), "")
-        place = task.keys[0].index
-        net, judges, spec = self.read(place)
+        place, until = task.keys[0].index, time.monotonic() + task.seconds
         known = Memory(records={key: record for key, record in task.known.items() if record.question})
-        records = answered(
-            net, spec, Stop(seconds=task.seconds if task.seconds < math.inf else None), judges=judges, index=place, seed=self.seed,
-            store=known, progress=lambda now: tell(now.records, now.method),
-        )  # fmt: skip
+
+        def search() -> "list[Record]":
+            net, judges, spec = self.read(place)
+            left = None if until == math.inf else max(0.0, until - time.monotonic())
+            return answered(
+                net, spec, Stop(seconds=left), judges=judges, index=place, seed=self.seed, store=known,
+                progress=lambda now: tell(now.records, now.method),
+            )  # fmt: skip
+
+        nothing: list[Record] = []
+        with clock.within(until):
+            records = clock.interrupt_late(search, nothing, LATE)
+        if not records:  # Interrupted: what was kept on the way is the answer.
+            kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys)]
+            records = [record if record.status in DONE else replace(record, status="stopped") for record in kept]
         return Answer(tuple(records), interrupted=any(record.status == "interrupted" for record in records))
 
     def unknown(self, keys: "Sequence[Key]") -> "list[Record]":

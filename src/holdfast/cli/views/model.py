@@ -1,10 +1,16 @@
 """`holdfast inspect`: what was understood of a model, and what can be asked about it."""
 
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import clock
 from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
 from holdfast.bounding.graph.graph import refusals
@@ -17,20 +23,28 @@ from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
 from holdfast.memory import bytes_told
-from holdfast.method import known_methods
+from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.trace import layers
 from holdfast.problem import Goal, Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse, Words
 
+NOT_KNOWN = "not found out in time"
 FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
 
 
-def look(question: ModelOptions, console: Console) -> None:
-    net = load_network(question)
-    x = _example(net, sizes(question.shape))
-    outputs = net.outputs_for(x)
+def look(question: ModelOptions, console: Console, seconds: float = math.inf) -> None:
+    """Print what is found out within so many seconds, and what is not."""
+    with clock.within(time.monotonic() + seconds):
+        _look(question, console, seconds)
+
+
+def _look(question: ModelOptions, console: Console, seconds: float) -> None:
+    read = clock.interrupt_late(lambda: _read(question), None)
+    if read is None:
+        raise BadInput(f"{question.model} could not be read and asked about one input within {seconds:g} s: give more --seconds.")
+    net, x, outputs = read
     facts = Table.grid(padding=(0, 2))
     weights = sum(p.numel() for p in net.module.state_dict().values())
     words = "" if net.vectors is None else f"; words as vectors of a table of {len(net.vectors)}"
@@ -48,15 +62,35 @@ def look(question: ModelOptions, console: Console) -> None:
     console.print(facts, highlight=False)
     for note in net.notes:
         line(console, "note", note, warns=True)
+    late = list[str]()
+
+    def limited(what: str, section: Callable[[], bool]) -> bool:
+        """Whether the section says that more can be said; what cannot be found out in time is noted."""
+        nothing: bool | None = None
+        found = nothing if clock.passed() else clock.interrupt_late(section, nothing, 0.0)
+        if found is None:
+            late.append(what)
+        return bool(found)
+
     if net.differentiable:
-        _layers(net, x, console)
-        if _bounders(net, x, console):
-            _costs(net, x, outputs, console)
+        limited("its layers, and what stops a proof", lambda: _layers(net, x, console))
+        if limited("how proofs are made", lambda: _bounders(net, x, console)):
+            limited("what a proof takes", lambda: _costs(net, x, outputs, console))
     _methods(net, x, outputs, console)
+    if late:
+        told = f"not found out within {seconds:g} s: {'; '.join(late)}. Give more --seconds."
+        line(console, "limit", told, warns=True)
+
+
+def _read(question: ModelOptions) -> tuple[Network, torch.Tensor, int]:
+    """The network, two inputs, and how many outputs it has."""
+    net = load_network(question)
+    x = _example(net, sizes(question.shape))
+    return net, x, net.outputs_for(x)
 
 
 def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
-    """-> whether anything can be proved."""
+    """Print the table; returns whether anything can be proved."""
     table = Table("question", "bounds", "cut", title="how proofs are made", title_justify="left")
     for choice in bounders(net, x):
         table.add_row(choice.question, choice.bounds, choice.cut)
@@ -65,7 +99,7 @@ def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
     return bool(table.rows)
 
 
-def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
+def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> bool:
     """What one radius takes here, in the maximum norm at a random input, against the runner-up."""
     said = net(x[:1])[0].double()
     row = torch.zeros(outputs, dtype=torch.float64, device=said.device)
@@ -81,15 +115,16 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> Non
         table.add_row(cost.tier, seconds, f"up to {bytes_told(cost.memory)}")
     table.add_row("split", "as long as --seconds allows", "")
     console.print(table)
+    return True
 
 
-def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
+def _layers(net: Network, x: torch.Tensor, console: Console) -> bool:
     try:
         one = for_one(net, x)
         program, refused = one.program(x), refusals(one, x)
     except HoldfastError as error:
         line(console, "no graph", str(error), warns=True)
-        return
+        return True
     table = Table("layer", "operator", "output", "proof", title="layers", title_justify="left")
     for layer in layers(program):
         if "getitem" not in layer.operator or layer.node in refused:
@@ -98,18 +133,29 @@ def _layers(net: Network, x: torch.Tensor, console: Console) -> None:
     console.print(table)
     for reason in dict.fromkeys(refused.values()):
         line(console, "no proof", reason, warns=True)
+    return True
 
 
 def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> None:
     table = Table("method", "finds", "works here", title="methods", title_justify="left")
     problems = _problems(net, x, outputs)
     for keyword, kind in known_methods().items():
-        reasons = [(method_words, kind().unfit(problem)) for method_words, problem in problems]
+        reasons = [(method_words, _unfit(kind(), problem)) for method_words, problem in problems]
         asked = next((words for words, reason in reasons if reason is None), None)
         reason = next((text for text in (reason for _, reason in reasons) if text), "")
-        works = (("yes", "green"), asked) if asked is not None else (("no:", "red"), f" {reason}")
-        table.add_row(keyword, kind.finds, Text.assemble(*works))
+        if asked is not None:
+            works = Text.assemble(("yes", "green"), asked)
+        elif any(text == NOT_KNOWN for _, text in reasons):
+            works = Text(NOT_KNOWN, "yellow")
+        else:
+            works = Text.assemble(("no:", "red"), f" {reason}")
+        table.add_row(keyword, kind.finds, works)
     console.print(table)
+
+
+def _unfit(method: Method[Any], problem: Problem) -> str | None:
+    """Why the method does not work on the problem, also where there was no time to find out; None: it works."""
+    return NOT_KNOWN if clock.passed() else clock.interrupt_late(lambda: method.unfit(problem), NOT_KNOWN, 0.0)
 
 
 def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Problem]]:
