@@ -151,6 +151,7 @@ def test_any_slopes_and_multipliers_stay_below_their_part(residual: bool) -> Non
     assert held > 1000
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @torch.no_grad()
 def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees of one pass are those of the one before, with fewer undecided arguments; nothing takes much longer than it may."""

@@ -238,6 +238,7 @@ def test_neurons_that_are_off_change_nothing() -> None:
 # ---- at any time
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_it_ends_when_the_time_is_up_with_what_holds() -> None:
     net = perceptron(0, 5, 40, 40, 1, bend=nn.Tanh)
     low, high = torch.full((5,), -3.0), torch.full((5,), 3.0)

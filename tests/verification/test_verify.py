@@ -113,6 +113,7 @@ def test_several_boxes_each_with_its_own_rule() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("cpu_clock")
 def test_no_proof_past_a_failure(seed: int) -> None:
     """The forbidden set begins exactly at the smallest value of the grid: a failure by the tightest of margins. Never unsat."""
     net, low, high = perceptron(seed, 2, 16, 16, 2), [-1.0, -1.0], [1.0, 1.0]
@@ -196,6 +197,7 @@ def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
 # ---- what it may not claim
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_judge_that_disagrees_is_heard() -> None:
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
@@ -277,6 +279,7 @@ def test_an_interrupted_search_knows_nothing() -> None:
     assert found.gap == math.inf
 
 
+@pytest.mark.usefixtures("still_clock")
 def test_a_budget_that_runs_out_is_a_timeout_and_the_gap_is_told() -> None:
     class Slow(InputSplit):
         def step(self, *arguments: Any) -> Any:
