@@ -214,6 +214,7 @@ def test_verdicts_are_those_of_signs_alone(seed: int) -> None:
                 assert bool(left[3].open[left[3].task == task].any(0).all())
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_question_of_many_inputs_is_settled_before_anything_is_cut() -> None:
     """Four layers over which planes lose their way: one look at the region, one with trained ends, one with ends that were cut for."""
     torch.manual_seed(0)
