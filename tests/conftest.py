@@ -2,11 +2,14 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from clocks import TestClock
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
@@ -21,6 +24,24 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(autouse=True)
 def _reproducible() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> TestClock:
+    """A clock that only the test moves: by `advance`, or by time.sleep, which does not wait."""
+    return _installed(TestClock(lambda: 0.0), monkeypatch)
+
+
+@pytest.fixture
+def cpu_clock(monkeypatch: pytest.MonkeyPatch) -> TestClock:
+    """A clock of the seconds that this process computes; what other processes do meanwhile takes none of its time."""
+    return _installed(TestClock(time.process_time), monkeypatch)
+
+
+def _installed(clock: TestClock, monkeypatch: pytest.MonkeyPatch) -> TestClock:
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(time, "sleep", clock.advance)
+    return clock
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import math
 import signal
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 import truth
+from clocks import TestClock
 from holdfast import clock
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.errors import BadInput, Contradiction, StoreError
@@ -187,13 +189,24 @@ def endless(count: int = 10_000) -> Scripted:
     return Scripted(tuple(proves(1e-9 * i) for i in range(count)))
 
 
-def test_seconds_stop_every_batch_fairly() -> None:
-    records = solve([known_problem()], [endless()], Stop(seconds=0.3), batch=2)
+def test_seconds_stop_every_batch_fairly(still_clock: TestClock) -> None:
+    spent: Counter[int] = Counter()  # by the first input of each batch
+
+    def takes(seconds: float, claims: Any) -> Any:
+        def step(problem: Problem) -> Claims:
+            still_clock.advance(seconds)
+            spent[problem.keys[0].index] += seconds
+            return claims(problem)  # type: ignore[no-any-return]
+
+        return step
+
+    steps = tuple(takes(0.01, proves(1e-9 * (i + 1))) for i in range(1000))
+    records = solve([known_problem()], [Scripted(steps)], Stop(seconds=0.3), batch=2)
     assert {r.status for r in records} == {"stopped"}
     assert all(r.bracket.lower.value > 0 for r in records)
-    spent = [2 * records[i].seconds for i in (0, 2, 4)]
-    assert sum(spent) < 1.5
-    assert all(0.05 < s < 0.5 for s in spent)
+    assert list(spent) == [0, 2, 4]
+    assert sum(spent.values()) == pytest.approx(0.3, abs=0.011)
+    assert all(seconds == pytest.approx(0.1, abs=0.011) for seconds in spent.values())
 
 
 def test_no_seconds_no_steps() -> None:

@@ -145,7 +145,7 @@ WORDS = {
     "batched": Word("whether an ONNX file has a batch axis", "bool"),
     "unbatched": Word("the ONNX file has no batch axis", shown="flag"),
     "constants": Word("other inputs of an ONNX file", "Mapping None"),
-    "constant": Word("one other input of an ONNX file; may be repeated", shown="NAME=NUMBER"),
+    "constant": Word("one other input of an ONNX file; may be repeated", shown="NAME=VALUE"),
     "fingerprint": Word("by what a function is known again", "str Sequence None", "FILE"),
     # monitors
     "sequences": Word("many sequences", "Sequence"),

@@ -334,6 +334,7 @@ def test_probabilities_are_not_taken_for_logits(x: Tensor) -> None:
 # ---- the clock
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_after_the_deadline_no_step_begins(net: hf.Network, x: Tensor) -> None:
     """Counted, not timed: of all parts together at most the step in which the time ran out ends late."""
     seen: list[Progress] = []

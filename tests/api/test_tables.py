@@ -1,6 +1,9 @@
 """Rows of tables: what columns are, radii over them against exact ones, and witnesses that are rows of the same table."""
 
+import datetime
+import decimal
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -240,3 +243,99 @@ def test_no_method_that_follows_gradients_is_asked_about_trees() -> None:
     found = hf.radius(net, x, y)
     assert {b.upper.evidence.method for b in found} <= {"Steps", "Leaves"}
     assert {b.lower.evidence.method for b in found} == {"Leaves"}
+
+
+# ---- every type that a column of a DataFrame may have
+
+
+def series_of(kind: str) -> Any:
+    """Three values of the type."""
+    made: dict[str, Any] = {
+        "object of truth values": pd.Series([True, False, True], dtype=object),
+        "object of several": pd.Series(["a", 1, 2.5], dtype=object),
+        "object of dates": pd.Series([datetime.date(2020, 1, day) for day in (1, 2, 3)]),
+        "object of lists": pd.Series([[1], [2], [3]]),
+        "object of decimals": pd.Series([decimal.Decimal(number) for number in ("1.5", "2", "3")]),
+        "object of bytes": pd.Series([b"a", b"b", b"a"]),
+        "1 and True": pd.Series([1, True, 2], dtype=object),
+        "text or None": pd.Series(["a", None, "a"]),
+        "category": pd.Series(["a", "b", "a"], dtype="category"),
+        "category of intervals": pd.Series(pd.interval_range(0, 3)).astype("category"),
+        "datetime": pd.to_datetime(pd.Series(["2020-01-01", "2020-01-02", "2020-01-03"])),
+        "timedelta": pd.to_timedelta(pd.Series([1, 2, 3]), unit="s"),
+        "period": pd.Series(pd.period_range("2020", periods=3, freq="D")),
+        "complex": pd.Series([1j, 2, 3]),
+        "string": pd.Series(["a", "b", "a"], dtype="string"),
+        "boolean, one missing": pd.Series([True, None, False], dtype="boolean"),
+        "Int64, one missing": pd.Series([1, None, 2], dtype="Int64"),
+        "infinite": pd.Series([1.0, math.inf, 2.0]),
+        "ids": pd.Series([1, 2, 2**53 + 1], dtype="int64"),
+        "largest uint64": pd.Series([1, 2, 2**64 - 1], dtype="uint64"),
+        "sparse": pd.Series(pd.arrays.SparseArray([0, 0, 1])),
+    }
+    return made[kind] if kind in made else pd.Series([1, 0, 1], dtype=kind)
+
+
+@pytest.mark.parametrize("scales", [None, "std", "range"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bool", "boolean", "int8", "Int64", "UInt8", "uint64", "float16", "float32", "Float64", "sparse", "category", "string",
+        "object of truth values", "object of several",
+    ],
+)  # fmt: skip
+def test_a_table_of_numbers_truth_values_or_words_comes_back_as_it_was(kind: str, scales: Any) -> None:
+    frame = pd.DataFrame({"it": series_of(kind), "other": [0.0, 1.0, 2.0]})
+    columns = hf.Columns.of(frame, scales=scales)
+    again = columns.decode(columns.encode(frame))
+    assert again["it"].tolist() == frame["it"].tolist()
+    kept = hf.Columns.from_json(json.loads(json.dumps(columns.as_json())))
+    assert kept.encode(frame).equal(columns.encode(frame))
+
+
+def test_the_unit_of_truth_values_is_that_of_zeros_and_ones() -> None:
+    frame = pd.DataFrame({"it": [True, False, True, False], "as numbers": [1.0, 0.0, 1.0, 0.0]})
+    for scales in ("std", "range"):
+        found = hf.Columns.of(frame, scales=scales)
+        assert found.each[0].scale == found.each[1].scale == {"std": 0.5, "range": 1.0}[scales]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("object of dates", "holds date"),
+        ("object of lists", "holds list"),
+        ("object of decimals", "holds Decimal"),
+        ("object of bytes", "holds bytes"),
+        ("1 and True", "two types"),
+        ("text or None", "1 missing"),
+        ("category of intervals", "holds Interval"),
+        ("datetime", "holds Timestamp.*days since"),
+        ("timedelta", "holds Timedelta"),
+        ("period", "holds Period"),
+        ("complex", "holds complex"),
+        ("boolean, one missing", "1 missing"),
+        ("Int64, one missing", "1 missing"),
+        ("infinite", "missing or infinite"),
+        ("ids", "beyond 9007199254740992.*astype"),
+        ("largest uint64", "beyond 9007199254740992"),
+    ],
+)
+def test_a_column_that_cannot_be_measured_is_refused_by_its_name(kind: str, message: str) -> None:
+    with pytest.raises(BadInput, match=f"'it'.*{message}"):
+        hf.Columns.of(pd.DataFrame({"it": series_of(kind)}))
+
+
+def test_an_empty_table_two_columns_of_one_name_and_other_tables_are_refused() -> None:
+    with pytest.raises(BadInput, match="no rows"):
+        hf.Columns.of(pd.DataFrame({"it": []}))
+    with pytest.raises(BadInput, match="'it' stands there twice"):
+        hf.Columns.of(pd.DataFrame([[1, 2]], columns=["it", "it"]))
+    with pytest.raises(BadInput, match="DataFrame of pandas"):
+        hf.Columns.of(np.zeros(3, dtype=[("it", float)]))
+
+
+def test_dates_and_ids_are_no_numbers_for_named_columns_either() -> None:
+    for kind in ("datetime", "ids"):
+        with pytest.raises(BadInput, match="'it'"):
+            hf.Columns.named(["it"]).encode(pd.DataFrame({"it": series_of(kind)}))

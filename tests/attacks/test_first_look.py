@@ -23,6 +23,7 @@ class Slow(nn.Module):
         return answer
 
 
+@pytest.mark.usefixtures("still_clock")  # only the network takes time
 @pytest.mark.parametrize("goal", ["radius", "worst"])
 def test_something_is_witnessed_in_a_small_budget(goal: str) -> None:
     net, x = hf.Network.from_torch(Slow().eval(), domain=(0, 1)), torch.rand(80, 4)
@@ -36,6 +37,7 @@ def test_something_is_witnessed_in_a_small_budget(goal: str) -> None:
     assert 1 <= len(better) < len(found)
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_quick_networks_are_searched_as_ever() -> None:
     """With time to spare, a deadline changes nothing."""
     torch.manual_seed(0)

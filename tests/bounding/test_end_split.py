@@ -151,6 +151,7 @@ def test_any_slopes_and_multipliers_stay_below_their_part(residual: bool) -> Non
     assert held > 1000
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @torch.no_grad()
 def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees of one pass are those of the one before, with fewer undecided arguments; nothing takes much longer than it may."""
@@ -213,6 +214,7 @@ def test_verdicts_are_those_of_signs_alone(seed: int) -> None:
                 assert bool(left[3].open[left[3].task == task].any(0).all())
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_question_of_many_inputs_is_settled_before_anything_is_cut() -> None:
     """Four layers over which planes lose their way: one look at the region, one with trained ends, one with ends that were cut for."""
     torch.manual_seed(0)

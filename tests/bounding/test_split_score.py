@@ -3,6 +3,7 @@
 import time
 from itertools import pairwise
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -69,6 +70,7 @@ def test_it_is_half_of_what_a_change_of_the_ends_can_do() -> None:
     assert torch.allclose(found.flatten(1), torch.where(undecided, weight * above.flatten(1), 0), atol=1e-7)
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_training_ends_with_the_clock() -> None:
     graph, region = over(network(2, 6, 14, 14, 14, 2), 0.5)
     with torch.no_grad(), clock.within(time.monotonic()):
@@ -79,6 +81,7 @@ def test_training_ends_with_the_clock() -> None:
     assert time.monotonic() - began < 10  # every one of its rows would take minutes
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_verification_ends_with_its_seconds() -> None:
     """A network whose first look and training would take far longer."""
     net = network(3, 40, 60, 60, 60, 2)

@@ -107,6 +107,7 @@ def test_radii_by_signs_end_just_below_the_exact_one(p: float, seed: int) -> Non
 
 
 @pytest.mark.parametrize(("p", "family"), [(1, {"frames": "all"}), (2, {}), (math.inf, {}), (math.inf, {"frames": "all"})])
+@pytest.mark.usefixtures("cpu_clock")
 def test_no_point_of_what_is_proved_changes_the_class(p: float, family: dict[str, Any]) -> None:
     """A network that is not closed: the largest radius proved, and points all over it and on its edge."""
     torch.manual_seed(5)

@@ -1,5 +1,6 @@
 """A workshop with models and data as a user has them, and the command line in this process or in its own."""
 
+import math
 import os
 import shutil
 import signal
@@ -35,8 +36,9 @@ def workshop(made_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def ask(workshop: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """holdfast ARGUMENTS, in this process and in the workshop."""
+def ask(workshop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """holdfast ARGUMENTS, in this process and in the workshop; on a busy machine too without the lines that tell of long work."""
+    monkeypatch.setattr("holdfast.cli.views.live.EVERY", math.inf)
 
     def run(*arguments: object) -> Said:
         with pytest.raises(SystemExit) as ending:

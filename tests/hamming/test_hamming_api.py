@@ -75,6 +75,7 @@ def test_changed_numbers_take_the_values_given() -> None:
     assert ends(wide, torch.full((4,), 255.0), values=range(256)) == (0, 0)
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_the_grid_estimates_and_never_proves() -> None:
     data = digits("test")
     net = hf.Network.from_torch(digits_cnn(), domain=BOUNDED)
@@ -87,6 +88,7 @@ def test_the_grid_estimates_and_never_proves() -> None:
         assert estimate.value <= bracket.upper.value
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_black_box_has_an_upper_end_and_no_proof() -> None:
     data = digits("test")
     module = digits_cnn()
@@ -97,6 +99,7 @@ def test_a_black_box_has_an_upper_end_and_no_proof() -> None:
     assert 0 <= bracket.upper.value < 64
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_no_image_is_called_safe_that_a_search_breaks() -> None:
     """Every bracket of the room against attacks that know nothing of it."""
     data = digits("test")

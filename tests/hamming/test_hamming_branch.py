@@ -112,6 +112,7 @@ def test_few_levels_are_decided_exactly() -> None:
         agrees(random_network(seed, (4,), sharp=3.0), pixels(inputs(seed, 3, (4,)), levels=levels), levels)
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @pytest.mark.parametrize("cell", [nn.RNN, nn.LSTM])
 def test_frames_of_recurrent_networks(cell: type[nn.Module]) -> None:
     """Not a chain: the engine bounds it. A frame of two features is one unit."""
@@ -193,6 +194,7 @@ def test_a_tie_is_no_proof() -> None:
 # ---------------------------------------------------------------- no attack gets below a proof
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_no_attack_breaks_what_is_proved() -> None:
     from holdfast.datasets.digits import digits
     from holdfast.datasets.digits_networks import digits_cnn

@@ -197,6 +197,7 @@ def test_rounding_is_no_slope() -> None:
     assert bool((found.ratio <= 4e-3).all())
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_step_ends_soon_after_the_deadline() -> None:
     """Counted, not timed: once the clock has run out, at most one more part of a step is asked."""
     asked_points: list[tuple[float, int]] = []

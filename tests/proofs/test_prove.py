@@ -98,6 +98,7 @@ def test_frames_and_features_that_stay(tmp_path: Path) -> None:
     assert header["region"]["norm"] == "2"
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
     """Planes alone do not prove these; the halves of the box do. A tree that misses a leaf, or has one too many, covers nothing."""
     torch.manual_seed(3)

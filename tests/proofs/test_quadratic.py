@@ -300,6 +300,7 @@ def test_damaged_parabolas_are_told_apart_from_proofs(tmp_path: Path) -> None:
     assert accepted < 40
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_an_engine_that_lies_about_parabolas_has_no_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deviations said to be smaller than they are, and margins larger: the engine proves too much, the checker does not follow it."""
     net, x, y = network("rnn")

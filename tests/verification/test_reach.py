@@ -127,6 +127,7 @@ def test_smooth_networks_against_a_grid(bend: type[nn.Module]) -> None:
     assert found.closed
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_class_probabilities() -> None:
     net = perceptron(0, 2, 6, 3, last=nn.Softmax(-1))
     value = dense(net, *SQUARE)
@@ -136,6 +137,7 @@ def test_class_probabilities() -> None:
         assert found.closed, found
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_many_inputs_are_split_by_activations() -> None:
     net = perceptron(5, 30, 8, 8, 1)
     low, high = torch.full((30,), -0.2), torch.full((30,), 0.2)
@@ -152,6 +154,7 @@ def test_many_inputs_are_split_by_activations() -> None:
         honest(one, net, torch.ones(1), low, high)
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_attack_crosses_what_is_proved(seed: int) -> None:
     """Random points, corners, and Adam from the best of them, in float64."""
@@ -238,6 +241,7 @@ def test_neurons_that_are_off_change_nothing() -> None:
 # ---- at any time
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_it_ends_when_the_time_is_up_with_what_holds() -> None:
     net = perceptron(0, 5, 40, 40, 1, bend=nn.Tanh)
     low, high = torch.full((5,), -3.0), torch.full((5,), 3.0)

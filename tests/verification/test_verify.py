@@ -113,6 +113,7 @@ def test_several_boxes_each_with_its_own_rule() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("cpu_clock")
 def test_no_proof_past_a_failure(seed: int) -> None:
     """The forbidden set begins exactly at the smallest value of the grid: a failure by the tightest of margins. Never unsat."""
     net, low, high = perceptron(seed, 2, 16, 16, 2), [-1.0, -1.0], [1.0, 1.0]
@@ -196,6 +197,7 @@ def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
 # ---- what it may not claim
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_a_judge_that_disagrees_is_heard() -> None:
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
@@ -277,6 +279,7 @@ def test_an_interrupted_search_knows_nothing() -> None:
     assert found.gap == math.inf
 
 
+@pytest.mark.usefixtures("still_clock")
 def test_a_budget_that_runs_out_is_a_timeout_and_the_gap_is_told() -> None:
     class Slow(InputSplit):
         def step(self, *arguments: Any) -> Any:
@@ -297,6 +300,7 @@ def test_a_budget_that_runs_out_is_a_timeout_and_the_gap_is_told() -> None:
     assert some.seconds < 5
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_memory_is_never_filled() -> None:
     """A failure that no judge believes: the search would go on for ever, and ends when too many parts wait."""
     net = perceptron(0, 2, 8, 2)
@@ -340,6 +344,7 @@ def identity() -> hf.Network:
     return hf.Network.from_torch(linear.eval(), shape=(1,))
 
 
+@pytest.mark.usefixtures("cpu_clock")
 def test_touching_counts_unless_it_is_excluded() -> None:
     net = identity()
     assert verify(net, spec([0.0], [1.0], 1, "(<= Y_0 0)")).answer == "sat"
@@ -367,6 +372,7 @@ def doubled(net: hf.Network) -> hf.Network:
     return twin
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @pytest.mark.parametrize(
     ("box", "rule"),
     [
@@ -451,6 +457,7 @@ def test_questions_that_do_not_fit() -> None:
 # ---- the competition's own
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @pytest.mark.parametrize(
     ("network", "prop"),
     [("1_1", "prop_1"), ("2_9", "prop_8"), ("4_5", "prop_10"), ("1_7", "prop_3"), ("3_2", "prop_2"), ("2_1", "prop_4")],
@@ -467,6 +474,7 @@ def test_acas_xu(shared_data: Path, network: str, prop: str) -> None:
     assert found.answer == "unsat" or stands(found, net, asked)
 
 
+@pytest.mark.usefixtures("cpu_clock")
 @pytest.mark.parametrize(("network", "prop"), [("256x2", "prop_4_0.03"), ("256x2", "prop_2_0.03"), ("256x4", "prop_0_0.03")])
 def test_mnist_fc(shared_data: Path, network: str, prop: str) -> None:
     folder = shared_data / "vnncomp" / "mnist_fc"

@@ -83,6 +83,7 @@ def property_of(
     if isinstance(given, Property):
         return net, given
     if isinstance(given, Rule):
+        net.outputs_for(region.centre)
         return net, given.around(net(region.centre), y)
     if callable(given):
         own = Custom(given)
@@ -93,6 +94,7 @@ def property_of(
         raise BadInput(
             f"property {given!r} is unknown; there are {', '.join(PROPERTIES)}, a Property, or your own function of the outputs."
         )
+    net.outputs_for(region.centre)
     outputs = net(region.centre)
     if outputs.shape[-1] < 2:
         raise OneOutput(outputs)

@@ -162,6 +162,7 @@ def worst(
     Reachability is two of these: the smallest of an output, and the smallest of its negative. hf.Within and hf.Threshold speak of what the
     network says at the centres.
     """
+    net.outputs_for(region.centre)
     made = property.around(net(region.centre)) if isinstance(property, Rule) else property
     problem = Problem(net, region, made, "worst")
     chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
@@ -343,6 +344,8 @@ def _kept(net: Network, property: Property | Rule, regions: list[tuple[list[int]
     """The property of all inputs in their order; what a rule must know of the network is asked here."""
     count = sum(len(members) for members, _ in regions)
     if isinstance(property, Rule):
+        for _, region in regions:
+            net.outputs_for(region.centre)
         said = {i: one for members, region in regions for i, one in zip(members, net(region.centre), strict=True)}
         property = property.around(torch.stack([said[i] for i in range(count)]), y)
     property.check(count, net.outputs_for(regions[0][1].centre))

@@ -194,7 +194,10 @@ class ModelOptions:
     )
     unbatched: Annotated[bool, _of_model("--unbatched", metavar="", help="The .onnx file takes one input without a batch axis.")] = False
     constants: Annotated[
-        list[str], _of_model("--constant", metavar="NAME=NUMBER", help="Another input of the .onnx file, as in sr=16000; may be repeated.")
+        list[str],
+        _of_model(
+            "--constant", metavar="NAME=VALUE", help="Another input of the .onnx file: sr=16000, goal=0.5,-1 or goal=goal.npy; repeatable."
+        ),
     ] = field(default_factory=list)
 
     fingerprint: Annotated[

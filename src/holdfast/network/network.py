@@ -151,6 +151,7 @@ class Network:
         if isinstance(written, nn.Module):
             module = written
             notes.append("was compiled; measured as it was written, without torch.compile")
+        _check_one_input(module.forward, name or type(module).__name__, lengths=True)
         lazy = next((key for key, value in module.named_parameters() if is_lazy(value)), None)
         if lazy is not None:
             raise BadInput(f"{type(module).__name__}: {lazy} has no size yet (a lazy layer). Call the module once on an input first.")
@@ -223,7 +224,12 @@ class Network:
             ) from error
         values = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
         if len(values) != 1:
-            raise BadInput(f"{path}: the program takes {len(values)} inputs; holdfast needs exactly one. Fix the others before exporting.")
+            names = ", ".join(program.graph_signature.user_inputs)
+            raise BadInput(
+                f"{path}: the program takes {len(values)} inputs ({names}); holdfast gives it one tensor, the input that moves. Export a "
+                f"module whose forward takes that tensor and gives the others to your model, or export to ONNX: there --constant "
+                f"name=value (constants=) fixes an input."
+            )
         example = _example(values[0], where)
         model = converted(model, dtype=None, device=where).requires_grad_(False)
         # None marks what the program leaves open.
@@ -325,6 +331,7 @@ class Network:
         if not callable(function):
             raise BadInput(f"from_callable needs a function, got {type(function).__name__}.")
         label: str = name or str(getattr(function, "__name__", type(function).__name__))
+        _check_one_input(function, label)
         notes = ["black box: no gradients, nothing can be proved"]
         digest, more = _known_by(function) if fingerprint is None else (named_by(fingerprint), [])
         return cls._of(
@@ -591,7 +598,7 @@ class Network:
         except BadInput:
             raise
         except Exception as error:
-            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error)}") from error
+            raise _refused(self.name, x, error) from error
         if drawn is not None:
             raise BadInput(
                 f"{self.name} draws random numbers ({drawn} generator), so it may answer otherwise when it is asked the same again and no "
@@ -643,7 +650,7 @@ class Network:
         except BadInput:
             raise
         except Exception as error:
-            raise _Refused(f"{self.name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error)}") from error
+            raise _refused(self.name, x, error) from error
         return outputs
 
     @contextlib.contextmanager
@@ -890,6 +897,40 @@ def _check_weights(module: nn.Module, name: str) -> None:
         may_mask = key not in trained and "running_" not in key
         if not bool((value.isfinite() | (may_mask & (value == -torch.inf))).all()):
             raise BadInput(f"{name}: {key} holds NaN or infinity. The file is damaged or the training diverged.")
+
+
+def _check_one_input(function: Callable[..., Any], name: str, *, lengths: bool = False) -> None:
+    """Raise where the signature asks for something else than one tensor, or one and its lengths."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some code of C and of TorchScript tells none
+        return
+    kinds = inspect.Parameter
+    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in parameters if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    if not positional and not any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+        raise BadInput(f"{name} takes no input by its place; holdfast gives it one tensor, (batch, *shape).")
+    others = [p for p in needed if p not in positional[:1]]
+    if lengths and len(positional) > 1 and positional[1] in others and LENGTHS.search(positional[1].name):
+        others.remove(positional[1])
+    if others:
+        names = [p.name for p in (*positional[:1], *others)]
+        raise BadInput(
+            f"{name} takes {len(names)} inputs ({', '.join(names)}); holdfast gives it one tensor, the input that moves. Put a module "
+            f"around it that holds the others: its forward takes one tensor x and returns model(x, ...). An .onnx file needs none: there "
+            f"--constant {names[-1]}=0.5 (constants=) fixes an input."
+        )
+
+
+def _refused(name: str, x: Tensor, error: Exception) -> _Refused:
+    """What a model raised, and what that often means where it is not about the values of its input."""
+    hint = ""
+    if isinstance(error, TypeError | IndexError | KeyError | AttributeError):
+        hint = (
+            f". holdfast gives the model one tensor of shape {('batch', *x.shape[1:])}: a model that takes a dict, a list or several "
+            f"inputs needs a module around it whose forward takes that tensor"
+        ).replace("'batch'", "batch")
+    return _Refused(f"{name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error).rstrip('.')}{hint}.")
 
 
 def _takes_lengths(model: nn.Module) -> bool:

@@ -110,7 +110,10 @@ def _readers(model: nn.Module, shape: tuple[int, int], *beside: Tensor) -> list[
         try:
             found = _reading(model, tables, pattern, *beside) & _reading(model, tables, 1 - pattern, *beside)
         except Exception as error:
-            raise BadInput(f"the model refused token ids of shape {shape}: {error}") from error
+            raise BadInput(
+                f"the model refused token ids of shape {shape}: {error}. holdfast gives the model one tensor of ids, (batch, length): a "
+                f"model that takes a dict or several inputs needs a module around it whose forward takes that tensor."
+            ) from error
     if not found:
         bags = [name for name, part in model.named_modules() if isinstance(part, nn.EmbeddingBag)]
         why = (

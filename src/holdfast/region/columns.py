@@ -108,12 +108,20 @@ class Columns:
         frozen  columns that stay as they are.
         scales  the unit of each column's changes: "std" or "range" (of these data), or a number for each by its name; else 1.
         """
-        if not hasattr(frame, "columns") or not hasattr(frame, "dtypes"):
-            raise BadInput(f"columns are read from a DataFrame, got {type(frame).__name__}; for arrays there is Columns.named.")
+        if not all(hasattr(frame, part) for part in ("columns", "dtypes", "iloc")):
+            raise BadInput(
+                f"columns are read from a DataFrame of pandas, got {type(frame).__name__}; others have to_pandas(), and for arrays there "
+                f"is Columns.named."
+            )
+        names = list(frame.columns)
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None or not len(frame):
+            raise BadInput(f"columns: {'the table has no rows' if twice is None else f'{twice!r} stands there twice'}.")
         found = [_column(frame[name], str(name)) for name in frame.columns]
         numbers = [c.name for c in found if not c.worded]
         if scales in ("std", "range"):
-            spread = {n: float(frame[n].std(ddof=0) if scales == "std" else frame[n].max() - frame[n].min()) for n in numbers}
+            of_name = {str(name): _numbers(frame[name]) for name in names if str(name) in numbers}
+            spread = {n: float(x.std(correction=0) if scales == "std" else x.max() - x.min()) for n, x in of_name.items()}
             scales = {name: much for name, much in spread.items() if much > 0}
         return Columns(tuple(found)).with_(frozen=frozen, scales=scales)
 
@@ -310,16 +318,46 @@ def _column(series: Any, name: str) -> Column:
     if missing:
         raise BadInput(f"column {name!r} has {missing} missing values; fill them or leave those rows out: a gap is no value to move from.")
     if kind == "category" or series.dtype.kind not in "biuf":
-        values = series.cat.categories.tolist() if kind == "category" else sorted(set(series.tolist()), key=str)
-        return Column(name, values=tuple(values), kind=kind)
+        given = series.cat.categories.tolist() if kind == "category" else series.tolist()
+        return Column(name, values=_words(given, kind, name, kind == "category"), kind=_kind(kind, "object"))
+    numbers = _numbers(series)
     whole = series.dtype.kind in "biu"
-    return Column(name, step=1.0 if whole else 0.0, low=float(series.min()), high=float(series.max()), kind=kind)
+    return Column(name, step=1.0 if whole else 0.0, low=float(numbers.min()), high=float(numbers.max()), kind=_kind(kind, "float64"))
+
+
+def _words(given: Sequence[Any], kind: str, name: str, ordered: bool) -> tuple[Word, ...]:
+    """The different values of a column of words: texts, numbers and truth values, as the JSON of a run can keep them."""
+    strange = next(
+        (value for value in given if not isinstance(value, Word) or (isinstance(value, float) and not math.isfinite(value))), None
+    )
+    if strange is not None:
+        raise BadInput(
+            f"column {name!r} ({kind}) holds {type(strange).__name__} ({str(strange)[:40]}); a column holds numbers, words or truth "
+            f"values. Make it numbers, such as the days since some date, or words, by astype(str), or leave it out."
+        )
+    values = list(dict.fromkeys(given))
+    types = {(type(value), value) for value in given}
+    if len(types) > len(values):
+        same = next(value for value in values if sum(value == other for _, other in types) > 1)
+        raise BadInput(
+            f"column {name!r} ({kind}) holds {same!r} as values of two types, which cannot be told apart: make it one, by astype."
+        )
+    return tuple(values if ordered else sorted(values, key=str))
+
+
+def _kind(kind: str, otherwise: str) -> str:
+    """The type of the column, where pandas can make one by its name."""
+    try:
+        _pandas().api.types.pandas_dtype(kind)
+    except (TypeError, ValueError, NotImplementedError):
+        return otherwise
+    return kind
 
 
 def _one_hot(series: Any, column: Column) -> Tensor:
     assert column.values is not None
     number = {value: place for place, value in enumerate(column.values)}
-    places = [number.get(value) for value in series.tolist()]
+    places = [number.get(value) if isinstance(value, Word) else None for value in series.tolist()]
     if None in places:
         row = places.index(None)
         raise BadInput(
@@ -328,7 +366,17 @@ def _one_hot(series: Any, column: Column) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(places, dtype=torch.int64), len(number)).double()
 
 
+EXACT = 2**53  # up to here every whole number is a float64 of its own
+
+
 def _numbers(series: Any) -> Tensor:
+    if series.dtype.kind in "mMc":
+        raise BadInput(f"column {series.name!r} holds {series.dtype}, no numbers. Make it numbers, such as the days since some date.")
+    if series.dtype.kind in "iu" and len(series) and max(abs(int(series.min())), abs(int(series.max()))) > EXACT:
+        raise BadInput(
+            f"column {series.name!r} holds whole numbers beyond {EXACT}, which float64 does not tell apart. If they are names (ids), make "
+            f"them words, by astype(str), or leave them out; else measure them in a larger unit."
+        )
     try:
         found = torch.tensor(series.to_numpy(dtype="float64"))
     except (TypeError, ValueError) as error:

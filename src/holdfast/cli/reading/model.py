@@ -16,7 +16,7 @@ from holdfast.files import text_of
 from holdfast.network import Network
 from holdfast.network.network import NOT_HASHED, named_by
 from holdfast.network.text import Given
-from holdfast.reading.source import call, named
+from holdfast.reading.source import array, call, named
 from holdfast.region import Columns
 
 ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
@@ -120,11 +120,17 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
             raise BadInput(f"{option} has no effect here: {why}. Leave it out.")
 
 
-def _constant(name: str, value: str) -> float:
+def _constant(name: str, value: str) -> Any:
+    """A number, numbers with commas between them, or the array of a .npy file."""
+    if value.endswith(".npy"):
+        return array(Path(value), "numbers")
     try:
-        return float(value)
+        found = [float(number) for number in value.split(",")]
     except ValueError:
-        raise BadInput(f"constant {name!r}: expected name=number, as in sr=16000, got {value!r}.") from None
+        raise BadInput(
+            f"constant {name!r}: expected name=number, as in sr=16000, or numbers as in goal=0.5,-0.2, or a .npy file; got {value!r}."
+        ) from None
+    return found[0] if len(found) == 1 else found
 
 
 def class_names(text: str | None) -> Sequence[str] | None:

@@ -176,12 +176,26 @@ def _example(port: Port) -> Tensor:
 
 
 def _filled(inputs: tuple[Port, ...], name: str, value: Any, path: Path) -> Tensor:
-    """A number fills the declared shape, open axes at one; an array stays as it is."""
+    """A number fills the declared shape, open axes at one; numbers in a row take that shape where they fill it; an array must fit it."""
     port = next((p for p in inputs if p.name == name), None)
     if port is None:
         raise BadInput(f"{path}: there is no input named {name!r}; there are {', '.join(p.name for p in inputs)}.")
-    tensor = torch.as_tensor(value).to(port.dtype)
-    return tensor if tensor.dim() else torch.full([1 if d is None else d for d in port.shape], tensor.item(), dtype=port.dtype)
+    try:
+        tensor = torch.as_tensor(value).to(port.dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{path}: the constant {name!r} must be a number or an array of numbers ({error}).") from error
+    least = [1 if size is None else size for size in port.shape]
+    if not tensor.dim():
+        return torch.full(least, tensor.item(), dtype=port.dtype)
+    if tensor.dim() == 1 and len(least) > 1 and tensor.numel() == math.prod(least):
+        return tensor.reshape(least)
+    fits = len(least) == tensor.dim() and all(size in (None, own) for size, own in zip(port.shape, tensor.shape, strict=True))
+    if least and not fits:
+        raise BadInput(
+            f"{path}: the constant {name!r} has shape {tuple(tensor.shape)}, the file declares {_shape_text(port.shape)}. Give a number "
+            f"for all of it, {math.prod(least)} numbers in a row, or an array of that shape."
+        )
+    return tensor
 
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:
