@@ -167,7 +167,7 @@ def _picture(folder: Path, at: float | None) -> Path:
 
     before, after = open_runs([folder / "before", folder / "after"])
     known = [[row.bracket for row in run.rows if row.measured] for run in (before, after)]
-    return write(two_bands.draw(*known, at, before.sense, asked=len(before.inputs)), folder / BANDS)
+    return write(two_bands.draw(known[0], known[1], at, before.sense, asked=len(before.inputs)), folder / BANDS)
 
 
 def _padded(row: Tensor, length: int) -> Tensor:
