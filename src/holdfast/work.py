@@ -343,7 +343,7 @@ def _add_last_check(work: Work, proved: set[int]) -> None:
             work.put(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
 
 
-INSIDE = 1 - 1e-6  # of a proved radius: nearer to its end a class may change by the rounding of the estimator's own sums
+INSIDE = 1 - 1e-6  # of a radius proved for a module: nearer to its end a class may change by the rounding of the estimator's own sums
 
 
 def _ask_within(work: Work) -> bool:
@@ -357,7 +357,8 @@ def _ask_within(work: Work) -> bool:
     if network.labels is not None and own is not network and not isinstance(problem.property, Robustness | Targeted):
         return True  # the scores of a module and of its estimator may be on different scales
     part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
-    radius = work.ends[0, rows] * INSIDE if problem.goal == "radius" else None
+    share = 1.0 if own is network else INSIDE
+    radius = work.ends[0, rows] * share if problem.goal == "radius" else None
     for points in spot_points(part, radius):
         try:
             outputs = own(points.flatten(0, 1))
