@@ -12,7 +12,7 @@ from holdfast_check.functions import Pieces, Product
 from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_inputs, form_of
 from holdfast_check.steps import Applied, Builder, Program, View
 
-MOST = 2**28  # numbers in one value
+MOST = 2**27  # numbers in one value: 1 GiB of places
 PLACES = {"Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather"}  # change the places of numbers only
 UNREADABLE = ValueError, IndexError, TypeError, KeyError, AttributeError, ZeroDivisionError, MemoryError, OverflowError
 KINDS = {1: "<f4", 6: "<i4", 7: "<i8", 9: "|b1", 11: "<f8"}  # of ONNX's element types, those that numbers are cast to
@@ -58,6 +58,7 @@ class Graph:
 
 def program(graph: Graph) -> Program:
     """The steps of a graph; Rejected where it has what is not known here, with the node and the cause."""
+    _small(*graph.input_shape)
     builder = Builder(graph.input_shape)
     require(graph.input and graph.input not in graph.constants and "" not in graph.constants, "the input is called as a constant is")
     values: dict[str, Value] = {**graph.constants, graph.input: builder.input}

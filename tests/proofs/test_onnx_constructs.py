@@ -15,7 +15,9 @@ from safetensors.numpy import save
 
 from holdfast_check import Model, Rejected, Verdict, check
 from holdfast_check.graph import Operators
-from holdfast_check.proof import SCHEMA
+from holdfast_check.proof import SCHEMA, Claim
+from holdfast_check.region import Region, inside
+from holdfast_check.replay import points_of
 from holdfast_check.signatures import DESCRIBED, FORMS, OPSETS
 
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'")
@@ -323,7 +325,9 @@ def test_the_forms_hold_every_version_that_is_in_force_in_the_opsets_read() -> N
 
 
 def test_the_page_names_every_operator_and_the_opsets() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "trust-base.md").read_text().partition("## What is read")[2].partition("## What was done")[0]
+    page = (
+        (Path(__file__).parents[2] / "docs" / "trust-base.md").read_text().partition("## What is read")[2].partition("## What was done")[0]
+    )
     named = {word for line in page.splitlines() if line.startswith("| ") for word in line.split("|")[1].replace(",", " ").split()}
     assert named - {"operators"} == {op for op, forms in FORMS.items() if set(forms) != {DESCRIBED}}
     assert f"Opsets {OPSETS[0]} to {OPSETS[1]}" in page
@@ -462,6 +466,19 @@ def test_what_parsers_read_alike_is_read(tensor: bytes, tmp_path: Path) -> None:
     assert Model.read(path).program.value(np.array([[[3.0, 5.0]]])).tolist() == [[3.0, 10.0]]
 
 
+def test_a_size_that_no_memory_holds_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    grown = {"s": ints(2**20, 2**20)}
+    for nodes, shape in (
+        ([node("Neg", "x", "y")], (1, 2**40)),
+        ([node("Expand", "x s", "y")], (1, 1)),
+        ([node("ConstantOfShape", "s", "c"), node("Add", "x c", "y")], (1, 1)),
+    ):
+        path.write_bytes(model_of(nodes, grown, shape).SerializeToString())
+        with pytest.raises(Rejected, match="numbers"):
+            Model.read(path)
+
+
 def test_subgraphs_are_refused(tmp_path: Path) -> None:
     branch = helper.make_graph([node("Neg", "x", "z")], "branch", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 2])])
     nodes = [helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
@@ -536,6 +553,22 @@ def test_what_onnxruntime_runs_otherwise_is_rejected(op: str, tmp_path: Path, mo
     alone = claimed(path, [1.0, 0.0], 10.0, [0.5, 0.5], [2.0, 2.0])
     assert alone.accepted
     assert "not installed" in alone.compared
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0, np.inf])
+def test_the_points_at_which_onnxruntime_is_asked_lie_in_the_region(norm: float) -> None:
+    centre, lower, upper = np.array([0.5, 0.25, 0.0, 1.0, 0.75, 0.5]), np.zeros(6), np.ones(6)
+    shares = np.array([1.0, 0.0, 0.5])
+    region = Region.ball(centre, 0.5, norm, shares, lower, upper)
+    claim = Claim("proof", region, np.eye(2), np.zeros(2), ((0,),), 0.0, np.array([-1]), {}, None, "", None)
+    points = points_of(claim, b"seed")
+    assert (points == points_of(claim, b"seed")).all()
+    assert (points[0] == centre).all()
+    for point in points:
+        assert inside(point, centre, 0.5 * (1 + 1e-6), norm, shares, lower, upper), point
+    far = np.abs(points - centre).max(0)
+    assert (far[[2, 3]] == 0).all()  # a share of zero
+    assert far[[0, 1]].max() > 0.3
 
 
 def test_a_softmax_that_orders_otherwise_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

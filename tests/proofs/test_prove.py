@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from benchmarks.proofs.mutants import mutants
 from safetensors.numpy import save
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import holdfast_check
@@ -24,6 +25,7 @@ from holdfast.bounding import crown
 from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import Planes
 from holdfast.cli import app
+from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
@@ -88,6 +90,49 @@ def test_bounds_hold_at_every_point_of_the_region(kind: str, tmp_path: Path) -> 
     assert (values >= least).all()
     assert (values <= most).all()
     assert ((most - least) < 20 * (values.max(0) - values.min(0))).all(), "a bound that says nothing"
+
+
+class Written(nn.Module):
+    """A function of its input and of one linear layer, with numbers of Python's and constants of other types."""
+
+    def __init__(self, make: Callable[["Written", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.make, self.layer, self.windows = make, nn.Linear(4, 2), nn.Conv1d(1, 1, 2)
+        self.kept = nn.Buffer(torch.tensor([True, False, True, True]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.make(self, x)
+
+
+WRITTEN: dict[str, Callable[[Written, Tensor], Tensor]] = {
+    "a factor": lambda m, x: m.layer(0.2 * x),
+    "a sum of columns": lambda m, x: torch.cat([x[:, 3:4] + 0.2 * x[:, 1:2], m.layer(x)[:, :1]], 1),
+    "a summand": lambda m, x: m.layer(torch.relu(x - 0.1)),
+    "a divisor": lambda m, x: m.layer(x / 0.3),
+    "truth values": lambda m, x: m.layer(x * m.kept),
+    "a leak of a whole number": lambda m, x: nn.functional.leaky_relu(m.layer(x), 2),
+    "several images": lambda m, x: m.windows(x.reshape(-1, 1, 2)).reshape(-1, 2) + m.layer(x),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_numbers_in_a_module_are_written_as_they_are(name: str, tmp_path: Path) -> None:
+    """0.2 is a number of float64 and not of torch's default type: what is written answers as the network does in real arithmetic."""
+    torch.manual_seed(0)
+    net = Network.from_torch(Written(WRITTEN[name]).eval(), shape=(4,))
+    x = torch.tensor([[22.5, 1.25, 42.5, -4.0]], dtype=torch.float64)
+    path, model = model_for(Problem(net, Box(x, x - 1, x + 1), Linear.of([1.0, 0.0], batch=1), "worst"), tmp_path, None)
+    assert path.suffix == ".safetensors"
+    twin = net.double(x)
+    assert twin is not None
+    np.testing.assert_allclose(model.program.value(x.numpy()[None])[0], twin(x)[0].detach().numpy(), rtol=1e-12)
+
+
+def test_what_cannot_be_computed_in_float64_is_a_reason_and_no_crash(tmp_path: Path) -> None:
+    made = Written(lambda m, x: nn.functional.conv1d(x.reshape(-1, 1, 2), torch.ones(1, 1, 2)).reshape(-1, 2) + m.layer(x))
+    net, x = Network.from_torch(made.eval(), shape=(4,)), torch.zeros(1, 4, dtype=torch.float64)
+    with pytest.raises(UnsupportedLayer, match="float64"):
+        model_for(Problem(net, Box(x, x - 1, x + 1), Linear.of([1.0, 0.0], batch=1), "worst"), tmp_path, None)
 
 
 def test_frames_and_features_that_stay(tmp_path: Path) -> None:

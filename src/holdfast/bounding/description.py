@@ -131,7 +131,12 @@ def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) ->
     fx.node.map_aggregate((args, kwargs), lambda v: known.append(v) if isinstance(v, Named) else v)
     if target is operator.getitem and not isinstance(args[0], Named):
         return args[0][args[1]]
-    value = target(*_plain(args), **_plain(kwargs))
+    try:
+        value = target(*_plain(args), **_plain(kwargs))
+    except RuntimeError as error:
+        raise UnsupportedLayer(
+            f"{node.name}: {target} cannot be computed in float64, so what is proved of this network has no certificate ({error})."
+        ) from error
     first = value[0] if isinstance(value, tuple | list) and value else value
     if not known or not isinstance(first, Tensor):
         return value
