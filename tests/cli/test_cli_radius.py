@@ -218,7 +218,7 @@ def test_data_for_a_double_network_are_not_rounded(ask: Ask) -> None:
 
 
 def test_a_network_that_ships_in_a_wheel(ask: Ask) -> None:
-    """silero-vad: one recording without a batch axis, the state of its LSTM as constants, and the new state as outputs beside the answer."""
+    """silero-vad: one recording without a batch axis, the state of its LSTM as constants, and the new state beside the answer."""
     found = importlib.util.find_spec("silero_vad")
     if found is None or not found.submodule_search_locations:
         pytest.skip("silero_vad is not installed: pip install --no-deps silero-vad")
