@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from benchmarks.onnx_differential.building import Case
 from benchmarks.onnx_differential.draw import Array
 
+RAW = "not in words"
 RELATIVE, ABSOLUTE = 1e-3, 1e-4  # what rounding may change; the numbers in a case are about one and its networks one layer deep
 
 
@@ -142,7 +143,7 @@ def by_engine(case: Case, path: Path) -> list[tuple[str, Answer]]:
         except HoldfastError as error:
             found.append((name, Answer(reason=line(error))))
         except Exception as error:
-            found.append((name, Answer(reason=f"not in words: {line(error)}")))
+            found.append((name, Answer(reason=f"{RAW}: {line(error)}")))
 
     x = torch.from_numpy(case.x)
     modules: list[Any] = []
@@ -163,9 +164,10 @@ def by_engine(case: Case, path: Path) -> list[tuple[str, Answer]]:
         return net(x)
 
     ask("importer", imported)
-    if found[-1][1].values is not None and case.x.dtype == np.float32:
+    first = found[0][1]
+    if first.values is not None and case.x.dtype == np.float32:
         ask("float64", twin)
-    if found[-1][1].values is not None:
+    if first.values is not None or first.reason.startswith(RAW):  # what torch says of a wrong shape, the network says in words
         ask("network", network)
     return found
 
@@ -185,7 +187,7 @@ def by_checker(case: Case, path: Path) -> list[tuple[str, Answer]]:
     except Rejected as error:
         return [("checker", Answer(reason=line(error)))]
     except Exception as error:
-        return [("checker", Answer(reason=f"not in words: {line(error)}"))]
+        return [("checker", Answer(reason=f"{RAW}: {line(error)}"))]
 
 
 TARGETS: dict[str, Callable[[Case, Path], list[tuple[str, Answer]]]] = {"engine": by_engine, "checker": by_checker}

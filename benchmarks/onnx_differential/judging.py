@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.onnx_differential.answers import TARGETS, Answer, by_onnxruntime, by_reference, is_missing, same, same_order
+from benchmarks.onnx_differential.answers import RAW, TARGETS, Answer, by_onnxruntime, by_reference, is_missing, same, same_order
 from benchmarks.onnx_differential.building import Case
 
 Outcome = Literal["agreed", "refused", "no truth", "difference", "not in words"]
@@ -53,7 +53,7 @@ def judge(case: Case, target: str, truth: Truth, folder: Path) -> Judged:
 
 def _outcome(name: str, answer: Answer, truth: Truth) -> tuple[Outcome, str]:
     if answer.values is None:
-        said_in_words = not answer.reason.startswith("not in words")
+        said_in_words = not answer.reason.startswith(RAW)
         return ("refused" if said_in_words or name in ("importer", "float64") else "not in words"), f"{name}: {answer.reason}"
     if truth.answer.values is None:
         return "no truth", f"{name} answers where {truth.answer.reason}"

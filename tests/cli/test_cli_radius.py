@@ -231,15 +231,19 @@ def test_data_for_a_double_network_are_not_rounded(ask: Ask) -> None:
 
 
 def test_a_network_that_ships_in_a_wheel(ask: Ask) -> None:
-    """silero-vad: one recording without a batch axis, and the state of its LSTM as constants."""
+    """silero-vad: one recording without a batch axis, the state of its LSTM as constants, and the new state beside the answer."""
     found = importlib.util.find_spec("silero_vad")
     if found is None or not found.submodule_search_locations:
         pytest.skip("silero_vad is not installed: pip install --no-deps silero-vad")
     model = Path(found.submodule_search_locations[0]) / "data" / "silero_vad_16k_sequence.onnx"
     bare = ask("inspect", model)
     assert bare.code == 2
-    assert "--constant name=value" in bare.err
-    options = ("--constant", "h=0", "--constant", "c=0", "--unbatched", "--domain=-1,1")
+    assert "3 outputs, speech_probs (any), hn" in bare.err
+    assert "--output NAME" in bare.err
+    chosen = ask("inspect", model, "--output", "speech_probs")
+    assert chosen.code == 2
+    assert "--constant name=value" in chosen.err
+    options = ("--output", "speech_probs", "--constant", "h=0", "--constant", "c=0", "--unbatched", "--domain=-1,1")
     seen = ask("inspect", model, *options)
     assert seen.code == 0, seen.err
     assert "any x 576" in seen.out

@@ -98,6 +98,15 @@ def test_what_cannot_be_measured_was_not_meant(tmp_path: Path) -> None:
         Network.from_onnx(file, output="label").outputs_for(X)
 
 
+def test_an_output_of_no_declared_type_could_be_meant(tmp_path: Path) -> None:
+    model = onnx.load(two_outputs(tmp_path / "two.onnx", "label", "logits"))
+    model.graph.output[0].ClearField("type")
+    onnx.save(model, tmp_path / "untyped.onnx")
+    with pytest.raises(BadInput, match=r"2 outputs, label \(of no declared type\), logits \(any x 3\); more than one"):
+        Network.from_onnx(tmp_path / "untyped.onnx")
+    torch.testing.assert_close(Network.from_onnx(tmp_path / "untyped.onnx", output="logits")(X), truth(X, "logits"))
+
+
 def test_what_only_other_outputs_need_can_stop_nothing(tmp_path: Path) -> None:
     file = two_outputs(tmp_path / "two.onnx", "hidden", "logits", unknown=True)
     net = Network.from_onnx(file, output="logits")

@@ -34,7 +34,7 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
     listed = ", ".join(_describe(info) for info in outputs.values())
     if output is not None and output not in outputs:
         raise BadInput(f"{file}: there is no output named {output!r}; there are {listed}.")
-    floating = [name for name, info in outputs.items() if info.type.tensor_type.elem_type in FLOATING]
+    floating = [name for name, info in outputs.items() if _may_be_floating(info)]
     if output is None and len(outputs) > 1 and len(floating) != 1:
         raise BadInput(
             f"{file}: the model has {len(outputs)} outputs, {listed}; more than one could be meant. Name the one that is to be measured: "
@@ -49,10 +49,16 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
     return Chosen(_pruned(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note)
 
 
+def _may_be_floating(info: onnx.ValueInfoProto) -> bool:
+    """Also where the file does not declare its type."""
+    kind = info.type.WhichOneof("value")
+    return kind is None or (kind == "tensor_type" and info.type.tensor_type.elem_type in (*FLOATING, TensorProto.UNDEFINED))
+
+
 def _describe(info: onnx.ValueInfoProto) -> str:
     kind = info.type.tensor_type
-    if not info.type.HasField("tensor_type"):
-        return f"{info.name} (not a tensor)"
+    if info.type.WhichOneof("value") != "tensor_type":
+        return f"{info.name} ({'not a tensor' if info.type.WhichOneof('value') else 'of no declared type'})"
     sizes = " x ".join(str(dim.dim_value) if dim.dim_value > 0 else "any" for dim in kind.shape.dim)
     shape = (sizes or "one number") if kind.HasField("shape") else "of no declared shape"
     return f"{info.name} ({shape}{'' if kind.elem_type in FLOATING else f', {type_name(kind.elem_type)}'})"
