@@ -85,3 +85,56 @@ def test_the_time_does_not_grow_with_the_frames() -> None:
 def test_what_torch_refuses_is_refused() -> None:
     with pytest.raises(UnsupportedLayer, match="could not turn the model into a graph"):
         trace.export(Torn(), torch.zeros(1, 4, 2))
+
+
+# ---- weights in one chunk, as cuDNN wants them
+
+
+class Last(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.out(self.cell(x)[0][:, -1])
+        return answer
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Calls of recurrent layers whose weights got memory of their own after they were last put together. Without a GPU torch puts nothing
+    together, so what it was asked to put together is noted."""
+    together: dict[tuple[int, ...], list[Tensor]] = {}
+    found: list[str] = []
+    flatten, forward = nn.RNNBase.flatten_parameters, nn.LSTM.forward
+
+    def places(layer: nn.RNNBase) -> tuple[int, ...]:
+        return tuple(weight.data_ptr() for weight in layer._flat_weights if type(weight) is nn.Parameter)
+
+    def flattened(layer: nn.RNNBase) -> None:
+        if not torch.compiler.is_exporting():
+            together[places(layer)] = [weight for weight in layer._flat_weights if type(weight) is nn.Parameter]
+        flatten(layer)
+
+    def called(layer: nn.LSTM, *arguments: Any) -> Any:
+        if not torch.compiler.is_exporting() and places(layer) not in together:
+            found.append(str(layer))
+        return forward(layer, *arguments)
+
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", flattened)
+    monkeypatch.setattr(nn.LSTM, "forward", called)
+    return found
+
+
+def test_the_weights_of_every_copy_lie_in_one_chunk(apart: list[str]) -> None:
+    torch.manual_seed(0)
+    module, x = Last().eval(), torch.rand(40, 3, 2)
+    y = (x[:, :, 0].mean(1) > 0.5).long()
+    net = hf.Network.from_torch(module, domain=(0, 1))
+    hf.radius(net, x[:2], y[:2], stop=hf.Stop(queries=60))
+    hf.reach(net, (x[:1], x[:1] + 0.01), tolerance=1.0)
+    recipe = hf.hardening.Recipe("intervals", epochs=1, batch=8)
+    found = hf.harden(net, x, y, radius=0.01, recipe=recipe, validation=0.25, measured=2)
+    found.network(x)
+    assert net.double(x) is not None
+    assert apart == []

@@ -1,7 +1,5 @@
 """The hardened network, made of the one it began as and the weights that were trained."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +7,7 @@ from holdfast.errors import BadInput
 from holdfast.hardening.training import Live
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, one_by_one
+from holdfast.network.recurrent import copy_module
 from holdfast.network.tokens import lookups, of_vectors
 from holdfast.network.wholly import hashed
 
@@ -19,7 +18,7 @@ def hardened_network(net: Network, live: Live) -> Network:
     if net.vectors is not None:
         assert net.token_model is not None
         made.vectors = (net.vectors if live.vectors is None else live.vectors).detach().clone()
-        made.token_model = copy.deepcopy(net.token_model)
+        made.token_model = copy_module(net.token_model)
         _fill(made.token_model, live.module, made.vectors)
     made.fingerprint, _ = hashed(user_module(made))
     return made

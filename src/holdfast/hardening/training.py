@@ -1,6 +1,5 @@
 """The loop: batches, loss, step; now and then a look at validation data, and the best network so far is kept."""
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from holdfast.hardening.losses import loss
 from holdfast.hardening.recipe import Recipe
 from holdfast.hardening.standing import accuracy, certified
 from holdfast.network import Network
+from holdfast.network.recurrent import copy_module
 from holdfast.network.trace import reweighted
 from holdfast.problem import Problem
 from holdfast.result import Share
@@ -69,7 +69,7 @@ class Live:
 
     def fixed(self) -> Network:
         """A network of its own with the weights as they are now, of which nothing is known yet."""
-        module = copy.deepcopy(self.module).eval().requires_grad_(False)
+        module = copy_module(self.module).eval().requires_grad_(False)
         found = self.net.around(module)
         found._programs = {shape: reweighted(program, module) for shape, program in self.net._programs.items()}
         if self.vectors is not None:
@@ -103,7 +103,7 @@ class Trained:
 
 def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> Live:
     """BadInput where nothing can be trained."""
-    module = copy.deepcopy(net.module).eval()
+    module = copy_module(net.module).eval()
     names = [name for name, _ in module.named_parameters()]
     plain = [_plain(name) for name in names]
     for prefix in freeze:

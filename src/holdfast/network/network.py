@@ -39,6 +39,7 @@ from holdfast.network.fingerprint import joined, of_file, of_output, of_program,
 from holdfast.network.memory import changed, generators, state_of
 from holdfast.network.normalisation import domain_along_axis, normaliser
 from holdfast.network.precision import cudnn_flags, in_full
+from holdfast.network.recurrent import copy_module
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
 from holdfast.network.trace import as_plain_module, converted, export, rewrite
@@ -163,7 +164,7 @@ class Network:
             )
             notes.append("was in training mode; measured in evaluation mode")
         try:
-            copied = copy.deepcopy(module).eval().requires_grad_(False)
+            copied = copy_module(module).eval().requires_grad_(False)
         except Exception as error:
             raise BadInput(f"{type(module).__name__} cannot be copied ({error}); give holdfast a fresh, untrained-on module.") from error
         digest, more = _known_by(module) if fingerprint is None else (named_by(fingerprint), [])
@@ -467,7 +468,7 @@ class Network:
         if not self.differentiable or len(first) < 2 or one_by_one(self.module) is not None:
             return False
         try:
-            probe = copy.deepcopy(self.module)  # a model that remembers what it was asked first must not have been asked yet
+            probe = copy_module(self.module)  # a model that remembers what it was asked first must not have been asked yet
             with torch.no_grad(), contextlib.suppress(Exception):
                 if len(probe(first)) != 1:
                     return False
@@ -631,7 +632,7 @@ class Network:
     def _remembers(self, x: Tensor) -> str | None:
         """What changes in the model when it is asked, so that its answers may depend on what it was asked before. What it only makes at
         its first call is allowed, if another first call would have made the same of it."""
-        fresh = copy.deepcopy(self.module)
+        fresh = copy_module(self.module)
         states = [state_of(self.module)]
         with torch.no_grad():
             for asked in (x, x[:1], x[1:]):
@@ -741,7 +742,7 @@ class Network:
         return None
 
     def _double_module(self, x: Tensor) -> nn.Module:
-        copied = copy.deepcopy(self.module).double()
+        copied = copy_module(self.module).double()
         for part in copied.modules():
             if isinstance(part, fx.GraphModule):
                 rewrite(part, dtype=torch.float64, device=self.device)

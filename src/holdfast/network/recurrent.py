@@ -6,11 +6,27 @@ that of one frame, told as often as there are frames; then torch's own operator 
 layer, it refuses in its one frame.
 """
 
-from typing import Any
+import copy
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
+
+Copied = TypeVar("Copied", bound=nn.Module)
+
+
+def copy_module(module: Copied) -> Copied:
+    """A deep copy in which the weights of every recurrent layer lie in one chunk on a GPU, as cuDNN wants them.
+
+    copy.deepcopy gives each weight memory of its own; at every call cuDNN would copy them together again and warn of it.
+    """
+    copied = copy.deepcopy(module)
+    for part in copied.modules():
+        if isinstance(part, nn.RNNBase) and not isinstance(part, torch.jit.ScriptModule):
+            part.flatten_parameters()
+    return copied
+
 
 _REST = "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
 _LIBRARY = torch.library.Library("holdfast", "FRAGMENT")

@@ -1,6 +1,5 @@
 """Token models: the embedding is split off, so that regions live among word vectors and words can still be shown."""
 
-import copy
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
@@ -12,6 +11,7 @@ from torch import Tensor, fx, nn
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network.adapter import tensor_of
+from holdfast.network.recurrent import copy_module
 from holdfast.network.trace import as_plain_module, export, where
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def split_module(model: nn.Module, shape: tuple[int, int], *beside: Tensor, outp
             f"{type(model).__name__}: token ids go into tables of different length ({sizes}), so words have no common vectors. Give "
             f"holdfast the part behind them as a model of word vectors instead."
         )
-    rest = copy.deepcopy(model)
+    rest = copy_module(model)
     begin = 0
     for name, table in zip(names, tables, strict=True):
         rest.set_submodule(name, _Lookup(table, begin))
@@ -255,7 +255,7 @@ def _at(module: fx.GraphModule, node: Any) -> Tensor:
 
 def split_graph(model: fx.GraphModule, tokens: Tensor) -> tuple[Tensor, nn.Module]:
     """The same for an exported graph: its one aten.embedding of the input is cut out."""
-    rest = copy.deepcopy(model)
+    rest = copy_module(model)
     graph = rest.graph
     entry = next(node for node in graph.nodes if node.op == "placeholder")
     lookups = [n for n in graph.nodes if n.target == torch.ops.aten.embedding.default and n.args[1] is entry]

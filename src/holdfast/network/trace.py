@@ -16,7 +16,7 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network.packed import FullSequences
 from holdfast.network.precision import cudnn_flags
-from holdfast.network.recurrent import OneFrame, put_back
+from holdfast.network.recurrent import OneFrame, copy_module, put_back
 from holdfast.process_state import silent_torch
 
 _one_at_a_time = threading.RLock()  # torch.export keeps the modes of a trace for the whole process, not for each thread
@@ -45,7 +45,7 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # logs and prints the whole graph; the error says it in a line. It warns of the flat weights of nn.LSTM, which look like attributes
         # assigned during export.
         with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
-            traced = _unguessed(copy.deepcopy(module))
+            traced = _unguessed(copy_module(module))
             with FullSequences(traced), OneFrame():
                 program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
             put_back(program.graph)

@@ -13,6 +13,7 @@ from holdfast.bounding.graph.graph import Graph, Node, build
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, InTurn, OneByOne, one_by_one
+from holdfast.network.recurrent import copy_module
 from holdfast.network.trace import CHOOSES
 from holdfast.region import Region
 
@@ -39,9 +40,9 @@ def for_one(net: Network, x: Tensor) -> Network:
     one = copy.copy(net)
     one._programs, one._twins = {}, {}
     if alone is None:
-        one.module = Adapter(_First(OneByOne(copy.deepcopy(adapter))))
+        one.module = Adapter(_First(OneByOne(copy_module(adapter))))
     else:
-        one.module = copy.deepcopy(adapter)
+        one.module = copy_module(adapter)
         inner: Any = one.module.model
         one.module.model = _First(inner.model if isinstance(inner, InTurn) else inner)
     _singles[net] = one

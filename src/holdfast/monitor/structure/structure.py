@@ -8,7 +8,6 @@ with other numbers must use the same constants: what reached the elements by a w
 that is written to notice the reading, by the exact type of its input say, could still show it another face.
 """
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from holdfast.monitor.structure.marks import Axis, Mark, Marked, Stage, UnreadableError, raw
 from holdfast.monitor.structure.rules import RULES
 from holdfast.monitor.structure.unchanged import Watched
+from holdfast.network.recurrent import copy_module
 
 Sizes = dict[Axis, int]
 READINGS: tuple[Sizes, ...] = ({"batch": 3, "time": 5}, {"batch": 4, "time": 2})
@@ -71,12 +71,10 @@ def rows_apart(module: nn.Module, example: Callable[[int, int], Tensor]) -> bool
 
 def _readings(module: nn.Module, example: Callable[[int, int], Tensor], named: tuple[Axis, ...]) -> Iterator[tuple["Reading", Mark]]:
     """Each with the mark of the answer, (batch, outputs). named: the first axes, which are to be open."""
-    copied, tapes = copy.deepcopy(module), []
+    copied, tapes = copy_module(module), []
     layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
     if any("forward" in vars(layer) or type(layer) not in (nn.RNN, nn.LSTM, nn.GRU) for layer in layers):
         raise UnreadableError("has a layer with another forward")
-    for layer in layers:
-        layer.flatten_parameters()  # a copy's weights lie apart, of which cuDNN warns
     watched = Watched(copied)
     for sizes in READINGS:
         x = example(sizes["batch"], sizes["time"])
