@@ -40,10 +40,10 @@ class Command(ABC):
 
     def show_question(self, built: "Built", console: "Console") -> None:
         """What is asked, before the search, in the words that stand over its answers everywhere."""
-        from holdfast.cli.views.output import line
+        from holdfast.cli.views.output import paragraph
         from holdfast.question_text import describe_question
 
-        line(console, "question", describe_question(built.question))
+        paragraph(console, "question", describe_question(built.question))
 
     def notes(self, built: "Built") -> tuple[str, ...]:
         """What is told before the search."""

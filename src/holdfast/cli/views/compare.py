@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.parse import numbers
-from holdfast.cli.views.output import line
+from holdfast.cli.views.output import line, paragraph
 from holdfast.errors import BadInput
 from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison
@@ -39,7 +39,7 @@ def compare(folders: Sequence[Path], at: str | None, part: str | None, confidenc
         console.print(view, highlight=False)
     console.print(Text(explained(found), style="dim"))
     for run in found.runs:
-        line(console, run.name, describe_question(run.question))
+        paragraph(console, run.name, describe_question(run.question))
     for note in found.notes:
         line(console, "note", note, warns=True)
     if out is not None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.views.compare import open_runs
-from holdfast.cli.views.output import line
+from holdfast.cli.views.output import line, paragraph
 from holdfast.question_text import describe_question
 from holdfast.report.gate import Decision, Rules
 from holdfast.report.gate import gate as judge
@@ -28,7 +28,7 @@ DOCUMENTS: dict[str, Callable[[Decision], str]] = {  # where else the decision g
 def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files: Mapping[str, Path | None], console: Console) -> None:
     judged, *baseline = open_runs([run] if against is None else [run, against], part)
     decision = judge(judged, rules, baseline[0] if baseline else None)
-    line(console, "question", describe_question(judged.question))
+    paragraph(console, "question", describe_question(judged.question))
     view = Table("", "check", "wanted", "found")
     for check in decision.checks:
         mark = Text("pass", style="green") if check.passed else Text("FAIL", style="bold red")

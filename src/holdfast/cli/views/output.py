@@ -38,3 +38,8 @@ def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
 def line(console: Console, kind: str, text: str, *, warns: bool = False) -> None:
     """kind: text, on one line however long it is."""
     console.print(Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", printable(text, None)), soft_wrap=True)
+
+
+def paragraph(console: Console, kind: str, text: str) -> None:
+    """kind: text, on as many lines as a terminal needs; in a file or a pipe on one, where it can be searched for."""
+    console.print(Text.assemble((f"{kind}:", "bold"), " ", printable(text, None)), soft_wrap=not console.is_terminal)
