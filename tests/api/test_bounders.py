@@ -30,7 +30,7 @@ def test_a_convolution_and_a_recurrent_network() -> None:
 def test_few_inputs_are_halved_and_counts_need_ends() -> None:
     found = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
     assert "norm 0 (changed units)" not in found
-    assert found["tier tight"][0] == f"{SLOPES}, then {TOGETHER}, then second-order models with trained coefficients (1 MiB an input)"
+    assert found["tier tight"][0] == f"{SLOPES}, then {TOGETHER}, then second-order models with trained coefficients (514 KiB an input)"
     assert found["verify, reach; any move"] == (FORMS, "inputs in halves")
     smooth = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
     assert smooth["verify, reach; any move"] == (TAYLOR, "inputs in halves")

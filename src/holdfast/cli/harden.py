@@ -166,8 +166,8 @@ def _picture(folder: Path, at: float | None) -> Path:
     from holdfast.report.plots import two_bands  # here: matplotlib takes a second
 
     before, after = open_runs([folder / "before", folder / "after"])
-    known = [[row.bracket for row in run.rows if row.measured] for run in (before, after)]
-    return write(two_bands.draw(known[0], known[1], at, before.sense, asked=len(before.inputs)), folder / BANDS)
+    known, hardened = ([row.bracket for row in run.rows if row.measured] for run in (before, after))
+    return write(two_bands.draw(known, hardened, at, before.sense, len(before.inputs)), folder / BANDS)
 
 
 def _padded(row: Tensor, length: int) -> Tensor:

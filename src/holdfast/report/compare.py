@@ -150,7 +150,8 @@ def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
 def _sides(
     runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequence[float], measured: Flags
 ) -> tuple[Side, ...]:  # fmt: skip
-    lower, upper = (_common_means(columns, end, np.asarray(measured.all(0))) for end in ("lower", "upper"))
+    common = np.asarray(measured.all(0))
+    lower, upper = (_common_means(columns, end, common) for end in ("lower", "upper"))
     return tuple(
         Side(
             name=run.name,
