@@ -93,31 +93,17 @@ def model():
 """
 
 
-def counted(workshop: Path, fault: bool) -> None:
-    (workshop / "counted.py").write_text(COUNTED.replace("FAULT", str(fault)))
-
-
-ASK_COUNTED = (
-    "radius",
-    "-m",
-    "counted:model",
-    "--fingerprint",
-    "counted.py",
-    "-d",
-    "counted:data",
-    "--domain",
-    "0,1",
-    "--methods",
-    "corners",
-    "-o",
-    "run",
-)
+def counted(workshop: Path, fault: bool) -> tuple[str, ...]:
+    """The question about a model that notes its calls, and may hang at one input."""
+    name = f"counted_{fault}"  # a module is imported once
+    (workshop / f"{name}.py").write_text(COUNTED.replace("FAULT", str(fault)))
+    model = ("-m", f"{name}:model", "--fingerprint", f"{name}.py", "-d", f"{name}:data", "--domain", "0,1")
+    return ("radius", *model, "--methods", "corners", "-o", "run")
 
 
 def test_the_run_asks_the_model_nothing_after_the_search(workshop: Path, ask: Ask) -> None:
     """Classes come from the workers, and what the page shows beside them from a watched copy of the run."""
-    counted(workshop, fault=False)
-    assert ask(*ASK_COUNTED).code == 0
+    assert ask(*counted(workshop, fault=False)).code == 0
     with Store.open("run") as store:
         assert [stored.prediction for stored in store.inputs()] == [0] * 6
     calls = [line.split() for line in Path("calls.txt").read_text().splitlines()]
@@ -127,8 +113,7 @@ def test_the_run_asks_the_model_nothing_after_the_search(workshop: Path, ask: As
 
 
 def test_a_model_that_hangs_at_one_input_ends_with_the_budget(workshop: Path, ask: Ask) -> None:
-    counted(workshop, fault=True)
-    assert ask(*ASK_COUNTED, "--seconds", "1").code == 0
+    assert ask(*counted(workshop, fault=True), "--seconds", "1").code == 0
     with Store.open("run") as store:
         (stuck,) = [stored for stored in store.inputs() if stored.index == 3]
         assert stuck.prediction is None, "what is not known is shown as not known"
