@@ -210,7 +210,8 @@ class Batches:
 
     def answer(self, task: Task, tell: Tell) -> Answer:
         problem, until = self._batch(task.keys), time.monotonic() + task.seconds
-        work, methods, status = self._work(problem), self._ways[self._place[task.keys[0]][0]], "interrupted"
+        work, methods = self._work(problem), self._ways[self._place[task.keys[0]][0]]
+        status: Status = "interrupted"
         try:
             with clock.within(until):
                 in_time = clock.interrupt_late(lambda: _begin(work, methods, tell), False)
@@ -366,7 +367,8 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
         aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
         _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
     with clock.within(clock.share(LOOKING)):
-        work.unfit = {method.name: clock.interrupt_late(partial(method.unfit, problem), TOO_LATE, 0.0) for method in methods}
+        too_late: str | None = TOO_LATE
+        work.unfit = {method.name: clock.interrupt_late(partial(method.unfit, problem), too_late, 0.0) for method in methods}
     work.skipped = (*work.skipped, *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None))
     work.queries = problem.network.queries - before
     return True

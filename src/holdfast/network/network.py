@@ -467,7 +467,7 @@ class Network:
     def _forward(self, x: Tensor) -> Tensor:
         clock.check()
         self.queries += len(x)
-        outputs = asked_of_model(self.name, self.module, x)
+        outputs: Tensor = asked_of_model(self.name, self.module, x)
         return outputs.to(self.dtype) if outputs.is_floating_point() else outputs
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
