@@ -2,6 +2,7 @@
 
 python -m benchmarks.budgets                       every question below
 python -m benchmarks.budgets --only lstm verify    those whose name holds one of these words
+python -m benchmarks.budgets --only python pixels lstm28 tokens inspect    Python functions, and large inputs
 
 Every question is asked by `holdfast` itself in a forked child, so that imports are paid once, before. From the inside are taken: when the
 search began, what torch.export took to trace the model (which nothing can end early), when the search ended, and which steps of which
@@ -13,6 +14,7 @@ import argparse
 import functools
 import gzip
 import json
+import math
 import os
 import sys
 import tempfile
@@ -20,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import holdfast as hf
 from benchmarks.kills import _warm
 from holdfast import solver
 from holdfast.api import methods as _methods  # noqa: F401  so that their steps are seen
@@ -109,7 +113,49 @@ def smooth() -> nn.Module:
     return _seeded(lambda: nn.Sequential(nn.Linear(5, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3)))
 
 
-GENERATED = {"deep": (1, 28, 28), "residual": (3, 32, 32), "lstm14": (14, 56), "lstm8": (8, 98), "smooth": (5,)}
+def pixels() -> nn.Module:
+    """Images of 224 x 224 in colour."""
+    return _seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(32 * 56 * 56, 10),
+        )
+    )  # fmt: skip
+
+
+def lstm28() -> nn.Module:
+    """28 frames."""
+    return _seeded(lambda: Reader(28))
+
+
+WORDS, LENGTH = 100, 200  # of the vocabulary, and tokens in a text
+
+
+class TextReader(nn.Module):
+    """An LSTM over 200 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(WORDS, 16), Reader(16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        answer: Tensor = self.inner(self.table(tokens))
+        return answer
+
+
+def tokens() -> hf.Network:
+    return hf.Network.from_torch(_seeded(TextReader), tokens=True, shape=(LENGTH,), name="tokens")
+
+
+GENERATED = {
+    "pixels": (3, 224, 224),
+    "lstm28": (28, 28),
+    "deep": (1, 28, 28),
+    "residual": (3, 32, 32),
+    "lstm14": (14, 56),
+    "lstm8": (8, 98),
+    "smooth": (5,),
+}
 
 
 # ---------------------------------------------------------------- questions
@@ -119,8 +165,57 @@ GENERATED = {"deep": (1, 28, 28), "residual": (3, 32, 32), "lstm14": (14, 56), "
 class Asked:
     name: str
     seconds: float
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
     kept: bool = True  # it takes --out
+    executor: bool = True  # it takes --executor
+    call: Callable[[hf.Stop], object] | None = None  # a Python function instead of a command
+
+
+def python_functions(seconds: float) -> Iterator[Asked]:
+    """The functions that take a Stop, each with the inputs that take longest."""
+    for name in ("pixels", "lstm28"):
+        net = hf.Network.from_torch(globals()[name](), domain=(0, 1))
+        x = torch.rand((4, *GENERATED[name]), generator=torch.Generator().manual_seed(1))
+        y = net(x).argmax(1)
+        calls: dict[str, Callable[[hf.Stop], object]] = {
+            f"radius {tier}": partial(_radius, net, x, y, tier) for tier in ("search", "fast", "tight", "split")
+        }
+        calls |= {f"risk {tier}": partial(_risk, net, x, tier) for tier in ("search", "fast", "tight")}
+        calls["worst"] = partial(_worst, net, x, y)
+        calls["reach"] = partial(_reach, net, x)
+        calls["testgen"] = partial(_make_tests, net, x)
+        for what, call in calls.items():
+            yield Asked(f"python {what} {name}", seconds, call=call)
+    read = tokens()
+    texts = torch.randint(0, WORDS, (4, LENGTH), generator=torch.Generator().manual_seed(1))
+    said = read(read.embed(texts)).argmax(1)
+    yield Asked("python radius words tokens", seconds, call=partial(_words_of, read, texts, said))
+    for tier in ("fast", "tight"):
+        yield Asked(f"python radius {tier} tokens", seconds, call=partial(_radius, read, texts, said, tier))
+
+
+def _radius(net: hf.Network, x: Tensor, y: Tensor, tier: Any, stop: hf.Stop) -> object:
+    return hf.radius(net, x, y, norm=2, tier=tier, stop=stop)
+
+
+def _risk(net: hf.Network, x: Tensor, tier: Any, stop: hf.Stop) -> object:
+    return hf.risk(net, x, "robustness", radius=0.01, tier=tier, stop=stop)
+
+
+def _worst(net: hf.Network, x: Tensor, y: Tensor, stop: hf.Stop) -> object:
+    return hf.worst(net, hf.Ball(x, torch.full((len(x),), 0.01), math.inf, net.domain), hf.Robustness(y), tier="tight", stop=stop)
+
+
+def _reach(net: hf.Network, x: Tensor, stop: hf.Stop) -> object:
+    return hf.reach(net, (x[:1] - 0.001, x[:1] + 0.001), [0], stop=stop)
+
+
+def _make_tests(net: hf.Network, x: Tensor, stop: hf.Stop) -> object:
+    return hf.testgen(net, x, stop=stop)
+
+
+def _words_of(net: hf.Network, x: Tensor, y: Tensor, stop: hf.Stop) -> object:
+    return hf.radius(net, x, y, norm=0, substitutes={word: [(word + 1) % WORDS, (word + 2) % WORDS] for word in range(WORDS)}, stop=stop)
 
 
 def _data(folder: Path) -> dict[str, tuple[str, ...]]:
@@ -226,6 +321,15 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
         yield ask(f"saliency {net}", "saliency", *nets[net])
         yield ask(f"testgen {net}", "testgen", *nets[net])
         yield ask(f"smoothing {net}", "smoothing", *nets[net], "--sigma", "0.1", "--samples", "100000")
+    for net in ("pixels", "lstm28"):
+        sizes = ",".join(map(str, GENERATED[net]))
+        shaped = (f"benchmarks.budgets:{net}", "--shape", sizes, "--domain", "0,1")
+        yield Asked(f"inspect {net}", seconds, ("inspect", *shaped), kept=False, executor=False)
+        yield ask(f"saliency {net}", "saliency", *nets[net])
+        yield ask(f"testgen {net}", "testgen", *nets[net], "--limit", "4")
+        for tier in ("search", "fast"):
+            yield ask(f"risk {net} {tier}", "risk", *nets[net], "--radius", "0.01", "--tier", tier, "--limit", "4")
+    yield from python_functions(seconds)
     yield ask("monitor evaluate", "monitor", "evaluate")
 
 
@@ -243,7 +347,7 @@ class Seen:
     busy: list[float] = field(default_factory=list)  # processor time at the deadline, and when the search ended
 
 
-def _watched(seen: Seen, seconds: float) -> None:
+def _watched(seen: Seen, seconds: float) -> threading.Timer:
     """Note when searches and steps begin and end."""
     timer = threading.Timer(seconds, lambda: seen.busy.append(time.process_time()))
     timer.daemon = True
@@ -297,6 +401,7 @@ def _watched(seen: Seen, seconds: float) -> None:
         for what in ("unfit", "start", "step"):
             if what in vars(kind):
                 setattr(kind, what, step(vars(kind)[what], what))
+    return timer
 
 
 def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
@@ -314,14 +419,23 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
             torch.set_num_threads(1)
             run = folder / f"run-{os.getpid()}"
             said = [*asked.arguments, "--seconds", str(asked.seconds), *(["--out", str(run)] if asked.kept else [])]
-            said += ["--executor", "here"]  # steps of other processes could not be seen from here
+            said += ["--executor", "here"] if asked.executor else []  # steps of other processes could not be seen from here
             seen = Seen()
-            _watched(seen, asked.seconds)
+            timer = _watched(seen, asked.seconds)
             try:
-                holdfast(said)
+                if asked.call is not None or not asked.executor:  # all of it counts
+                    seen.search = time.monotonic()
+                    timer.start()
+                if asked.call is not None:
+                    asked.call(hf.Stop(seconds=asked.seconds))
+                else:
+                    holdfast(said)
                 code = 0
             except SystemExit as ending:
                 code = int(ending.code or 0)
+            if not seen.ended:
+                seen.ended = time.monotonic()
+                seen.busy.append(time.process_time())
             deadline = seen.search + asked.seconds
             busy = seen.busy[1] - seen.busy[0] if len(seen.busy) == 2 and seen.ended > deadline else 0.0
             late = [(name, end - deadline) for name, _, end in seen.steps if deadline + 0.05 < end <= seen.ended]

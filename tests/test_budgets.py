@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,23 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import clock, memory
+from holdfast.api.risk import risk_methods
 from holdfast.bounding.crown import Intervals
 from holdfast.bounding.graph.of_problem import graph_of
 from holdfast.bounding.traversal import Backward
 from holdfast.certify.smoothing import smoothing_problem
+from holdfast.cli.commands.radius import Radius
+from holdfast.cli.options import ModelOptions, Running
 from holdfast.cli.parse import bytes_option
+from holdfast.cli.run import executor_of
 from holdfast.errors import BadInput
+from holdfast.execution import Local, Task
 from holdfast.method import Method
 from holdfast.region import Ball, Box, Sparse
 from holdfast.region.base import Domain
+from holdfast.solver import solve
 from holdfast.verification import BranchAndBound
+from holdfast.work import ASKED_AGAIN, Batches
 
 LONG_AGO = -1e9  # of the monotonic clock
 
@@ -211,3 +219,111 @@ def test_memory_as_people_write_it() -> None:
     for wrong in ("much", "0", "-1G", "2X", "inf", "nan"):
         with pytest.raises(BadInput, match="2G"):
             bytes_option(wrong)
+
+
+# ---- what looks at no clock
+
+
+@dataclass(frozen=True)
+class Slow(hf.attacks.PGD):
+    """A method of which one part never ends by itself."""
+
+    where: str = "obstacle"
+
+    def obstacle(self, problem: hf.Problem) -> str | None:
+        return self._slow("obstacle") or super().obstacle(problem)
+
+    def start(self, problem: hf.Problem, seed: int) -> Any:
+        self._slow("start")
+        return super().start(problem, seed)
+
+    def step(self, problem: hf.Problem, state: Any) -> Any:
+        self._slow("step")
+        return super().step(problem, state)
+
+    def _slow(self, here: str) -> None:
+        if here == self.where:
+            time.sleep(600)
+
+
+@pytest.mark.parametrize("where", ["obstacle", "start", "step"])
+def test_a_method_that_looks_at_no_clock_ends_with_the_budget(where: str) -> None:
+    problem = PROOFS["certify"][1]
+    found = solve([problem], [hf.attacks.PGD(rounds=1), Slow(where=where)], hf.Stop(seconds=0.5))
+    assert {record.status for record in found} == {"stopped"}
+    assert any("no time to find out" in reason for reason in found[0].skipped) == (where == "obstacle")
+
+
+def test_what_others_found_is_kept_where_one_method_is_not_looked_at_in_time() -> None:
+    problem = PROOFS["certify"][1]
+    found = solve([problem], [hf.attacks.PGD(rounds=1), Slow()], hf.Stop(seconds=5.0))
+    assert all(math.isfinite(record.bracket.upper.value) for record in found)
+
+
+def test_a_model_that_hangs_at_its_inputs_ends_with_the_budget() -> None:
+    hangs = list[bool]()
+
+    def model(x: Any) -> Any:
+        if hangs:
+            time.sleep(600)
+        return np.stack([x.sum(1), -x.sum(1)], 1)
+
+    net, x = hf.Network.from_callable(model, domain=(0, 1), shape=(3,), fingerprint="hangs"), torch.full((2, 3), 0.5)
+    problem = hf.Problem(net, near(x), hf.Robustness(torch.zeros(2).long()), "radius")
+    problem.check()
+    hangs.append(True)
+    worker = Batches([problem], [hf.attacks.Corners()], hf.Stop(), 0, hashed=False)
+    found = worker.answer(Task(problem.keys, 0.2), lambda *told: None)
+    assert [record.status for record in found.records] == ["stopped"] * 2
+
+
+def test_a_search_prepares_no_bound() -> None:
+    """At 224 x 224 the bound of the steepness took minutes to prepare, and tier search has no use for it."""
+    problem = replace(PROOFS["certify"][1], goal="steepness")
+    assert [method.name for method in risk_methods("search")(problem)] == ["Steepest"]
+    assert "Shells" in [method.name for method in risk_methods("fast")(problem)]
+
+
+def test_a_proof_says_that_the_model_was_asked_again_only_once_it_was() -> None:
+    """Of a worker that was killed before the last checks no record may claim them."""
+    problem, (method, _) = PROOFS["certify"][1], PROOFS["certify"]
+    told: list[Any] = []
+    worker = Batches([problem], [method], hf.Stop(), 0, hashed=False)
+    answer = worker.answer(Task(problem.keys), lambda records, *_: told.extend(records))
+    proved = [
+        record.bracket.lower.evidence
+        for record in told
+        if record.bracket.lower.evidence.kind == "proved" and record.bracket.lower.value > 0
+    ]
+    assert proved
+    assert not any(ASKED_AGAIN in evidence.checks for evidence in proved)
+    assert all(ASKED_AGAIN in record.bracket.lower.evidence.checks for record in answer.records)
+
+
+# ---- memory of a process
+
+
+def test_no_process_holds_more_than_it_may() -> None:
+    size = memory.held_bytes() + 2**28
+    with memory.capped(size):
+        assert memory.allowed() <= 2**28
+        with pytest.raises((MemoryError, RuntimeError)) as caught:
+            torch.ones(2**28)  # 1 GiB
+        assert memory.is_out_of_memory(caught.value)
+        assert len(torch.ones(2**22)) == 2**22
+    assert memory.allowed() == math.inf
+    torch.empty(2**28)
+
+
+def test_memory_that_is_full_before_anything_is_read_is_refused() -> None:
+    with pytest.raises(BadInput, match="before any model is read"), memory.capped(memory.held_bytes()):
+        pass
+
+
+def test_workers_may_hold_what_the_option_says() -> None:
+    command = Radius(network=ModelOptions("x:y"), data="z:z")
+    threads = torch.get_num_threads()
+    executor = executor_of(command, Running(memory="2G"))
+    torch.set_num_threads(threads)
+    assert isinstance(executor, Local)
+    assert executor.memory == 2 * 2**30

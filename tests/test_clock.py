@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,93 @@ def test_a_deadline_holds_inside_and_ends_with_its_block() -> None:
     with pytest.raises(ZeroDivisionError), clock.within(0.0):
         raise ZeroDivisionError
     assert clock.deadline() == math.inf
+
+
+LONG_AGO = -1e9  # of the monotonic clock
+
+
+def at_rest() -> bool:
+    """No signal is on its way, nobody listens to one, and no deadline is in force."""
+    handled = signal.getsignal(signal.SIGALRM) not in (signal.SIG_DFL, signal.SIG_IGN)
+    return signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and not handled and clock.deadline() == math.inf
+
+
+def test_work_that_looks_at_no_clock_is_interrupted() -> None:
+    def hangs() -> str:
+        with clock.within(LONG_AGO - 1):
+            time.sleep(600)
+        return "done"
+
+    with clock.within(LONG_AGO):
+        assert clock.interrupt_late(hangs, "cut") == "cut"
+        assert clock.deadline() == LONG_AGO
+    assert at_rest()
+    assert clock.interrupt_late(lambda: "done", "cut") == "done"
+    with clock.within(time.monotonic() + 600):
+        assert clock.interrupt_late(lambda: "done", "cut") == "done"
+        with pytest.raises(ZeroDivisionError):
+            clock.interrupt_late(lambda: 1 // 0, 0)
+    assert at_rest()
+
+
+def test_only_whose_time_is_up_goes_on_after_an_interruption() -> None:
+    """An inner one must not take the signal of the outer one for its own, and go on with half a result."""
+    went_on: list[str] = []
+
+    def inner() -> str:
+        clock.interrupt_late(lambda: time.sleep(600), None)
+        went_on.append("inner")
+        return "done"
+
+    with clock.within(LONG_AGO):
+        assert clock.interrupt_late(lambda: clock.in_time(inner, "inner cut"), "outer cut") == "outer cut"
+    assert went_on == []
+    with clock.within(time.monotonic() + 600):
+
+        def outer() -> str:
+            with clock.within(LONG_AGO):
+                assert clock.interrupt_late(lambda: time.sleep(600), None) is None
+            return "outer goes on"
+
+        assert clock.interrupt_late(outer, "outer cut") == "outer goes on"
+    assert at_rest()
+
+
+def test_nothing_is_interrupted_while_it_leaves_a_context() -> None:
+    left: list[str] = []
+
+    class Held:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            for _ in range(3):
+                time.sleep(clock.AGAIN)  # a signal comes in each
+            left.append("whole")
+
+    def work() -> None:
+        with Held():
+            pass
+        time.sleep(600)
+
+    with clock.within(LONG_AGO):
+        clock.interrupt_late(work, None)
+    assert left == ["whole"]
+
+
+def test_code_that_catches_everything_is_interrupted_again() -> None:
+    caught: list[str] = []
+
+    def stubborn() -> None:
+        try:
+            time.sleep(600)
+        except BaseException:
+            caught.append("once")
+        time.sleep(600)
+
+    with clock.within(LONG_AGO):
+        clock.interrupt_late(stubborn, None)
+    assert caught == ["once"]
 
 
 JUMPS = """

@@ -415,8 +415,8 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
         aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
         _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
     with clock.within(clock.share(LOOKING)):
-        late: str | None = TOO_LATE
-        work.unfit = {method.name: clock.interrupt_late(partial(method.unfit, problem), late, 0.0) for method in methods}
+        too_late: str | None = TOO_LATE
+        work.unfit = {method.name: clock.interrupt_late(partial(method.unfit, problem), too_late, 0.0) for method in methods}
     work.skipped = (*work.skipped, *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None))
     work.queries = problem.network.queries - before
     return True

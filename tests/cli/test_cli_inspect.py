@@ -1,10 +1,15 @@
 """`holdfast inspect`: what was understood of a model, what can be asked, and what stops a proof."""
 
 import re
+import time
 
 import onnx
+import pytest
 from cli_workshop import Ask
 from onnx import TensorProto, helper
+
+from holdfast.certify import Certify
+from holdfast.cli.views import model
 
 
 def lines(text: str) -> list[str]:
@@ -93,3 +98,17 @@ def test_a_shape_that_nobody_said(ask: Ask) -> None:
     said = ask("inspect", "cli_own_code:linear")
     assert said.code == 2
     assert "--shape 1,28,28" in said.err
+
+
+def test_what_is_not_found_out_in_time_is_said(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(*_: object) -> None:
+        time.sleep(600)
+
+    monkeypatch.setattr(model, "bounders", hangs)
+    monkeypatch.setattr(Certify, "obstacle", hangs)
+    said = ask("inspect", "lstm.onnx", "--domain", "0,1", "--seconds", "20")
+    assert said.code == 0, said.err
+    seen = lines(said.out)
+    assert "model lstm.onnx" in seen
+    assert any("not found out within 20 s: how proofs are made" in line for line in seen)
+    assert any(line.startswith("| certify ") and line.endswith("| not found out in time |") for line in seen)

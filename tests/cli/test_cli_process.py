@@ -74,15 +74,16 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert f"Usage: holdfast {command}" in capsys.readouterr().out
 
 
-def test_ctrl_c_keeps_everything_and_says_how_to_go_on(
-    process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_keep_everything_and_say_how_to_go_on(
+    number: signal.Signals, code: int, process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
 ) -> None:
     # Whoever runs the tests in the background may have told its children to ignore Ctrl-C.
     running = process(*LONG, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     wait_for_records(workshop / "run", 1, running)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     out, err = running.communicate(timeout=60)
-    assert running.returncode == 130, (out, err)
+    assert running.returncode == code, (out, err)
     assert "Traceback" not in err
     assert "proved" in out  # what is known
     assert "holdfast resume run" in out

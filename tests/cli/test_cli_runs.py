@@ -71,3 +71,49 @@ def test_two_at_once_and_readers_meanwhile(ask: Ask) -> None:
         for command in (("report", "whole"), ("show", "whole"), ("export", "whole", "records.csv"), ("compare", "whole", "whole")):
             assert ask(*command).code == 0
     assert ask("resume", "whole", "--trust").code == 0
+
+
+COUNTED = """
+import os, time
+import numpy as np
+
+def data():
+    x = np.random.RandomState(0).rand(6, 4).astype("float32")
+    x[3, 0] = np.float32(0.01234567)
+    return {"x": x, "y": [0] * 6}
+
+def model():
+    def asked(x):
+        with open("calls.txt", "a") as calls:
+            calls.write(f"{os.getpid()} {len(x)}\\n")
+        if FAULT and (x[:, 0] == np.float32(0.01234567)).any():
+            time.sleep(600)
+        return np.stack([x.sum(1) + 9, -x.sum(1)], 1)
+    return asked
+"""
+
+
+def counted(workshop: Path, fault: bool) -> tuple[str, ...]:
+    """The question about a model that notes its calls, and may hang at one input."""
+    name = f"counted_{fault}"  # a module is imported once
+    (workshop / f"{name}.py").write_text(COUNTED.replace("FAULT", str(fault)))
+    model = ("-m", f"{name}:model", "--fingerprint", f"{name}.py", "-d", f"{name}:data", "--domain", "0,1")
+    return ("radius", *model, "--methods", "corners", "-o", "run")
+
+
+def test_the_run_asks_the_model_nothing_after_the_search(workshop: Path, ask: Ask) -> None:
+    """Classes come from the workers, and what the page shows beside them from a watched copy of the run."""
+    assert ask(*counted(workshop, fault=False)).code == 0
+    with Store.open("run") as store:
+        assert [stored.prediction for stored in store.inputs()] == [0] * 6
+    calls = [line.split() for line in Path("calls.txt").read_text().splitlines()]
+    own = [int(rows) for process, rows in calls if int(process) == os.getpid()]
+    assert own, "it asks about two inputs before"
+    assert max(own) <= 2
+
+
+def test_a_model_that_hangs_at_one_input_ends_with_the_budget(workshop: Path, ask: Ask) -> None:
+    assert ask(*counted(workshop, fault=True), "--seconds", "1").code == 0
+    with Store.open("run") as store:
+        (stuck,) = [stored for stored in store.inputs() if stored.index == 3]
+        assert stuck.prediction is None, "what is not known is shown as not known"

@@ -1,8 +1,10 @@
 """`holdfast verify`: the competition's format for one question, a table for a list of them, one clear line for what is wrong."""
 
 import gzip
+import importlib
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import holdfast as hf
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.store import Store
-from holdfast.verification import verdict
+from holdfast.verification import verdict, vnnlib
 
 SQUARE = (
     "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2)) + "(declare-const Y_0 Real)\n"
@@ -190,3 +192,19 @@ def test_ctrl_c_never_says_unsat(small: Path, ask: Ask, monkeypatch: pytest.Monk
     assert listed.code == 130
     assert "interrupted: 1 of 2 are answered." in listed.out
     assert "unsat:" not in listed.out.replace("small unsat:", "")
+
+
+def test_a_property_is_read_once(small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some take a minute, and were read three times, twice of them outside the budget."""
+    read: list[object] = []
+    inner = vnnlib.read_vnnlib
+    monkeypatch.setattr(vnnlib, "read_vnnlib", lambda file: read.append(file) or inner(file))
+    assert ask("verify", "small.onnx", "unsat.vnnlib", "--executor", "here").out.startswith("unsat")
+    assert len(read) == 1
+
+
+def test_an_instance_that_does_not_end_by_itself_is_ended(small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("holdfast.verification.verify")  # the package gives its name to a function
+    monkeypatch.setattr(module, "answered", lambda *_, **__: time.sleep(600))
+    monkeypatch.setattr(importlib.import_module("holdfast.cli.commands.verify"), "LATE", 0.1)
+    assert ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "0.2", "--executor", "here").out.startswith("timeout")

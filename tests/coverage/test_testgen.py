@@ -1,5 +1,6 @@
 """Generated tests against the truth: activations by torch's own hooks, changes counted by numpy, classes by the user's module."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -511,3 +512,29 @@ def test_mistakes_are_told_before_any_work(options: dict[str, object], words: st
 def test_an_open_domain_is_refused() -> None:
     with pytest.raises(hf.errors.BadInput, match=r"has none: state it \(domain=, --domain\)"):
         generate(hf.Network.from_torch(nn.Linear(4, 3).eval()), torch.rand(3, 4))
+
+
+def test_items_are_asked_about_in_blocks_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input for each item would fill neurons times inputs numbers: 5 GiB at 96 x 96 pixels."""
+    x, module = images(5), small()
+    net = hf.Network.from_torch(module, domain=AROUND)
+    whole = generate(net, x, "boundary", batch=4)
+    sizes: list[int] = []
+    module_of = importlib.import_module("holdfast.coverage.testgen")  # the package gives its name to a function
+    inner = module_of.solve
+
+    def solve(problems: list[hf.Problem], *given: object, **named: object) -> object:
+        sizes.extend(problem.region.centre.numel() for problem in problems)
+        return inner(problems, *given, **named)
+
+    monkeypatch.setattr(module_of, "solve", solve)
+    monkeypatch.setattr(module_of, "TOGETHER", 40 * x[0].numel())
+    found = generate(net, x, "boundary", batch=4)
+    assert len(sizes) > 1
+    assert max(sizes) <= 40 * x[0].numel()
+    assert found.status == whole.status == "finished"
+    assert found.total.items == whole.total.items
+    assert abs(found.total.after - whole.total.after) <= whole.total.items // 20, "other tests, but about as much is covered"
+    check(found, module, hooked(module, BENDS), x, None, domain=AROUND, axes=(0,))
+    few = generate(net, x, "boundary", batch=4, tests=3)
+    assert len(few) == 3

@@ -17,9 +17,11 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.execution import Here, Local, crew, local
+from holdfast.execution.dealing import Memory
+from holdfast.execution.task import Outputs
 from holdfast.method import Claims, Method
 from holdfast.result import Key, Record
-from holdfast.solver import Progress, Stop, solve
+from holdfast.solver import Progress, Stop, ask, solve
 from holdfast.work import Batches
 
 COUNT, BAD = 12, 5
@@ -80,6 +82,18 @@ def hangs() -> None:
     time.sleep(600)
 
 
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def leaves() -> None:
+    raise SystemExit(3)
+
+
+def names_its_rank() -> None:
+    raise ValueError(f"killed {Path('/proc/self/oom_score_adj').read_text().strip()} thousandths earlier")
+
+
 def leaks() -> None:
     kept = [np.ones(2**24) for _ in range(9)]  # 1.1 GiB
     time.sleep(600)
@@ -90,6 +104,8 @@ FAULTS = {
     "raises": (raises, "ValueError: no such word"),
     "exits": (exits, "its process ended with exit code 7"),
     "crashes": (crashes, "its process was ended by SIGSEGV"),
+    "raises KeyboardInterrupt": (interrupts, "ModelRaised: asked raised KeyboardInterrupt"),
+    "raises SystemExit": (leaves, "ModelRaised: asked raised SystemExit"),
     "hangs": (hangs, "it had not come back after"),
     "leaks": (leaks, "it needs more than the"),
     "answers with fewer outputs": (lambda: "fewer", "the model answers (1, 1) here, where it answered (batch, 2)"),
@@ -114,6 +130,37 @@ def test_one_input_that_cannot_be_answered_costs_no_other(fault: str, monkeypatc
     assert (found[BAD].bracket.lower.value, found[BAD].bracket.upper.value) == (0.0, np.inf)
     others = [row for row in range(COUNT) if row != BAD]
     assert [seen(found[row]) for row in others] == [seen(expected[row]) for row in others]
+
+
+@pytest.mark.parametrize("fault", [interrupts, leaves])
+def test_what_would_end_the_program_is_the_failure_of_one_input_here_too(fault: Callable[[], None]) -> None:
+    found = solve([problem(fault)], [Counting()], batch=4, executor=Here())
+    assert [record.status for record in found] == ["failed" if row == BAD else "finished" for row in range(COUNT)]
+
+
+def test_a_worker_goes_before_the_run_but_not_before_everything_else() -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    found = solve([problem(names_its_rank)], [Counting()], batch=4, executor=Local(1))
+    assert f"killed {own + local.BEFORE_THE_RUN} thousandths" in found[BAD].bracket.note
+    assert local.BEFORE_THE_RUN <= 100
+
+
+def test_what_the_model_answered_at_the_inputs_travels_with_the_tasks() -> None:
+    """The run itself asks it nothing but what `check` does."""
+    asked, told, here = problem(), list[Outputs](), list[int]()
+    inner = asked.network.module.forward
+
+    def counted(x: Tensor) -> Tensor:
+        here.append(len(x))
+        return inner(x)
+
+    asked.network.module.forward = counted  # type: ignore[method-assign]
+    asked.check()
+    usual = len(here)
+    ask([asked], [Counting()], batch=4, store=Memory(), executor=Local(2), hashed=False, outputs=told.append)
+    assert len(here) == 2 * usual
+    values = {key.index: row for outputs in told for key, row in zip(outputs.keys, outputs.values, strict=True)}
+    assert torch.equal(torch.stack([values[row] for row in range(COUNT)]), torch.from_numpy(answers(X.numpy())))
 
 
 def test_a_model_that_fails_everywhere_is_no_matter_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,8 +177,8 @@ def _built(command: Command, running: Running) -> Built:
         ready = clock.interrupt_late(command.build, None)
     if ready is None:
         raise BadInput(
-            f"the model and the data had not been read, and the model asked about them, {clock.PREPARATION:g} s after --seconds {seconds:g} "
-            f"were over. Does the model hang?"
+            f"the model and the data had not been read, and the model asked about them, {clock.PREPARATION:g} s after "
+            f"--seconds {seconds:g} were over. Does the model hang?"
         )
     built = ready
     told = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}

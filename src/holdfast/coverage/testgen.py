@@ -124,9 +124,7 @@ class Suite:
         """chosen: places among the open items."""
         at, which, first = self.neuron[chosen], self.kind[chosen], self.nearest[chosen]
         axes = unit_axes(self.seeds.shape[1:], self.unit)
-        region = Near(
-            self.seeds[first[:, 0]], torch.zeros(len(at)), self.net.domain, axes, seeds=Seeds(self.seeds), nearest=first
-        )
+        region = Near(self.seeds[first[:, 0]], torch.zeros(len(at)), self.net.domain, axes, seeds=Seeds(self.seeds), nearest=first)
         lower, upper = (end[at, which].double() for end in self.wanted.within(1))
         keys = tuple(Key(place) for place in chosen.tolist())
         outside = Outside(at, lower, upper, self.wanted.margin[at, which].double())

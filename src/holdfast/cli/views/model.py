@@ -155,8 +155,8 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
 
 def _unfit(method: Method[Any], problem: Problem) -> str | None:
     """Why the method does not work on the problem, also where there was no time to find out; None: it works."""
-    late: str | None = NOT_KNOWN
-    return late if clock.passed() else clock.interrupt_late(lambda: method.unfit(problem), late, 0.0)
+    not_known: str | None = NOT_KNOWN
+    return not_known if clock.passed() else clock.interrupt_late(lambda: method.unfit(problem), not_known, 0.0)
 
 
 def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Problem]]:
