@@ -88,7 +88,7 @@ class Saliency(DataOptions, Command):
         from holdfast.formatting import at_most
         from holdfast.report.likely import not_measured
 
-        inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records()}
+        inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records() if r.bracket.upper.known}
         table = Table("input", "lowest margin", "units that matter most: how far the margin falls", caption_justify="left")
         maps = [stored.saliency for stored in inputs if stored.saliency is not None]
         missing, blank = sum(map(not_measured, maps)), len(inputs) - len(maps)
