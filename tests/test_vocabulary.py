@@ -116,7 +116,7 @@ WORDS = {
     "executor": Word("where questions are answered", "Executor None", "WHERE"),
     "shard": Word("which of how many parts of the inputs", shown="K/N"),
     "seconds_each": Word("seconds for each input", shown="NUMBER"),
-    "memory": Word("how much may be planned for at once", shown="SIZE"),
+    "memory": Word("how much a process of the run may hold", shown="SIZE"),
     "pictures": Word("at most so many pictures", shown="COUNT"),
     "saliency": Word("keep a map of what matters too", shown="flag"),
     "certificates": Word("what is proved or met goes into files for the checker too", shown="flag"),
