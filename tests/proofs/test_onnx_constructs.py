@@ -514,20 +514,19 @@ def test_coefficients_that_cancel_at_one_output_are_charged(
     assert claimed(path, [2.0, 1.0, -2.0], 5.001, [-5.0], [5.0]).accepted
 
 
-def test_weights_that_underflow_are_charged(tmp_path: Path) -> None:
-    """(x 1e-200) 1e-200 underflows in a walk back, times 1e60 five times it is 1e-100 x."""
-    weights = {"a": np.array([1e-200]), "b": np.array([1e60])}
-    nodes = [node("Mul", "x a", "h1"), node("Mul", "h1 a", "h2")]
-    nodes += [node("Mul", f"h{place} b", "y" if place == 6 else f"h{place + 1}") for place in range(2, 7)]
+def test_coefficients_that_underflow_are_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """y = 2.2e-163 (1e-161 (1e95 x)) is 2.2e-229 x. In a walk back 2.2e-163 times 1e-161 is zero in float64, and so is all before it."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    weights = {"a": np.array([1e95]), "b": np.array([1e-161]), "c": np.array([2.2e-163])}
     graph = helper.make_graph(
-        nodes, "graph", [helper.make_tensor_value_info("x", TensorProto.DOUBLE, [1, 1])],
-        [helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)],
+        [node("Mul", "x a", "g"), node("Mul", "g b", "h"), node("Mul", "h c", "y")], "graph",
+        [helper.make_tensor_value_info("x", TensorProto.DOUBLE, [1, 1])], [helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )  # fmt: skip
     path = tmp_path / "model.onnx"
     path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
-    assert not claimed(path, [1.0], -0.5e-100, [0.9], [0.95]).accepted  # true, but nothing that float64 can tell
-    assert not claimed(path, [-1.0], 0.5e-100, [0.9], [1.0]).accepted
+    assert not claimed(path, [-1.0], 1e-229, [0.9], [1.0]).accepted
+    assert claimed(path, [-1.0], 1e-190, [0.9], [1.0]).accepted
 
 
 MISREAD: dict[str, Callable[..., Any]] = {
