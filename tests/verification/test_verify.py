@@ -21,9 +21,10 @@ from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.prepare import prepared
 from holdfast.property import Avoid
 from holdfast.region import Box
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 from holdfast.verification import BranchAndBound, read_instances, read_key
 from holdfast.verification.specification import problem_of
-from holdfast.verification.verify import Verdict, verify
+from holdfast.verification.verify import Verdict, verdict, verify
 from holdfast.verification.vnnlib import Spec, parse, read_vnnlib
 
 METHODS = [InputSplit(batch=64), ActivationSplit(batch=32)]
@@ -505,3 +506,17 @@ def test_lists_of_instances(tmp_path: Path) -> None:
     (tmp_path / "key.csv").write_text("a,b,sat\n")
     with pytest.raises(hf.errors.BadInput, match="names the columns"):
         read_key(tmp_path / "key.csv")
+
+
+def test_a_case_without_a_record_is_never_proved() -> None:
+    """A worker that ends before it has told anything, or a run that is killed, leaves records of some cases or of none."""
+    proof = Evidence("proved", "test")
+    settled = Bracket(Bound(0.5, proof), by_definition(math.inf))
+    first, second = (Record(Key(0, case), settled, "finished", 0.0, 0, goal="worst") for case in range(2))
+    assert verdict([first, second], cases=2).answer == "unsat"
+    assert verdict([first], cases=2).answer != "unsat"
+    assert verdict([], cases=2).answer != "unsat"
+    assert verdict([]).answer != "unsat"
+    assert verdict([], cases=0).answer == "unsat"
+    assert verdict([first, second]).answer == "unsat"
+    assert verdict([replace(first, status="interrupted")]).answer != "unsat"

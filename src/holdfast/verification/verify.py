@@ -76,7 +76,8 @@ def verify(
     if limit.queries is not None or limit.gap:
         raise BadInput("a verification stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
-    return verdict(answered(net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress), net)
+    records = answered(net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress)
+    return verdict(records, net, cases=len(asked.cases))
 
 
 def answered(
@@ -107,22 +108,29 @@ def ways(given: Sequence[Method[Any] | Branching[Any]] | None, first: Method[Any
     return [*([first] if cuts else []), *own, *cuts]
 
 
-def verdict(records: Sequence[Record], net: Network | None = None) -> Verdict:
-    """What the records of all cases say together. With the network: also its outputs at the counterexample."""
-    if not records:
+def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int | None = None) -> Verdict:
+    """What the records of all cases say together. With the network: also its outputs at the counterexample.
+
+    cases  how many cases the property has. `unsat` needs a proof for each of them: a case without a record is an open one. None: not known
+           here; then records of a run that was interrupted are never `unsat`, since other cases may have none.
+    """
+    if cases == 0:
         nobody = Evidence("proved", "definition", assumptions=("no input meets what the property asks of inputs",))
         return Verdict("unsat", None, None, math.inf, math.inf, 0, 0.0, nobody)
+    if not records:
+        return Verdict("timeout", None, None, -math.inf, math.inf, 0, 0.0, None, "no case of the property was answered")
     worst = min(records, key=lambda record: record.bracket.upper.value)
     open_ = min(records, key=lambda record: record.bracket.lower.value)
     lower, upper = open_.bracket.lower, worst.bracket.upper
     met = [end.executed for end in (record.bracket.upper for record in records) if end.executed is not None]
     interrupted = any(record.status == "interrupted" for record in records)
+    complete = not interrupted if cases is None else len({record.key for record in records}) == cases
     answer: Answer = "unknown"
     witness, evidence, note = None, None, "; ".join(reasons(records))
     if upper.value <= 0:
         answer, witness, evidence = "sat", upper.evidence.witness, upper.evidence
         note = TOUCHES if worst.bracket.closed and worst.bracket.lower.evidence.kind == "proved" else ""
-    elif lower.value > 0:
+    elif lower.value > 0 and complete:
         answer, evidence, note = "unsat", lower.evidence, ""
     elif any(record.status == "stopped" for record in records):
         answer, note = "timeout", ""

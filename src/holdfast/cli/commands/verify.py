@@ -93,7 +93,8 @@ class Instances:
         from holdfast.solver import Stop
         from holdfast.verification.verify import answered
 
-        tell((), "")
+        # Every case has a record before any is answered: a run that is killed never looks as if it had fewer cases.
+        tell([replace(blank, status="interrupted") for blank in self.unknown(task.keys) if blank.key not in task.known], "")
         place, until = task.keys[0].index, time.monotonic() + task.seconds
         known = Memory(records={key: record for key, record in task.known.items() if record.question})
 
@@ -241,10 +242,11 @@ class Verify(Command):
         from holdfast.verification import verdict
 
         if self.spec is not None:
+            cases = len(built.extra.keys(0))
             try:
-                found = verdict(store.records(), built.net)
+                found = verdict(store.records(), built.net, cases=cases)
             except NotAnswered:  # The records stand; what the network says at the counterexample is not known.
-                found = verdict(store.records())
+                found = verdict(store.records(), cases=cases)
             for text in competition(found, built.net, built.extra.last[2]):
                 print(text)
             print(f"; {printable(describe_question(built.question), None)}")
@@ -271,7 +273,7 @@ class Verify(Command):
             if place in asked.errors or failed:
                 lines.append(Line(instance, [*failed, asked.errors.get(place, "")][0], expected))
             elif (found or place in asked.nobody) and not any(r.status in ("interrupted", "refuted") for r in found):
-                lines.append(Line(instance, verdict(found), expected))
+                lines.append(Line(instance, verdict(found, cases=0 if place in asked.nobody else None), expected))
         return lines
 
     def exit_code(self, store: "Store") -> int:
