@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,7 +68,7 @@ def run(seed: int, cases: int, targets: list[str], *, seconds: float | None = No
 Result = tuple[str, str, list[Judged], str, str]
 
 
-def _results(seed: int, begin: int, end: int, targets: list[str], only: list[str], seconds: float | None = None):  # type: ignore[no-untyped-def]
+def _results(seed: int, begin: int, end: int, targets: list[str], only: list[str], seconds: float | None = None) -> Iterator[Result]:
     started = time.monotonic()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="onnx-differential-") as place:

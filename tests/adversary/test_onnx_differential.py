@@ -102,6 +102,13 @@ def test_the_mask_of_an_old_dropout_is_refused_and_its_data_are_not() -> None:
         import_onnx(onnx.load_from_string(case_of(nodes, [1, 3], {}, opset=10).content), "it")
 
 
+def test_a_constant_may_fill_a_shape_without_elements(tmp_path: Path) -> None:
+    """As exporters write an empty part of a Concat; an Expand to no elements is refused, since onnxruntime then keeps one."""
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["empty"]), helper.make_node("Concat", ["x", "empty"], ["y"], axis=1)]
+    case = case_of(nodes, [1, 3], {"s": [1, 0]})
+    assert judge(case, "engine", truth_of(case), tmp_path).outcome == "agreed"
+
+
 def test_two_constants_of_one_name_are_refused() -> None:
     model = onnx.load_from_string(case_of([helper.make_node("Reshape", ["x", "s"], ["y"])], [1, 4], {"s": [2, 2]}).content)
     model.graph.initializer.append(helper.make_tensor("s", TensorProto.INT64, [2], [4, 1]))

@@ -176,6 +176,8 @@ REFUSED: list[tuple[str, str, list[Array | None], int, dict[int, Array], dict[st
     ("one axis twice", "Slice", [GRID], 13, {1: np.array([0, 1]), 2: np.array([2, 3]), 3: np.array([2, -1])}, {}),
     ("largest integer", "Slice", [GRID], 13, {1: np.array([5]), 2: np.array([2**63 - 1]), 3: np.array([2]), 4: np.array([-1])}, {}),
     ("largest integer", "Slice", [GRID], 13, {1: np.array([5]), 2: np.array([2**31 - 1]), 3: np.array([2]), 4: np.array([-1])}, {}),
+    ("an expansion to", "Expand", [GRID[:, :1, :1]], 13, {1: np.array([2, 1, 0])}, {}),
+    ("an expansion to", "Expand", [GRID[:, :1]], 13, {1: np.array([-1])}, {}),
     ("empty list", "Squeeze", [GRID], 13, {1: np.array([], dtype=np.int64)}, {}),
     ("split of 5", "Split", [GRID.reshape(-1)[:5]], 18, {}, {"num_outputs": 4}),
     ("reflect padding", "Pad", [GRID], 13, {1: np.array([0, 0, 4, 0, 0, 0])}, {"mode": "reflect"}),

@@ -63,6 +63,9 @@ def transpose(node: Node, data: Tensor) -> Tensor:
 def expand(node: Node, data: Tensor, shape: Static) -> Tensor:
     """Broadcasts both ways: a target of 1 keeps the size the data has."""
     sizes = flat(shape)
+    least = 0 if node.integer("fills", 0) else 1
+    if any(isinstance(size, int) and size < least for size in sizes):
+        raise node.unsupported(f"an expansion to {sizes}, which runtimes disagree about,")
     rank = max(data.dim(), len(sizes))
     current = [1] * (rank - data.dim()) + list(data.shape)
     target = [1] * (rank - len(sizes)) + sizes
@@ -76,12 +79,12 @@ def expand(node: Node, data: Tensor, shape: Static) -> Tensor:
 
 @rewrite("ConstantOfShape")
 def constant_of_shape(node: Node) -> list[Node]:
-    """Expand of a constant, which as a buffer knows the device and the working float type."""
+    """Expand of a constant, which as a buffer knows the device and the working float type; it may fill a shape without elements."""
     value: Any = node.attributes.get("value", torch.zeros(1))
     name = f"{node.outputs[0]}/value"
     return [
         Node("Constant", node.name, (), (name,), node.opset, {"value": value.reshape(())}),
-        Node("Expand", node.name, (name, node.inputs[0]), node.outputs, node.opset),
+        Node("Expand", node.name, (name, node.inputs[0]), node.outputs, node.opset, {"fills": 1}),
     ]
 
 

@@ -186,7 +186,11 @@ def reshape(node: Node, data: Static, shape: Static) -> Static:
 
 @static("Expand")
 def expand(node: Node, data: Static, shape: Static) -> Static:
-    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(flat(shape))))
+    sizes = flat(shape)
+    least = 0 if node.integer("fills", 0) else 1
+    if any(isinstance(size, int) and size < least for size in sizes):
+        raise node.unsupported(f"an expansion to {sizes}, which runtimes disagree about,")
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(sizes)))
 
 
 @static("RangeLike")
