@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from holdfast.execution.task import said
 from holdfast.foreign_text import LONGEST_NOTE, capped, first_line, printable, printable_lines
 from holdfast.report import markdown
 from holdfast.report.summary import short
-from holdfast.result import Bracket, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 from holdfast.store.export import csv_cell
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\rok\x08"
@@ -151,12 +152,13 @@ def test_the_exported_table_holds_no_formula(tmp_path: Path) -> None:
 
     with Store.create(tmp_path / "run", Question(data=Data(classes=("=1+1", "@b")))) as store:
         store.put_inputs([torch.zeros(2)], [0], [1], ['=HYPERLINK("http://x")'], [None])
-        bracket = Bracket(by_definition(-1.5), by_definition(2.0), note="-cmd")
+        witness = Evidence("witnessed", "test", witness=torch.zeros(2))
+        bracket = Bracket(by_definition(-math.inf), Bound(-1.5, witness), note="-cmd")
         store.write([Record(Key(0), bracket, "finished", 0.0, 1, goal="worst")])
         store.export(tmp_path / "out.csv")
     [row] = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
     assert (row["name"], row["label_name"], row["prediction_name"], row["note"]) == ('\'=HYPERLINK("http://x")', "'=1+1", "'@b", "'-cmd")
-    assert float(row["lower"]) == -1.5
+    assert float(row["upper"]) == -1.5
 
 
 # ---- numbers that are none

@@ -218,7 +218,7 @@ def test_a_drift_with_shares_says_so() -> None:
         (Question("radius", options={"shard": "2/3"}), "(only the part of the inputs 2/3)"),
         (Question("radius", options={"labels": "y.npy", "only_correct": True}), "(labels y.npy; only correct yes)"),
         (Question(model=Model("evil\x1b[31m")), "before evil�[31m changes"),
-        (Question(model=Model("\udcff")), "before ? changes"),
+        (Question(model=Model("\udcff")), "before � changes"),
     ],
 )  # fmt: skip
 def test_conditions_in_words(question: Question, told: str) -> None:

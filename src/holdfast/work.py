@@ -14,6 +14,7 @@ from holdfast import clock
 from holdfast.errors import BadInput, Contradiction, HoldfastError
 from holdfast.execution.dealing import Unit
 from holdfast.execution.task import Answer, Outputs, Task, Tell
+from holdfast.formatting import at_least
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.network import alike, same_by_rounding
@@ -171,8 +172,8 @@ class Work:
         """The estimator breaks the property within what was proved."""
         shown = f"{', '.join(f'{number:g}' for number in point[:12])}{' ...' if len(point) > 12 else ''}"
         told = (
-            f"input {self.problem.keys[row]}: proved up to {self.brackets[row].lower.value:g}, but {self.problem.network.name} itself "
-            f"breaks the property within that, at the row ({shown}). So it is not what was read of it, and nothing about it can be "
+            f"input {self.problem.keys[row]}: proved up to {at_least(self.brackets[row].lower.value)}, but {self.problem.network.name} "
+            f"itself breaks the property within that, at the row ({shown}). So it is not what was read of it, and nothing about it can be "
             f"proved: give its function instead, hf.Network.from_callable(function), and report this."
         )
         self._disbelieve(row, Contradiction(told))

@@ -140,7 +140,7 @@ def test_a_map_has_a_share_of_the_seconds_and_goes_on_where_it_ended(ask: Ask, i
     assert "18 of 36 units not measured" in " ".join(shown.out.replace("│", " ").split())
     assert ask("report", "run").code == 0
     assert "18 of 36 units not measured (grey)" in Path("run/report.html").read_text()
-    assert ask("resume", "run").code == 0
+    assert ask("resume", "run", "--trust").code == 0
     with Store.open("run") as store:
         for key, found in store.artefacts(SALIENCY).items():
             assert not bool(found.isnan().any())

@@ -131,8 +131,8 @@ def test_a_smoothed_class_that_was_not_sampled_is_no_abstention(new_store: NewSt
     assert [smoothed_of(r).measured for r in (done, open_)] == [True, False]
     store = kept(new_store(command="smoothing"), [done, open_])
     view = smoothing_table(store)
-    assert list(view.columns[2].cells)[1] == "not measured"
-    assert list(view.columns[4].cells)[1] == "–"
+    assert str(list(view.columns[2].cells)[1]) == "not measured"
+    assert str(list(view.columns[4].cells)[1]) == "–"
     assert "1 of 1 measured (1 not measured)" in str(view.caption)
 
 

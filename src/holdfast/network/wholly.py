@@ -274,7 +274,7 @@ class _Walk:
     def _array(self, value: "np.ndarray[Any, Any]", where: str) -> str:
         """Numbers, kind and shape, as of tensors."""
         spread = [axis for axis, step in enumerate(value.strides) if step == 0 and value.shape[axis] > 1]
-        one: Any = value[tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(value.ndim))]
+        one: Any = np.asarray(value[tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(value.ndim))], dtype=value.dtype)
         self._count(one.nbytes, where)
         begin = f"{value.dtype.str} {value.dtype.name} {value.shape} {spread}"
         if value.dtype.names:  # between the fields of a record may lie bytes that nobody wrote
