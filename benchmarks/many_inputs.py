@@ -32,7 +32,7 @@ def asked(real: Path, folder: Path, count: int) -> None:
 
     import holdfast as hf
     from holdfast.datasets import digits
-    from holdfast.question import Asked, Data, Model, Question
+    from holdfast.question import DataDescription, ModelDescription, Question, Request
 
     torch.manual_seed(0)
     data = digits("train")
@@ -44,7 +44,11 @@ def asked(real: Path, folder: Path, count: int) -> None:
         torch.nn.functional.cross_entropy(net(x), y).backward()
         descent.step()
     network = hf.Network.from_torch(net.eval(), domain=(0, 1))
-    question = Question(model=Model("two layers", fingerprint=network.fingerprint), data=Data("digits", "digits"), asked=Asked("inf"))
+    question = Question(
+        model=ModelDescription("two layers", fingerprint=network.fingerprint),
+        data=DataDescription("digits", "digits"),
+        asked=Request("inf"),
+    )
     with hf.Store.create(real, question) as store:
         said = network(x).argmax(-1).tolist()
         store.put_inputs(list(x), y.tolist(), said, [str(k) for k in range(REAL)], [None] * REAL)
@@ -97,7 +101,7 @@ def open_again(real: Path, folder: Path, count: int) -> None:
     with Store.open(folder) as store:
         assert store.counts() == {"finished": count} or sum(store.counts().values()) == count
         for first in range(0, count, BATCH):
-            assert len(store.known([Key(k) for k in range(first, first + BATCH)])) == min(BATCH, count - first)
+            assert len(store.load_known([Key(k) for k in range(first, first + BATCH)])) == min(BATCH, count - first)
 
 
 def command(*words: object) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.monitor import Groups, Monitor, Mutation, Noise
-from holdfast.monitor.engine.opened import find
+from holdfast.monitor.engine.state_view import find
 from holdfast.monitor.score import Scores
 from holdfast.network import Network
 

@@ -29,8 +29,8 @@ from holdfast.bounding import relax
 from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import Point, clamp, intercept
 from holdfast.certify import Certify
-from holdfast.chance import Chance
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Family, Frames
 
 UNIT = 2.0**-52

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from holdfast.datasets.helpdesk import HelpdeskLSTM, Sentences, sentences, vocabulary
+from holdfast.datasets.helpdesk import HelpdeskLSTM, SentenceSplit, sentences, vocabulary
 
 WEIGHTS = Path(__file__).parents[1] / "src" / "holdfast" / "datasets" / "words"
 
@@ -29,7 +29,7 @@ FORGET = 0.1  # share of the words read as unknown, in every epoch others
 LEAVE_OUT = 0.1  # share of the words left out
 
 
-def train(data: Sentences) -> HelpdeskLSTM:
+def train(data: SentenceSplit) -> HelpdeskLSTM:
     """A trained module in eval mode. It is asked after every word, later words counting more."""
     torch.manual_seed(SEED)
     module = HelpdeskLSTM(len(vocabulary()), DROP)
@@ -60,7 +60,7 @@ def shortened(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def accuracy(module: HelpdeskLSTM, data: Sentences) -> float:
+def accuracy(module: HelpdeskLSTM, data: SentenceSplit) -> float:
     """The share of sentences that get their own intent."""
     answers = torch.stack([module(row[None])[0].argmax() for row in data.tokens])
     return float((answers == data.y).double().mean())

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock, memory
+from holdfast import memory_budget, time_limit
 from holdfast.api.risk import risk_methods
+from holdfast.batch_solver import ASKED_AGAIN, BatchWorker
 from holdfast.bounding.crown import Intervals
-from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.traversal import Backward
 from holdfast.certify.smoothing import smoothing_problem
 from holdfast.cli.commands.radius import Radius
@@ -30,7 +31,6 @@ from holdfast.region import Ball, Box, Sparse
 from holdfast.region.base import Domain
 from holdfast.solver import solve
 from holdfast.verification import BranchAndBound
-from holdfast.work import ASKED_AGAIN, Batches
 
 LONG_AGO = -1e9  # of the monotonic clock
 
@@ -99,7 +99,7 @@ def test_after_the_deadline_a_step_looks_at_nothing(name: str, monkeypatch: pyte
     for kind, what in ((Intervals, "through_map"), (Backward, "walk")):
         inner = getattr(kind, what)
         monkeypatch.setattr(kind, what, lambda *given, inner=inner, what=what: seen.append(what) or inner(*given))
-    with clock.within(LONG_AGO):
+    with time_limit.within(LONG_AGO):
         after, claims = method.step(problem, state)
     assert after is not None
     assert len(seen) <= 2
@@ -115,10 +115,10 @@ def test_what_is_cut_off_anywhere_goes_on_to_the_same_end(name: str, monkeypatch
     looks = itertools.count(1)
 
     def check() -> None:
-        if clock._spared.get() and next(looks) in (2, 3, 5, 11, 23, 47, 95, 191):
-            raise clock.Expired
+        if time_limit._spared.get() and next(looks) in (2, 3, 5, 11, 23, 47, 95, 191):
+            raise time_limit.Expired
 
-    monkeypatch.setattr(clock, "check", check)
+    monkeypatch.setattr(time_limit, "check", check)
     torn = end(method, problem)
     assert next(looks) > 5, "nothing here looks at the clock"
     assert bool((torn <= calm * (1 + 1e-2) + 1e-2).all())
@@ -127,24 +127,26 @@ def test_what_is_cut_off_anywhere_goes_on_to_the_same_end(name: str, monkeypatch
 
 def test_only_what_somebody_can_do_without_is_cut_off() -> None:
     def work() -> str:
-        clock.check()
+        time_limit.check()
         return "done"
 
-    assert clock.in_time(work, "cut") == "done"
-    with clock.within(LONG_AGO):
+    assert time_limit.in_time(work, "cut") == "done"
+    with time_limit.within(LONG_AGO):
         assert work() == "done"
-        assert clock.in_time(work, "cut") == "cut"
+        assert time_limit.in_time(work, "cut") == "cut"
         assert work() == "done"
-    with clock.within(time.monotonic() - clock.GRACE / 4):  # a moment after the deadline: what looks at it may end what it has begun
-        assert clock.passed()
-        assert clock.in_time(work, "cut") == "done"
+    with time_limit.within(
+        time.monotonic() - time_limit.GRACE / 4
+    ):  # a moment after the deadline: what looks at it may end what it has begun
+        assert time_limit.has_expired()
+        assert time_limit.in_time(work, "cut") == "done"
 
 
 def test_a_last_step_after_the_deadline_is_not_taken_for_the_last() -> None:
     method, problem = hf.attacks.PGD(rounds=1), PROOFS["certify"][1]
     state = method.start(problem, 0)
     assert method.step(problem, state)[0] is None
-    with clock.within(time.monotonic() - clock.GRACE / 100):
+    with time_limit.within(time.monotonic() - time_limit.GRACE / 100):
         after, claims = method.step(problem, method.start(problem, 0))
     assert after is not None
     assert claims.witness is not None
@@ -152,10 +154,10 @@ def test_a_last_step_after_the_deadline_is_not_taken_for_the_last() -> None:
 
 def test_samples_that_were_all_drawn_when_the_time_was_up_are_counted_by_resume() -> None:
     problem, method = smoothing_problem(PROOFS["certify"][1].network, torch.rand(2, 3)), hf.certify.Smoothing(samples=20, choosing=5)
-    with clock.within(time.monotonic() - clock.GRACE / 100):
+    with time_limit.within(time.monotonic() - time_limit.GRACE / 100):
         after, claims = method.step(problem, method.start(problem, 0))
     assert after is not None
-    again, counted = method.step(problem, method.recalled(problem, method.start(problem, 0), claims.aside))
+    again, counted = method.step(problem, method.resume_state(problem, method.start(problem, 0), claims.aside))
     assert again is None
     assert torch.equal(counted.estimate, claims.estimate)
 
@@ -165,7 +167,7 @@ def test_what_is_cut_off_is_stopped_and_taken_up_again(tmp_path: Any) -> None:
     with hf.Store.create(tmp_path / "run") as store:
         for record in hf.solve([problem], [hf.certify.Tighten(steps=2)], hf.Stop(seconds=0.0), store=store):
             assert record.status == "stopped"
-        assert not store.finished()
+        assert not store.finished_records()
         again = hf.solve([problem], [hf.certify.Tighten(steps=2)], store=store)
     assert {r.status for r in again} <= {"finished", "closed"}
     assert all(r.bracket.lower.value > 0 for r in again)
@@ -176,29 +178,29 @@ def test_what_is_cut_off_is_stopped_and_taken_up_again(tmp_path: Any) -> None:
 
 def test_no_more_is_planned_than_is_allowed() -> None:
     processor = torch.device("cpu")
-    free = memory.free_bytes(processor)
-    with memory.within(1000):
-        assert memory.free_bytes(processor) == 1000
-        with memory.within(2000):
-            assert memory.free_bytes(processor) == 1000
-        with memory.within(None):
-            assert memory.free_bytes(processor) == 1000
-        assert memory.numbers(processor, 10**6, 5) == 25
-    assert memory.numbers(processor, 10**6, 5) == 10**6
-    assert memory.free_bytes(processor) > free / 100
+    free = memory_budget.free_bytes(processor)
+    with memory_budget.within(1000):
+        assert memory_budget.free_bytes(processor) == 1000
+        with memory_budget.within(2000):
+            assert memory_budget.free_bytes(processor) == 1000
+        with memory_budget.within(None):
+            assert memory_budget.free_bytes(processor) == 1000
+        assert memory_budget.numbers(processor, 10**6, 5) == 25
+    assert memory_budget.numbers(processor, 10**6, 5) == 10**6
+    assert memory_budget.free_bytes(processor) > free / 100
 
 
 def test_less_memory_changes_no_answer() -> None:
     method, problem = PROOFS["tighten planes"]
     usual = end(method, problem)
-    with memory.within(4096):
+    with memory_budget.within(4096):
         torch.testing.assert_close(end(method, problem), usual, rtol=1e-6, atol=1e-9)
 
 
 def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
     method, problem = PROOFS["certify"]
     assert method.unfit(problem) is None
-    with memory.within(100):
+    with memory_budget.within(100):
         assert "--memory" in (method.unfit(problem) or "")
 
 
@@ -206,10 +208,10 @@ def test_every_kind_of_too_little_memory_is_known() -> None:
     for ask in (lambda: torch.empty(2**60, dtype=torch.uint8), lambda: np.empty(2**60, dtype=np.uint8), lambda: bytearray(2**60)):
         with pytest.raises((RuntimeError, MemoryError)) as caught:
             ask()
-        assert memory.is_out_of_memory(caught.value)
-    assert memory.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not memory.is_out_of_memory(RuntimeError("the size of tensor a must match"))
-    assert not memory.is_out_of_memory(ValueError("out of memory"))
+        assert memory_budget.is_out_of_memory(caught.value)
+    assert memory_budget.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not memory_budget.is_out_of_memory(RuntimeError("the size of tensor a must match"))
+    assert not memory_budget.is_out_of_memory(ValueError("out of memory"))
 
 
 def test_memory_as_people_write_it() -> None:
@@ -272,7 +274,7 @@ def test_a_model_that_hangs_at_its_inputs_ends_with_the_budget() -> None:
     problem = hf.Problem(net, near(x), hf.Robustness(torch.zeros(2).long()), "radius")
     problem.check()
     hangs.append(True)
-    worker = Batches([problem], [hf.attacks.Corners()], hf.Stop(), 0, hashed=False)
+    worker = BatchWorker([problem], [hf.attacks.Corners()], hf.Stop(), 0, hashed=False)
     found = worker.answer(Task(problem.keys, 0.2), lambda *told: None)
     assert [record.status for record in found.records] == ["stopped"] * 2
 
@@ -288,7 +290,7 @@ def test_a_proof_says_that_the_model_was_asked_again_only_once_it_was() -> None:
     """Of a worker that was killed before the last checks no record may claim them."""
     problem, (method, _) = PROOFS["certify"][1], PROOFS["certify"]
     told: list[Any] = []
-    worker = Batches([problem], [method], hf.Stop(), 0, hashed=False)
+    worker = BatchWorker([problem], [method], hf.Stop(), 0, hashed=False)
     answer = worker.answer(Task(problem.keys), lambda records, *_: told.extend(records))
     proved = [
         record.bracket.lower.evidence
@@ -304,20 +306,20 @@ def test_a_proof_says_that_the_model_was_asked_again_only_once_it_was() -> None:
 
 
 def test_no_process_holds_more_than_it_may() -> None:
-    held = memory.held_bytes()
+    held = memory_budget.held_bytes()
     size = 2 * held + 2**29  # more than is refused beforehand, whatever the tests before have left in memory
-    with memory.capped(size):
-        assert memory.allowed() <= size - held + 2**24
+    with memory_budget.limit_process(size):
+        assert memory_budget.allowed_bytes() <= size - held + 2**24
         with pytest.raises((MemoryError, RuntimeError)) as caught:
             torch.ones(size // 4)  # as many bytes as the whole process may hold
-        assert memory.is_out_of_memory(caught.value)
+        assert memory_budget.is_out_of_memory(caught.value)
         assert len(torch.ones(2**22)) == 2**22
-    assert memory.allowed() == math.inf
+    assert memory_budget.allowed_bytes() == math.inf
     torch.empty(2**28)
 
 
 def test_memory_that_is_full_before_anything_is_read_is_refused() -> None:
-    with pytest.raises(BadInput, match="before any model is read"), memory.capped(memory.held_bytes()):
+    with pytest.raises(BadInput, match="before any model is read"), memory_budget.limit_process(memory_budget.held_bytes()):
         pass
 
 

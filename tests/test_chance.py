@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from holdfast.chance import Chance, _mixed, _shifted
+from holdfast.random_streams import Chance, _mix_bits, _shift_right
 
 LIKE = torch.zeros((), dtype=torch.float64)
 
@@ -30,14 +30,14 @@ def test_the_hash_gives_the_published_numbers_of_splitmix64() -> None:
     """The first five for the seed 1234567, as implementations in many languages print them."""
     states = [signed(1234567 + k * 0x9E3779B97F4A7C15) for k in range(1, 6)]
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
-    assert [int(x) % 2**64 for x in _mixed(torch.tensor(states))] == published
+    assert [int(x) % 2**64 for x in _mix_bits(torch.tensor(states))] == published
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), st.integers(1, 63))
 def test_products_wrap_and_shifts_bring_in_zeros(numbers: list[int], by: int) -> None:
     x = torch.tensor([signed(n) for n in numbers])
-    assert [int(v) % 2**64 for v in _shifted(x, by)] == [n >> by for n in numbers]
-    assert [int(v) % 2**64 for v in _mixed(x.clone())] == [reference(n) for n in numbers]
+    assert [int(v) % 2**64 for v in _shift_right(x, by)] == [n >> by for n in numbers]
+    assert [int(v) % 2**64 for v in _mix_bits(x.clone())] == [reference(n) for n in numbers]
 
 
 @given(st.integers(0, 2**40), st.permutations(range(7)), st.integers(1, 7), st.integers(1, 4), st.integers(0, 3))
@@ -50,7 +50,7 @@ def test_a_row_draws_the_same_alone_among_others_and_in_any_order(seed: int, ord
     numbers = whole.uniform(count, (2, 3), LIKE)[:, rows]
     assert torch.equal(numbers, part.uniform(count, (2, 3), LIKE))
     assert torch.equal(numbers[:1], fewer.uniform(1, (2, 3), LIKE))  # more of them are the same and more
-    for one, other in ((whole.take(rows), part), (whole.apart(5).take(rows), part.apart(5)), (whole.take(rows).tiled(3), part.tiled(3))):
+    for one, other in ((whole.take(rows), part), (whole.apart(5).take(rows), part.apart(5)), (whole.take(rows).tile(3), part.tile(3))):
         assert torch.equal(one.normal(count, (4,), LIKE), other.normal(count, (4,), LIKE))
 
 
@@ -67,7 +67,7 @@ def test_seeds_keys_draws_streams_and_copies_are_all_different() -> None:
         chance.apart(torch.arange(50) + 100).uniform(2, (4,), LIKE),
         *(Chance.of(range(50), s).uniform(2, (4,), LIKE) for s in (1, 2)),
     ]
-    drawn += list(chance.tiled(5).uniform(2, (4,), LIKE).split(50, 1))
+    drawn += list(chance.tile(5).uniform(2, (4,), LIKE).split(50, 1))
     numbers = torch.stack(drawn).flatten()
     assert len(numbers.unique()) == len(numbers)
     assert torch.equal(Chance.of(["3"], 1).rows, Chance.of([3], 1).rows)
@@ -83,7 +83,7 @@ def layouts() -> dict[str, Tensor]:
         "draws": torch.cat([draws.uniform(1, (64,), LIKE)[0] for _ in range(500)]),
         "places": places.uniform(2000, (64,), LIKE)[:, 0],
         "streams": torch.cat([streams.apart(k).uniform(1, (64,), LIKE)[0] for k in range(500)]),
-        "copies": streams.tiled(500).uniform(1, (64,), LIKE)[0],
+        "copies": streams.tile(500).uniform(1, (64,), LIKE)[0],
     }
 
 

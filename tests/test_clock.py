@@ -12,25 +12,25 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.cli import app
 from holdfast.store import Store
 
 
 def test_a_deadline_holds_inside_and_ends_with_its_block() -> None:
-    assert clock.deadline() == math.inf
-    assert not clock.passed()
+    assert time_limit.deadline() == math.inf
+    assert not time_limit.has_expired()
     soon = time.monotonic() + 100
-    with clock.within(soon):
-        assert clock.deadline() == soon
-        with clock.within(soon + 1):
-            assert clock.deadline() == soon
-        with clock.within(soon - 200):
-            assert clock.passed()
-        assert not clock.passed()
-    with pytest.raises(ZeroDivisionError), clock.within(0.0):
+    with time_limit.within(soon):
+        assert time_limit.deadline() == soon
+        with time_limit.within(soon + 1):
+            assert time_limit.deadline() == soon
+        with time_limit.within(soon - 200):
+            assert time_limit.has_expired()
+        assert not time_limit.has_expired()
+    with pytest.raises(ZeroDivisionError), time_limit.within(0.0):
         raise ZeroDivisionError
-    assert clock.deadline() == math.inf
+    assert time_limit.deadline() == math.inf
 
 
 LONG_AGO = -1e9  # of the monotonic clock
@@ -39,24 +39,24 @@ LONG_AGO = -1e9  # of the monotonic clock
 def at_rest() -> bool:
     """No signal is on its way, nobody listens to one, and no deadline is in force."""
     handled = signal.getsignal(signal.SIGALRM) not in (signal.SIG_DFL, signal.SIG_IGN)
-    return signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and not handled and clock.deadline() == math.inf
+    return signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and not handled and time_limit.deadline() == math.inf
 
 
 def test_work_that_looks_at_no_clock_is_interrupted() -> None:
     def hangs() -> str:
-        with clock.within(LONG_AGO - 1):
+        with time_limit.within(LONG_AGO - 1):
             time.sleep(600)
         return "done"
 
-    with clock.within(LONG_AGO):
-        assert clock.interrupt_late(hangs, "cut") == "cut"
-        assert clock.deadline() == LONG_AGO
+    with time_limit.within(LONG_AGO):
+        assert time_limit.interrupt_late(hangs, "cut") == "cut"
+        assert time_limit.deadline() == LONG_AGO
     assert at_rest()
-    assert clock.interrupt_late(lambda: "done", "cut") == "done"
-    with clock.within(time.monotonic() + 600):
-        assert clock.interrupt_late(lambda: "done", "cut") == "done"
+    assert time_limit.interrupt_late(lambda: "done", "cut") == "done"
+    with time_limit.within(time.monotonic() + 600):
+        assert time_limit.interrupt_late(lambda: "done", "cut") == "done"
         with pytest.raises(ZeroDivisionError):
-            clock.interrupt_late(lambda: 1 // 0, 0)
+            time_limit.interrupt_late(lambda: 1 // 0, 0)
     assert at_rest()
 
 
@@ -65,21 +65,21 @@ def test_only_whose_time_is_up_goes_on_after_an_interruption() -> None:
     went_on: list[str] = []
 
     def inner() -> str:
-        clock.interrupt_late(lambda: time.sleep(600), None)
+        time_limit.interrupt_late(lambda: time.sleep(600), None)
         went_on.append("inner")
         return "done"
 
-    with clock.within(LONG_AGO):
-        assert clock.interrupt_late(lambda: clock.in_time(inner, "inner cut"), "outer cut") == "outer cut"
+    with time_limit.within(LONG_AGO):
+        assert time_limit.interrupt_late(lambda: time_limit.in_time(inner, "inner cut"), "outer cut") == "outer cut"
     assert went_on == []
-    with clock.within(time.monotonic() + 600):
+    with time_limit.within(time.monotonic() + 600):
 
         def outer() -> str:
-            with clock.within(LONG_AGO):
-                assert clock.interrupt_late(lambda: time.sleep(600), None) is None
+            with time_limit.within(LONG_AGO):
+                assert time_limit.interrupt_late(lambda: time.sleep(600), None) is None
             return "outer goes on"
 
-        assert clock.interrupt_late(outer, "outer cut") == "outer goes on"
+        assert time_limit.interrupt_late(outer, "outer cut") == "outer goes on"
     assert at_rest()
 
 
@@ -92,7 +92,7 @@ def test_nothing_is_interrupted_while_it_leaves_a_context() -> None:
 
         def __exit__(self, *_: object) -> None:
             for _ in range(3):
-                time.sleep(clock.AGAIN)  # a signal comes in each
+                time.sleep(time_limit.AGAIN)  # a signal comes in each
             left.append("whole")
 
     def work() -> None:
@@ -100,8 +100,8 @@ def test_nothing_is_interrupted_while_it_leaves_a_context() -> None:
             pass
         time.sleep(600)
 
-    with clock.within(LONG_AGO):
-        clock.interrupt_late(work, None)
+    with time_limit.within(LONG_AGO):
+        time_limit.interrupt_late(work, None)
     assert left == ["whole"]
 
 
@@ -115,8 +115,8 @@ def test_code_that_catches_everything_is_interrupted_again() -> None:
             caught.append("once")
         time.sleep(600)
 
-    with clock.within(LONG_AGO):
-        clock.interrupt_late(stubborn, None)
+    with time_limit.within(LONG_AGO):
+        time_limit.interrupt_late(stubborn, None)
     assert caught == ["once"]
 
 

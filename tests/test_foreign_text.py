@@ -21,8 +21,8 @@ import holdfast as hf
 from holdfast.cli import _tell
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import LONGEST_MESSAGE, BadInput
-from holdfast.execution.task import said
-from holdfast.foreign_text import LONGEST_NOTE, capped, first_line, printable, printable_lines
+from holdfast.execution.task import describe_exception
+from holdfast.foreign_text import LONGEST_NOTE, cut_text, first_line, printable, printable_lines
 from holdfast.report import markdown
 from holdfast.report.summary import short
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
@@ -44,7 +44,7 @@ def test_what_steers_a_terminal_is_written_as_an_escape() -> None:
         assert shown.isprintable(), hex(code)
         assert shown.encode()  # half a surrogate pair too
     assert printable("x" * 5000).endswith("x... 3000 more characters")
-    assert capped("abc", 3) == "abc"
+    assert cut_text("abc", 3) == "abc"
     assert not STEERS.search(short(EVIL))
     assert not STEERS.search(markdown.text(EVIL))
 
@@ -91,10 +91,10 @@ def test_messages_of_exceptions_are_cut() -> None:
     huge = "x" * 10**6
     assert len(str(BadInput(huge))) < LONGEST_MESSAGE + 50
     assert str(BadInput(huge)).endswith(f"... {10**6 - LONGEST_MESSAGE} more characters")
-    assert len(said(ValueError(huge))) < LONGEST_NOTE + 100
+    assert len(describe_exception(ValueError(huge))) < LONGEST_NOTE + 100
     assert first_line(ValueError("  one\ntwo")) == "one"
     assert first_line(Silent()) == first_line(Silent(), silent="") == "Silent"
-    assert len(said(type("N" * 10**5, (Exception,), {})(huge))) < LONGEST_NOTE + 500
+    assert len(describe_exception(type("N" * 10**5, (Exception,), {})(huge))) < LONGEST_NOTE + 500
     nothing = by_definition(-np.inf), by_definition(np.inf)
     record = Record(Key(0), Bracket(*nothing, note=huge), "failed", 0.0, 0, skipped=(huge, "short"))
     assert len(record.bracket.note) < LONGEST_NOTE + 50
@@ -147,10 +147,10 @@ def test_numbers_and_plain_words_stay(value: Any) -> None:
 
 
 def test_the_exported_table_holds_no_formula(tmp_path: Path) -> None:
-    from holdfast.question import Data, Question
+    from holdfast.question import DataDescription, Question
     from holdfast.store import Store
 
-    with Store.create(tmp_path / "run", Question(data=Data(classes=("=1+1", "@b")))) as store:
+    with Store.create(tmp_path / "run", Question(data=DataDescription(classes=("=1+1", "@b")))) as store:
         store.put_inputs([torch.zeros(2)], [0], [1], ['=HYPERLINK("http://x")'], [None])
         witness = Evidence("witnessed", "test", witness=torch.zeros(2))
         bracket = Bracket(by_definition(-math.inf), Bound(-1.5, witness), note="-cmd")

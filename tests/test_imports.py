@@ -13,19 +13,19 @@ FLOORS = [
         "foreign_text",
         "errors",
         "files",
-        "memory",
-        "clock",
+        "memory_budget",
+        "time_limit",
         "process_state",
-        "repeated",
+        "cuda_graphs",
         "result",
         "batch",
         "rounding",
-        "chance",
+        "random_streams",
         "formatting",
         "signals",
     ),
     ("network", "region", "property"),
-    ("question", "question_text", "problem", "method", "replay", "execution", "work", "solver", "store"),
+    ("question", "question_text", "problem", "method", "replay", "execution", "batch_solver", "solver", "store"),
     ("bounding", "attacks", "datasets", "reading"),
     ROOMS,
     ("api", "report"),
@@ -88,4 +88,4 @@ def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_packag
 def test_the_test_can_see() -> None:
     """The parser finds what it should: plain, from, relative and nested imports."""
     assert {"region", "errors"} <= imported(SOURCE / "network" / "network.py")
-    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(SOURCE / "work.py")
+    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(SOURCE / "batch_solver.py")

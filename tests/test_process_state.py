@@ -21,7 +21,7 @@ from holdfast.execution import Local
 from holdfast.hardening import Recipe
 from holdfast.network import Network
 from holdfast.network.estimators import opening
-from holdfast.network.precision import cudnn_flags, in_full
+from holdfast.network.float32_precision import cudnn_flags, in_full
 from holdfast.process_state import ignored_standard_error, ignored_torch_logs, ignored_warnings, own_random_numbers
 from process_snapshot import differences, of_module, of_process
 

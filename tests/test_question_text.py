@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from holdfast.cli import commands  # noqa: F401  every command is known by now
 from holdfast.cli.command import BESIDE, COMMANDS
 from holdfast.cli.options import ModelOptions
-from holdfast.question import Asked, Data, Means, Model, Question, plain
+from holdfast.question import DataDescription, Means, ModelDescription, Question, Request, plain
 from holdfast.question_text import CLAUSES, NOT_SAID, describe_question
 
 KINDS = sorted({*COMMANDS, "monitor"})
@@ -61,7 +61,7 @@ def distinct(questions: list[Question]) -> bool:
     return len(set(sentences)) == len(sentences)
 
 
-PARTS: dict[str, type[Any]] = {"model": Model, "data": Data, "asked": Asked, "means": Means}
+PARTS: dict[str, type[Any]] = {"model": ModelDescription, "data": DataDescription, "asked": Request, "means": Means}
 
 
 def changed(base: Question, part: str, field: str, value: Any) -> Question:
@@ -79,8 +79,8 @@ def fields_of() -> Iterator[tuple[str, str, Any]]:
 def test_a_change_of_any_field_changes_the_sentence(command: str, part: str, field: str, hint: Any) -> None:
     bases = [
         Question(command),
-        Question(command, Model("net", fingerprint="ab" * 32), asked=Asked(norm="0")),
-        Question(command, asked=Asked("words")),
+        Question(command, ModelDescription("net", fingerprint="ab" * 32), asked=Request(norm="0")),
+        Question(command, asked=Request("words")),
     ]
     for base in bases:
         made = [changed(base, part, field, value) for value in values_of(hint)]
@@ -125,7 +125,7 @@ def test_a_change_of_how_the_model_is_read_changes_the_sentence(option: str) -> 
     values = values_of(get_type_hints(ModelOptions)[option])
     for made in (
         [Question(options={"network": {option: value}}) for value in values],
-        [Question(model=Model(prepared={option: value}), options={"network": {option: value}}) for value in values if value],
+        [Question(model=ModelDescription(prepared={option: value}), options={"network": {option: value}}) for value in values if value],
     ):
         said = {describe_question(question) for question in made}
         told_once = sum(question.options["network"][option] in (None, False, "", []) for question in made)
@@ -139,18 +139,18 @@ def test_what_is_not_said_has_a_reason_and_exists() -> None:
     options = {option for _, option, _ in options_of()} | {field.name for field in dataclasses.fields(ModelOptions)}
     assert set(NOT_SAID) <= options | {field.name for field in dataclasses.fields(Means)}
     assert all(len(reason) > 10 for reason in NOT_SAID.values())
-    assert set(CLAUSES) == {field.name for field in dataclasses.fields(Asked)}  # one without a clause is named, less well
+    assert set(CLAUSES) == {field.name for field in dataclasses.fields(Request)}  # one without a clause is named, less well
 
 
 def test_a_field_that_somebody_adds_is_named_before_it_has_a_clause() -> None:
-    Later = dataclasses.make_dataclass("Later", [("tilt", str | None, None)], bases=(Asked,), frozen=True)
+    Later = dataclasses.make_dataclass("Later", [("tilt", str | None, None)], bases=(Request,), frozen=True)
     import holdfast.question_text as module
 
-    original, module.Asked = module.Asked, Later  # type: ignore[misc, assignment]
+    original, module.Request = module.Request, Later  # type: ignore[misc, assignment]
     try:
         one, other = (describe_question(Question(asked=Later(tilt=value))) for value in ("left", "right"))
     finally:
-        module.Asked = original  # type: ignore[misc]
+        module.Request = original  # type: ignore[misc]
     assert "tilt left" in one
     assert one != other
 
@@ -165,21 +165,21 @@ def any_value(hint: Any) -> st.SearchStrategy[Any]:
     return st.one_of(*(kinds.get(part, st.one_of(st.none(), st.lists(TEXTS, max_size=2))) for part in parts))
 
 
-ASKED = st.builds(Asked, **{name: any_value(hint) for name, hint in get_type_hints(Asked).items()})
+ASKED = st.builds(Request, **{name: any_value(hint) for name, hint in get_type_hints(Request).items()})
 
 
 @settings(max_examples=400)
 @given(ASKED, ASKED, st.sampled_from(KINDS))
-def test_any_two_questions(one: Asked, other: Asked, command: str) -> None:
+def test_any_two_questions(one: Request, other: Request, command: str) -> None:
     first, second = Question(command, asked=one), Question(command, asked=other)
     assume(first.fingerprint != second.fingerprint)
     assert describe_question(first) != describe_question(second)
 
 
 @settings(max_examples=400)
-@given(ASKED, st.sampled_from([field.name for field in dataclasses.fields(Asked)]), st.sampled_from(KINDS), st.data())
-def test_two_questions_that_differ_in_one_field(one: Asked, field: str, command: str, data: st.DataObject) -> None:
-    other = dataclasses.replace(one, **{field: data.draw(any_value(get_type_hints(Asked)[field]))})
+@given(ASKED, st.sampled_from([field.name for field in dataclasses.fields(Request)]), st.sampled_from(KINDS), st.data())
+def test_two_questions_that_differ_in_one_field(one: Request, field: str, command: str, data: st.DataObject) -> None:
+    other = dataclasses.replace(one, **{field: data.draw(any_value(get_type_hints(Request)[field]))})
     first, second = Question(command, asked=one), Question(command, asked=other)
     assume(first.fingerprint != second.fingerprint)
     assert describe_question(first) != describe_question(second)
@@ -188,9 +188,9 @@ def test_two_questions_that_differ_in_one_field(one: Asked, field: str, command:
 # ---------------------------------------------------------------- what it says, and where
 
 
-MODEL = Model("fan.onnx", fingerprint="51b70fd8" * 8, domain="[0, 1]", prepared={"domain": "0,1", "mean": "0.5"})
-DATA = Data("windows.npz", "03cb4a11" * 8, 3)
-DRIFT = Question("radius", MODEL, DATA, Asked(norm="inf", shares="0.1,1,0.5", drift=True), Means("fast"), {"seed": 0, "limit": 3})
+MODEL = ModelDescription("fan.onnx", fingerprint="51b70fd8" * 8, domain="[0, 1]", prepared={"domain": "0,1", "mean": "0.5"})
+DATA = DataDescription("windows.npz", "03cb4a11" * 8, 3)
+DRIFT = Question("radius", MODEL, DATA, Request(norm="inf", shares="0.1,1,0.5", drift=True), Means("fast"), {"seed": 0, "limit": 3})
 SENTENCE = (
     "How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each feature, the same in every "
     "frame), feature k by the radius times share k of 0.1,1,0.5, before fan.onnx changes its answer? (domain [0, 1]; mean 0.5; limit 3; "
@@ -205,20 +205,21 @@ def test_a_drift_with_shares_says_so() -> None:
 @pytest.mark.parametrize(
     ("question", "told"),
     [
-        (Question(asked=Asked("0", unit="pixel", values="0:255")), "How many pixels of each input of the data may change"),
-        (Question(asked=Asked("0")), "How many units (pixels of images, else numbers) of"),
-        (Question(data=Data("a.npz", None, 1), asked=Asked("inf", frames="each")), "the input of a.npz move, in the L∞ norm, one frame at"),
-        (Question(asked=Asked("words", frames="2")), "may be replaced, only the words 2, before the network changes its answer?"),
-        (Question(asked=Asked("2", within="10%", outputs="0")), "of the outputs 0 alone, before the network forecasts what is further"),
-        (Question(asked=Asked("2", threshold=0.0)), "before the network crosses 0 with an output?"),
-        (Question(asked=Asked("2", targets="3,3")), "before the network changes its answer to the target 3,3?"),
+        (Question(asked=Request("0", unit="pixel", values="0:255")), "How many pixels of each input of the data may change"),
+        (Question(asked=Request("0")), "How many units (pixels of images, else numbers) of"),
+        (Question(data=DataDescription("a.npz", None, 1), asked=Request("inf", frames="each")),
+         "the input of a.npz move, in the L∞ norm, one frame at"),
+        (Question(asked=Request("words", frames="2")), "may be replaced, only the words 2, before the network changes its answer?"),
+        (Question(asked=Request("2", within="10%", outputs="0")), "of the outputs 0 alone, before the network forecasts what is further"),
+        (Question(asked=Request("2", threshold=0.0)), "before the network crosses 0 with an output?"),
+        (Question(asked=Request("2", targets="3,3")), "before the network changes its answer to the target 3,3?"),
         (Question(means=Means(mode="grid", arithmetic="executed")), "(mode grid; arithmetic executed; "),
-        (Question("worst", asked=Asked("inf", 0.1, patch="2,2,3")), "by at most 0.1, only the square 2,2,3 (top,left,size) moving"),
-        (Question("verify", asked=Asked(specification=[["n.onnx", "p.vnnlib", "1", "2"]])), "as p.vnnlib says of n.onnx (hash "),
+        (Question("worst", asked=Request("inf", 0.1, patch="2,2,3")), "by at most 0.1, only the square 2,2,3 (top,left,size) moving"),
+        (Question("verify", asked=Request(specification=[["n.onnx", "p.vnnlib", "1", "2"]])), "as p.vnnlib says of n.onnx (hash "),
         (Question("radius", options={"shard": "2/3"}), "(only the part of the inputs 2/3)"),
         (Question("radius", options={"labels": "y.npy", "only_correct": True}), "(labels y.npy; only correct yes)"),
-        (Question(model=Model("evil\x1b[31m")), "before evil�[31m changes"),
-        (Question(model=Model("\udcff")), "before � changes"),
+        (Question(model=ModelDescription("evil\x1b[31m")), "before evil�[31m changes"),
+        (Question(model=ModelDescription("\udcff")), "before � changes"),
     ],
 )  # fmt: skip
 def test_conditions_in_words(question: Question, told: str) -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.bounding.ascent import Ascent
-from holdfast.bounding.crown import _enclosed
+from holdfast.bounding.coefficient_training import CoefficientAscent
+from holdfast.bounding.crown import _relax_over_box
 from holdfast.bounding.relax import Relaxation, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.bounding.relax.base import planes, value_range
-from holdfast.repeated import Repeated, remembered
+from holdfast.cuda_graphs import Repeated, record_function
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card"))]
 
@@ -53,7 +53,7 @@ def test_a_remembered_function_answers_for_every_number_of_rows(device: str) -> 
 
     for seed, rows in enumerate((5, 5, 7, 8, 3, 6, 1, 8)):  # five to eight share a record
         a, b = torch.randn(2, rows, 4, generator=torch.Generator().manual_seed(seed)).double().to(device)
-        product, apart = remembered(("test", device), function, a, b)
+        product, apart = record_function(("test", device), function, a, b)
         assert torch.equal(product, a * b)
         assert torch.equal(apart, (a - b).abs())
 
@@ -65,7 +65,7 @@ def test_planes_are_those_that_are_found_alone(relaxation: Relaxation, device: s
         chance = torch.Generator().manual_seed(seed)
         middle, half = torch.randn(relaxation.arguments, 6, 5, generator=chance), torch.rand(relaxation.arguments, 6, 5, generator=chance)
         lower, upper = ((middle + sign * half).double().to(device).unbind(0) for sign in (-1, 1))
-        found, (least, most) = _enclosed(relaxation, lower, upper)
+        found, (least, most) = _relax_over_box(relaxation, lower, upper)
         alone, values = planes(relaxation, lower, upper), value_range(relaxation, lower, upper)
         assert torch.equal(least, values[0])
         assert torch.equal(most, values[1])
@@ -77,7 +77,7 @@ def test_planes_are_those_that_are_found_alone(relaxation: Relaxation, device: s
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_ascent_that_is_recorded_goes_where_one_goes_that_is_not(device: str) -> None:
     top = torch.tensor([1.0, -2.0], device=device)
-    plain, noted = (Ascent([torch.zeros(2, device=device)]) for _ in range(2))
+    plain, noted = (CoefficientAscent([torch.zeros(2, device=device)]) for _ in range(2))
     rate = torch.zeros((), device=device)
     once = Repeated(lambda: noted.step([2 * (top - noted.values[0].detach())], rate if rate.is_cuda else float(rate)), top.device)
     for step in range(12):

@@ -29,7 +29,7 @@ def test_true_offers_only_ever_tighten(truth: float, offers: list[tuple[float, b
     known = Bracket(by_definition(-math.inf), by_definition(math.inf))
     for away, above in offers:
         before = known
-        known = known.tightened(upper=bound(truth + away, "witnessed")) if above else known.tightened(lower=bound(truth - away))
+        known = known.tighten(upper=bound(truth + away, "witnessed")) if above else known.tighten(lower=bound(truth - away))
         assert before.lower.value <= known.lower.value <= truth <= known.upper.value <= before.upper.value
     best_lower = max([truth - a for a, above in offers if not above], default=-math.inf)
     best_upper = min([truth + a for a, above in offers if above], default=math.inf)
@@ -38,13 +38,13 @@ def test_true_offers_only_ever_tighten(truth: float, offers: list[tuple[float, b
 
 def test_a_worse_offer_changes_nothing_at_all() -> None:
     known = bracket(1.0, 2.0)
-    assert known.tightened(lower=bound(0.5), upper=bound(3.0, "witnessed")) is known
-    assert known.tightened(lower=bound(1.0, method="another")) is known
-    assert known.tightened() is known
+    assert known.tighten(lower=bound(0.5), upper=bound(3.0, "witnessed")) is known
+    assert known.tighten(lower=bound(1.0, method="another")) is known
+    assert known.tighten() is known
 
 
 def test_evidence_travels_with_its_end() -> None:
-    better = bracket(1.0, 2.0).tightened(lower=bound(1.5, method="second"))
+    better = bracket(1.0, 2.0).tighten(lower=bound(1.5, method="second"))
     assert better.lower.evidence.method == "second"
     assert better.upper.evidence.method == "test"
 
@@ -52,7 +52,7 @@ def test_evidence_travels_with_its_end() -> None:
 def test_crossing_ends_are_a_contradiction_that_names_both() -> None:
     known = Bracket(bound(1.0, method="Prover"), by_definition(math.inf))
     with pytest.raises(Contradiction, match=r"Prover says at least 1\.0 \(proved\), Finder says at most 0\.5 \(witnessed\)"):
-        known.tightened(upper=bound(0.5, "witnessed", "Finder"))
+        known.tighten(upper=bound(0.5, "witnessed", "Finder"))
     with pytest.raises(Contradiction):
         bracket(2.0, 1.0)
 
@@ -84,7 +84,7 @@ def test_what_is_shown_of_a_bracket_still_holds(low: float, width: float) -> Non
 
 
 def test_equal_ends_do_not_contradict_but_close() -> None:
-    known = bracket(1.0, 2.0).tightened(upper=bound(1.0, "witnessed"))
+    known = bracket(1.0, 2.0).tighten(upper=bound(1.0, "witnessed"))
     assert known.closed
     assert known.gap == 0
     assert not bracket(1.0, 2.0).closed
@@ -95,9 +95,9 @@ def test_what_is_no_guarantee_can_never_be_an_end(kind: Kind) -> None:
     with pytest.raises(AssertionError, match="cannot be an end"):
         Bracket(bound(0.0, kind), bound(1.0))
     with pytest.raises(AssertionError, match="cannot be an end"):
-        bracket(0.0, 1.0).tightened(lower=bound(0.5, kind))
+        bracket(0.0, 1.0).tighten(lower=bound(0.5, kind))
     with pytest.raises(AssertionError, match="cannot be an end"):
-        bracket(0.0, 1.0).tightened(upper=bound(0.5, kind))
+        bracket(0.0, 1.0).tighten(upper=bound(0.5, kind))
 
 
 def test_nan_never_proves() -> None:
@@ -106,7 +106,7 @@ def test_nan_never_proves() -> None:
     with pytest.raises(AssertionError, match="NaN never proves"):
         bracket(0.0, math.nan)
     known = bracket(0.0, 1.0)
-    assert known.tightened(lower=bound(math.nan), upper=bound(math.nan, "witnessed")) is known
+    assert known.tighten(lower=bound(math.nan), upper=bound(math.nan, "witnessed")) is known
 
 
 def test_estimates_stand_beside_the_ends_one_for_each_method() -> None:
@@ -115,7 +115,7 @@ def test_estimates_stand_beside_the_ends_one_for_each_method() -> None:
     assert [e.value for e in known.estimates] == [5.0, 0.4]
     newer = known.with_estimate(bound(0.7, "estimated", "CLEVER"))
     assert [(e.evidence.method, e.value) for e in newer.estimates] == [("Samples", 0.4), ("CLEVER", 0.7)]
-    assert newer.tightened(lower=bound(0.5)).estimates == newer.estimates
+    assert newer.tighten(lower=bound(0.5)).estimates == newer.estimates
     with pytest.raises(AssertionError):
         known.with_estimate(bound(0.5, "proved"))
 
@@ -157,16 +157,16 @@ def test_a_set_of_inputs_has_the_means_of_its_ends() -> None:
 def test_a_turned_bracket_is_that_of_the_negative() -> None:
     guess = Bound(1.5, Evidence("estimated", "C"))
     made = Bracket(Bound(1.0, Evidence("proved", "A")), Bound(2.0, Evidence("witnessed", "B"), 1e-3, 2.5), (guess,), "note")
-    other = made.turned()
+    other = made.negate()
     assert (other.lower.value, other.upper.value, other.lower.slack, other.lower.executed) == (-2.0, -1.0, 1e-3, -2.5)
     assert (other.lower.evidence.kind, other.estimates[0].value, other.note) == ("witnessed", -1.5, "note")
-    assert other.turned() == made
+    assert other.negate() == made
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_proof_within_the_slack_of_a_witness_is_cut_back_to_it(turned: bool) -> None:
     proof, shown = Bound(1.0005, Evidence("proved", "A")), Bound(1.0, Evidence("witnessed", "B"), slack=1e-3)
-    made = Bracket(shown.turned(), proof.turned()) if turned else Bracket(proof, shown)
+    made = Bracket(shown.negate(), proof.negate()) if turned else Bracket(proof, shown)
     assert made.closed
     assert abs(made.lower.value) == 1.0
     with pytest.raises(Contradiction):

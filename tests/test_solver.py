@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from clocks import TestClock
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
 from holdfast.errors import BadInput, Contradiction, StoreError
 from holdfast.method import Claims, Method
@@ -720,7 +720,7 @@ class Listener(Scripted):
 
     heard: list[tuple[list[float], list[float]]] = field(default_factory=list)
 
-    def told(self, problem: Problem, state: int, lower: Tensor, upper: Tensor) -> int:
+    def update_bounds(self, problem: Problem, state: int, lower: Tensor, upper: Tensor) -> int:
         self.heard.append((lower.tolist(), upper.tolist()))
         return state
 
@@ -797,7 +797,7 @@ def test_the_clock_is_set_around_every_step() -> None:
     ends: list[float] = []
 
     def look(problem: Problem) -> Claims:
-        ends.append(clock.deadline() - time.monotonic())
+        ends.append(time_limit.deadline() - time.monotonic())
         return Claims()
 
     solve([known_problem()], [Scripted(script=(look, look))], Stop(seconds=60), batch=3)
@@ -805,8 +805,8 @@ def test_the_clock_is_set_around_every_step() -> None:
     assert 20 < first <= 30  # two batches share the time
     assert first < last <= 60
     solve([known_problem()], [Scripted(script=(look,))])
-    assert ends[-1] == clock.deadline() == math.inf
-    with clock.within(time.monotonic() + 5):
+    assert ends[-1] == time_limit.deadline() == math.inf
+    with time_limit.within(time.monotonic() + 5):
         solve([known_problem()], [Scripted(script=(look,))], Stop(seconds=60))
     assert ends[-1] <= 5  # who asks may set an earlier one
 

@@ -21,11 +21,11 @@ import holdfast as hf
 import truth
 from holdfast.attacks import PGD
 from holdfast.errors import MissingExtra, StoreError
-from holdfast.question import Asked, Data, Means, Model, Question
+from holdfast.question import DataDescription, Means, ModelDescription, Question, Request
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits, by_definition
 from holdfast.store import FILE, Store
 
-QUESTION = Question(asked=Asked(norm="2", substitutes={"0": [1, 2]}), data=Data(classes=("cat", "dog")), options={"batch": 3})
+QUESTION = Question(asked=Request(norm="2", substitutes={"0": [1, 2]}), data=DataDescription(classes=("cat", "dog")), options={"batch": 3})
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -150,13 +150,14 @@ def test_the_parts_of_a_question_are_kept_apart(store: Store) -> None:
     store = reopened(store)
     assert {r.key.part: r.bracket.lower.value for r in store.records()} == {"radius": 0.25, "worst": 0.75}
     assert [(e.key.part, e.lower) for e in store.history()] == [("worst", 0.5), ("radius", 0.25), ("worst", 0.75)]
-    assert set(store.finished()) == {Key(0, part="radius"), Key(0, part="worst")}
+    assert set(store.finished_records()) == {Key(0, part="radius"), Key(0, part="worst")}
 
 
 def test_a_question_comes_back_whole_and_knows_itself_again(tmp_path: Path) -> None:
     asked = Question(
-        "reach", Model("m", "onnx", "f00d", ("a note",), "[0, 1]", {"mean": "0.5"}, ("a", "b")), Data("d", "beef", 3, ("x", "y")),
-        Asked(norm="inf", specification=[["p", "h"]], tolerance=0.5), Means(tier="tight", seconds=2.0, gap=0.1), {"box": "0:1"}, "/here",
+        "reach", ModelDescription("m", "onnx", "f00d", ("a note",), "[0, 1]", {"mean": "0.5"}, ("a", "b")),
+        DataDescription("d", "beef", 3, ("x", "y")),
+        Request(norm="inf", specification=[["p", "h"]], tolerance=0.5), Means(tier="tight", seconds=2.0, gap=0.1), {"box": "0:1"}, "/here",
     )  # fmt: skip
     with Store.create(tmp_path / "run", asked) as store:
         again = store.question
@@ -204,10 +205,10 @@ def test_a_better_record_replaces_and_the_history_remembers(store: Store) -> Non
 def test_interrupted_and_stopped_records_are_asked_again(store: Store) -> None:
     for index, status in enumerate(("closed", "finished", "stopped", "interrupted")):
         store.write([open_record(index, status=status)])
-    assert sorted(store.finished()) == [Key(0), Key(1)]
-    assert sorted(store.unfinished()) == [Key(2), Key(3)]
+    assert sorted(store.finished_records()) == [Key(0), Key(1)]
+    assert sorted(store.unfinished_records()) == [Key(2), Key(3)]
     store.write([open_record(3, status="finished")])  # the same ends, but now it is done
-    assert sorted(reopened(store).finished()) == [Key(0), Key(1), Key(3)]
+    assert sorted(reopened(store).finished_records()) == [Key(0), Key(1), Key(3)]
 
 
 def test_a_run_through_the_library_comes_back(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ for share in torch.rand(6, generator=generator).tolist():
     kills += forked(sys.argv[1] + "/killed", kill_after=0.05 * whole + share * 0.45 * whole)
     # A kill may come before the first byte.
     with contextlib.suppress(StoreError), Store.open(sys.argv[1] + "/killed") as store:
-        print("rows", len(store.finished()), len(store.unfinished()), flush=True)
+        print("rows", len(store.finished_records()), len(store.unfinished_records()), flush=True)
 assert not forked(sys.argv[1] + "/killed")
 print("kills", kills)
 """
@@ -328,7 +329,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_question_json_cannot_hold_leaves_no_half_run(tmp_path: Path) -> None:
     with pytest.raises((TypeError, StoreError)):
-        Store.create(tmp_path / "run", Question(asked=Asked(norm=object())))  # type: ignore[arg-type]
+        Store.create(tmp_path / "run", Question(asked=Request(norm=object())))  # type: ignore[arg-type]
     Store.create(tmp_path / "run")
 
 
@@ -444,7 +445,7 @@ def no_constants(name: str) -> None:
 
 
 def test_json_is_json(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "run", Question(asked=Asked(radius=math.inf), options={"domain": [0.0, 1.0]}))
+    store = Store.create(tmp_path / "run", Question(asked=Request(radius=math.inf), options={"domain": [0.0, 1.0]}))
     store.write([rich_record(0), open_record(2)])
     store.put_answers({Key(0): Answers((Likely(1, math.nan, math.nan), Likely(0, -math.inf, 0.0)))})
     text = store.export(tmp_path / "out" / "records.json").read_text()

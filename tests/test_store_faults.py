@@ -20,7 +20,7 @@ import truth
 from holdfast.attacks import PGD
 from holdfast.errors import Contradiction, StoreError
 from holdfast.problem import Problem
-from holdfast.question import Asked, Data, Means, Model, Question
+from holdfast.question import DataDescription, Means, ModelDescription, Question, Request
 from holdfast.region import Ball
 from holdfast.result import Bound, Bracket, Evidence, Key, Record
 from holdfast.solver import solve
@@ -30,7 +30,9 @@ from holdfast.store.merge import merge
 from holdfast.store.salvage import salvage
 
 COUNT = 60
-ASKED = Question(model=Model(fingerprint="net"), data=Data(fingerprint="points", count=COUNT), asked=Asked(norm="2"))
+ASKED = Question(
+    model=ModelDescription(fingerprint="net"), data=DataDescription(fingerprint="points", count=COUNT), asked=Request(norm="2")
+)
 FAST = [PGD(rounds=1, steps=3)]
 
 
@@ -161,12 +163,12 @@ def test_a_reader_sees_one_moment(run: Path) -> None:
 def test_known_gives_the_records_of_these_keys_alone(tmp_path: Path) -> None:
     with Store.create(tmp_path / "run") as store:
         store.write([replace(record(i), aside={"path": torch.full((2,), float(i))}) for i in range(700)])
-        found = store.known([Key(i) for i in range(0, 1400, 2)])
+        found = store.load_known([Key(i) for i in range(0, 1400, 2)])
         assert list(found) == [Key(i) for i in range(0, 700, 2)]
         assert all(r.aside["path"].tolist() == [key.index] * 2 for key, r in found.items())
         assert store.counts() == {"finished": 700}
         assert [r.key.index for r in store.stream(690, 695)] == list(range(690, 696))
-        assert store.known([]) == {}
+        assert store.load_known([]) == {}
 
 
 def test_the_same_again_is_no_news_however_it_comes_back(tmp_path: Path) -> None:
@@ -462,10 +464,10 @@ def test_better_ends_of_two_runs_count_and_what_excludes_itself_is_raised(tmp_pa
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"asked": Asked(norm="1")}, "norm is 2 there and 1 here"),
+        ({"asked": Request(norm="1")}, "norm is 2 there and 1 here"),
         ({"means": Means(tier="tight")}, "tier is None there and tight here"),
-        ({"model": Model(fingerprint="other")}, "the model's fingerprint is net there and other here"),
-        ({"data": Data(fingerprint="others", count=COUNT)}, "the data's fingerprint is points there and others here"),
+        ({"model": ModelDescription(fingerprint="other")}, "the model's fingerprint is net there and other here"),
+        ({"data": DataDescription(fingerprint="others", count=COUNT)}, "the data's fingerprint is points there and others here"),
     ],
 )
 def test_runs_of_other_questions_are_not_merged(said: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from benchmarks.certify.nets import CACHE
 from benchmarks.certify.table import Table
 from benchmarks.certify.words import Sentence, Vectors, accuracy, answers, sentences, trained
 from holdfast.api.radius import radius_problems
-from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.bounding.graph.problem_graph import graph_of
 
 CLASSES = ("sport", "business", "us", "health", "sci_tech", "world", "entertainment")
 

@@ -172,7 +172,7 @@ class Unfollowed(Exception):
 
 def _description(path: Path) -> object:
     try:
-        return holdfast_check.Model.read(path).program.value(np.zeros((1, 4)))
+        return holdfast_check.Model.read_file(path).program.value(np.zeros((1, 4)))
     except holdfast_check.Rejected as error:
         raise UnreadableFile(str(error)) from error
 

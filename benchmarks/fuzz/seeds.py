@@ -16,14 +16,14 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.api.radius import radius_problems
 from holdfast.attacks import PGD
-from holdfast.bounding.description import described
+from holdfast.bounding.description import describe_network
 from holdfast.certify import Certify
 from holdfast.evidence import bundle
-from holdfast.evidence.model import named
+from holdfast.evidence.model import name_files
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.mutation.mutation import Groups, Noise, Typos
 from holdfast.monitor.outputs import Tolerance
-from holdfast.question import Data, Model, Question
+from holdfast.question import DataDescription, ModelDescription, Question
 from holdfast.result import Answers, Likely
 from holdfast.store import SALIENCY
 
@@ -192,7 +192,9 @@ def _runs(folder: Path) -> None:
     net = hf.Network.from_onnx(folder / "dense.onnx", domain=(0, 1))
     x = torch.rand(3, 4)
     y = net(x).argmax(1)
-    asked = Question(model=Model("dense", "onnx", net.fingerprint), data=Data("points", "x", 3, ("ant", "bee", "cow")))
+    asked = Question(
+        model=ModelDescription("dense", "onnx", net.fingerprint), data=DataDescription("points", "x", 3, ("ant", "bee", "cow"))
+    )
     problems = list(radius_problems(net, x, y))
     with hf.Store.create(folder / "run", asked) as store:
         store.put_inputs(list(x), y.tolist(), y.tolist(), ["a", "b", "c"], [None, [1, 2], None])
@@ -203,5 +205,5 @@ def _runs(folder: Path) -> None:
     for extra in (folder / "run").glob("run.sqlite-*"):
         raise AssertionError(f"{extra} was left by a closed run")
     hf.prove(problems, records, folder, file=folder / "dense.onnx")  # 0.proof, 1.proof, 2.proof
-    (folder / "described.safetensors").write_bytes(described(net, x))
-    bundle.make(folder / "run", folder / "evidence.zip", bundle.Given(named([folder / "dense.onnx"]), True, None, None))
+    (folder / "described.safetensors").write_bytes(describe_network(net, x))
+    bundle.make(folder / "run", folder / "evidence.zip", bundle.Given(name_files([folder / "dense.onnx"]), True, None, None))

@@ -18,10 +18,10 @@ from torch import Tensor
 import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.hamming.nets import Case, case
-from holdfast.chance import Chance
 from holdfast.coverage.criteria import Criterion, Items, items
 from holdfast.coverage.neurons import Neurons
 from holdfast.coverage.testgen import Tests, testgen
+from holdfast.random_streams import Chance
 
 PART = 2048  # mutants at once
 
@@ -35,7 +35,7 @@ def mutants(net: hf.Network, seeds: Tensor, changed: Tensor, generator: torch.Ge
 
 def covered(neurons: Neurons, wanted: Items, x: Tensor) -> Tensor:
     """(neurons, kinds) bool."""
-    return torch.stack([wanted.covered(values) for values, _ in neurons.read(x)]).any(0)
+    return torch.stack([wanted.covers(values) for values, _ in neurons.read_values(x)]).any(0)
 
 
 def by_chance(asked: Case, seeds: Tensor, train: Tensor, found: Tests, pixels: int, runs: int) -> tuple[float, float]:

@@ -16,7 +16,7 @@ import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.hamming.measure import Counted, Spent, options, question, search, wake
 from benchmarks.hamming.nets import Case, case
-from holdfast.execution.dealing import Memory
+from holdfast.execution.scheduler import InMemorySink
 from holdfast.hamming.greedy import Greedy
 
 
@@ -88,5 +88,5 @@ def _proved(
         key: replace(record, key=key, question=digest)
         for key, digest, record in zip(problem.keys, problem.digests(), known, strict=True)
     }  # fmt: skip
-    records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=Memory(records=begun))
+    records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=InMemorySink(records=begun))
     return records, Counted.spent.seconds - before.seconds, Counted.spent.nodes - before.nodes

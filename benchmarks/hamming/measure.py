@@ -21,8 +21,8 @@ from benchmarks.certify.table import Table
 from benchmarks.hamming.nets import Case
 from benchmarks.hamming.peers import PEERS, Peer, peers
 from holdfast.api.radius import radius_problems
-from holdfast.execution.dealing import Memory
-from holdfast.hamming.branch import Branch, Tree
+from holdfast.execution.scheduler import InMemorySink
+from holdfast.hamming.branch import Branch, BudgetTree
 from holdfast.hamming.greedy import Greedy
 from holdfast.problem import Problem
 from holdfast.region.units import Unit
@@ -121,7 +121,7 @@ class Counted(Branch):
 
     spent: ClassVar[Spent] = Spent()
 
-    def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, hf.method.Claims]:
+    def step(self, problem: Problem, state: BudgetTree) -> tuple[BudgetTree | None, hf.method.Claims]:
         began = clock(problem.network)
         after, claims = super().step(problem, state)
         self.spent.seconds += clock(problem.network) - began
@@ -153,7 +153,7 @@ def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.i
         if known < most <= record.bracket.lower.value:
             raise KeyboardInterrupt
 
-    known = Memory()
+    known = InMemorySink()
     hf.solve([problem], [Greedy()], hf.Stop(seconds=seconds), store=known)
     left = max(0.0, deadline - time.perf_counter())
     (record,) = _quietly(lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch))

@@ -20,10 +20,10 @@ import holdfast as hf
 from benchmarks.certify.table import Table
 from holdfast.api.radius import radius_problems
 from holdfast.hardening import Recipe
-from holdfast.hardening.begin import begin_afresh
+from holdfast.hardening.evaluation import certified_share
 from holdfast.hardening.examples import examples_of
-from holdfast.hardening.made import hardened_network, user_module
-from holdfast.hardening.standing import certified
+from holdfast.hardening.hardened_model import hardened_network, user_module
+from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.training import live_of, train
 
 COLUMNS = (
@@ -129,7 +129,7 @@ def proved(net: hf.Network, test: tuple[Any, Tensor], radius: float, count: int,
     """The share of the first test inputs whose class is proved all over the ball."""
     x, y = test
     return (
-        certified(net, [examples_of(problem, radius, None) for problem in radius_problems(net, x[:count], y[:count], **asked)], count)
+        certified_share(net, [examples_of(problem, radius, None) for problem in radius_problems(net, x[:count], y[:count], **asked)], count)
         or 0.0
     )
 

@@ -28,12 +28,12 @@ from torch import Tensor
 import holdfast as hf
 from benchmarks.certify.table import Table
 from holdfast.attacks.unit_box import chart
-from holdfast.chance import Chance
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.lipschitz.metric import Steepest
 from holdfast.problem import Problem
 from holdfast.property import Property, Robustness
+from holdfast.random_streams import Chance
 from holdfast.region import Ball
 from holdfast.result import Key
 from holdfast.solver import solve

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 import holdfast as hf
 from benchmarks.certify.table import Table
 from holdfast.api.methods import Tier
-from holdfast.chance import Chance
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.method import Method
 from holdfast.property import Robustness
+from holdfast.random_streams import Chance
 from holdfast.region import Ball
 
 NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}  # and the radius of the ball in which Q is searched

@@ -13,7 +13,7 @@ import time
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, case, options
 from holdfast.monitor.abstract.marble import Marble, Refinement
-from holdfast.monitor.abstract.tree import Tree
+from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 from holdfast.monitor.engine.exact import labels
 
 
@@ -37,7 +37,7 @@ def main(chosen: argparse.Namespace) -> None:
             began = time.process_time()
             model = Marble.fit(at.seen, Refinement(at.texts.omega, chosen.theta))
             middle = time.process_time()
-            tree = Tree.fit(at.seen)
+            tree = DecisionTreeEstimate.fit(at.seen)
             seconds = middle - began, time.process_time() - middle
             value, _ = model.estimate(new)
             said = [value, tree.estimate(new.successors, new.abstract, new.labels, new.margins)[0].numpy()]

@@ -15,7 +15,7 @@ import time
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, case, options
 from holdfast.monitor.abstract.marble import Marble, Refinement
-from holdfast.monitor.abstract.tree import Tree
+from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
 PAPER: dict[tuple[str, str, float], tuple[int, int, float, float, float]] = {  # LSTM: states, transitions, seconds, MSE, misses %
     ("news", "marble", 0.3): (1158, 136100, 60.4, 0.04, 45.31),
@@ -68,7 +68,7 @@ def measure(table: Table, at: Case, chosen: argparse.Namespace) -> None:
             misses = [f"{100 * share:.1f}" for share in model.misses(at.new)]
             table.add(str(at), f"{kind} ({at.texts.omega}, {theta})", *size, model.mse(at.new), *misses, error, said(at, kind, theta))
     began = time.process_time()
-    tree = Tree.fit(at.seen)
+    tree = DecisionTreeEstimate.fit(at.seen)
     spent = time.process_time() - began
     estimate, support, low, high = tree.estimate(attackable.successors, attackable.abstract, attackable.labels, attackable.margins)
     missed, error = f"{100 * float((support == 0).double().mean()):.1f}", float(((estimate.numpy() - truth) ** 2).mean())

@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.certify.table import Table
 from benchmarks.monitor.data import Case, accuracy, case, options
 from holdfast.monitor.abstract.marble import Marble, Refinement
-from holdfast.monitor.abstract.tree import Tree
+from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
 PAPER = {"news": ("11.7", "20.00 / 4.40"), "toxic": ("3.0", "8.76 / 2.29"), "imdb": ("1.7", "3.60 / 1.17")}  # LSTM: random; MARBLE at 0.6
 
@@ -67,7 +67,7 @@ def measure(table: Table, at: Case, theta: float) -> None:
     places = Places(new.sequence[rows].unique(return_inverse=True)[1], (1 - final.values[rows]) / replaced)
     some = new.rows(rows)
     published = Marble.fit(at.seen, Refinement(at.texts.omega, theta))
-    trees = [Tree.fit(at.seen), Tree.fit(at.seen, scores=at.final("train").values)]
+    trees = [DecisionTreeEstimate.fit(at.seen), DecisionTreeEstimate.fit(at.seen, scores=at.final("train").values)]
     behind = [tree.estimate(some.successors, some.abstract, some.labels, some.margins)[0] for tree in trees]
     scores = {
         f"MARBLE ({at.texts.omega}, {theta})": torch.from_numpy(published.estimate(some)[0]),

@@ -181,7 +181,7 @@ def by_checker(case: Case, path: Path) -> list[tuple[str, Answer]]:
 
     try:
         with contextlib.redirect_stdout(None), np.errstate(all="ignore"):
-            program = Model.read(path).program
+            program = Model.read_file(path).program
             if int(np.prod(program.input_shape)) != case.x.size:
                 return [("checker", Answer(reason=f"Rejected: reads an input of shape {program.input_shape}"))]
             values = program.value(case.x.reshape(1, -1))

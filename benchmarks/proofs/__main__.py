@@ -27,13 +27,13 @@ from benchmarks.certify.data import SHARED, shared
 from benchmarks.certify.table import Table
 from benchmarks.proofs.mutants import broken_signs, mutants, other_signs
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import Certificate, packed, prove
+from holdfast.api.prove import Certificate, pack_proof, prove
 from holdfast.api.radius import radius_problems
 from holdfast.datasets.digits import digits as digits_data
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem
 from holdfast_check import Model, check
-from holdfast_check.container import read
+from holdfast_check.container import read_container
 from holdfast_check.proof import SCHEMA
 
 COLUMNS = [
@@ -199,7 +199,7 @@ def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
         kept = [record for record in records if record.bracket.lower.value > 0]
         for one in counted(table, f"ACAS Xu {network}, property {rule}", "verify, box", [problem], kept, proving, out, file):
             if one.file is not None and one.kind == "proof":
-                tree = read(one.file.read_bytes())[1].get("tree", np.array([-1]))
+                tree = read_container(one.file.read_bytes())[1].get("tree", np.array([-1]))
                 print(f"  {int((tree == -1).sum())} leaves")
 
 
@@ -218,8 +218,8 @@ def broken(chosen: argparse.Namespace, folder: Path) -> None:
         for one in (one for one in made if one.kind == "proof" and one.file is not None and one.key in shown):
             assert one.file is not None
             assert one.model is not None
-            metadata, arrays = read(one.file.read_bytes())
-            model, path = Model.read(one.model), folder / "mutant.proof"
+            metadata, arrays = read_container(one.file.read_bytes())
+            model, path = Model.read_file(one.model), folder / "mutant.proof"
             files = mutants(json.loads(metadata[SCHEMA]), dict(arrays), shown[one.key], draw)
             tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
         print(f"{name}, {tier}: so far {tried} mutants tried, {tried - accepted} rejected.", flush=True)
@@ -241,10 +241,10 @@ def broken_trees(chosen: argparse.Namespace, folder: Path) -> None:
         for one in (one for one in made if one.kind == "proof" and one.file is not None):
             assert one.file is not None
             assert one.model is not None
-            metadata, arrays = read(one.file.read_bytes())
+            metadata, arrays = read_container(one.file.read_bytes())
             if "signs" not in arrays:
                 continue
-            header, model, path = json.loads(metadata[SCHEMA]), Model.read(one.model), folder / "mutant.proof"
+            header, model, path = json.loads(metadata[SCHEMA]), Model.read_file(one.model), folder / "mutant.proof"
             false = {**header, "region": {**header["region"], "radius": shown[one.key]}}
             files = [*((header, other) for other in broken_signs(arrays)), *((false, other) for other in other_signs(arrays, draw))]
             tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
@@ -255,7 +255,7 @@ def _accepted(model: Model, path: Path, files: list[tuple[dict[str, Any], dict[s
     """How many of these headers and arrays are accepted as files; each is told."""
     accepted = 0
     for header, arrays in files:
-        path.write_bytes(packed(header, arrays))
+        path.write_bytes(pack_proof(header, arrays))
         if check(model, path).accepted:
             accepted += 1
             print("ACCEPTED", header)

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import holdfast as hf
 from holdfast.datasets import digits
-from holdfast.question import Asked, Data, Model, Question
+from holdfast.question import DataDescription, ModelDescription, Question, Request
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render
 from holdfast.report.compare_table import as_markdown
@@ -46,7 +46,7 @@ def main(chosen: argparse.Namespace) -> None:
 
 def _measured(name: str, x: Tensor, y: Tensor, folder: Path) -> Run:
     net = hf.Network.from_torch(trained(*NETWORKS[name]), domain=(0, 1))
-    question = Question(model=Model(name, fingerprint=net.fingerprint), data=Data("digits"), asked=Asked("inf"))
+    question = Question(model=ModelDescription(name, fingerprint=net.fingerprint), data=DataDescription("digits"), asked=Request("inf"))
     with hf.Store.create(folder / name, question) as store:
         store.put_inputs(list(x), y.tolist(), net(x).argmax(-1).tolist(), [""] * len(x), [None] * len(x))
         hf.radius(net, x, y, store=store)

@@ -12,7 +12,7 @@ import torch
 
 import holdfast as hf
 from holdfast.datasets import digits
-from holdfast.question import Asked, Data, Model, Question
+from holdfast.question import DataDescription, ModelDescription, Question, Request
 from holdfast.report import write_report
 from holdfast.result import Bound, Bracket, Evidence, Key, Record
 
@@ -39,7 +39,7 @@ def made_up(folder: Path, count: int) -> hf.Store:
     generator = torch.Generator().manual_seed(0)
     ends = torch.rand(count, 2, generator=generator, dtype=torch.float64).sort(1).values.tolist()
     moved = (x + 0.1 * torch.randn(x.shape, generator=generator).sign()).clamp(0, 1)
-    store = hf.Store.create(folder, Question(model=Model("made up"), data=Data("digits"), asked=Asked("inf")))
+    store = hf.Store.create(folder, Question(model=ModelDescription("made up"), data=DataDescription("digits"), asked=Request("inf")))
     store.put_inputs(list(x), labels, labels, [str(k) for k in range(count)], [None] * count)
     store.write([_record(k, *ends[k], moved[k]) for k in range(count)])
     return store

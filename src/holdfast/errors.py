@@ -1,6 +1,6 @@
 """Every error a user can meet says what, where and what to do. The command line prints it and exits with 2."""
 
-from holdfast.foreign_text import capped
+from holdfast.foreign_text import cut_text
 
 LONGEST_MESSAGE = 8000  # characters: a message may quote what a file or a model says, which may have no end
 
@@ -9,7 +9,7 @@ class HoldfastError(Exception):
     """Anything holdfast refuses to do, or cannot do, told to the person who asked. Its message has at most LONGEST_MESSAGE characters."""
 
     def __init__(self, *what: object) -> None:
-        super().__init__(*(capped(one, LONGEST_MESSAGE) if isinstance(one, str) else one for one in what))
+        super().__init__(*(cut_text(one, LONGEST_MESSAGE) if isinstance(one, str) else one for one in what))
 
 
 class BadInput(HoldfastError):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.foreign_text import first_line
-from holdfast.memory import available_bytes, bytes_told
+from holdfast.memory_budget import available_bytes, bytes_told
 
 PART = 2**20  # bytes unpacked at once
 LARGEST_DATA = 8 * 2**30
@@ -62,7 +62,7 @@ def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
     return path
 
 
-def unpacked(path: Path, most: int, too_large: str) -> bytes:
+def read_unpacked(path: Path, most: int, too_large: str) -> bytes:
     """What a file holds, packed by gzip or not. UnreadableFile where it cannot be read, or holds more than `most` bytes, which is
     `too_large`: no more are ever unpacked, so a small file cannot fill the memory."""
     with in_words(existing(path, most, too_large), "the gzip data is damaged", "Compress or download it again."), path.open("rb") as file:
@@ -79,7 +79,7 @@ def unpacked(path: Path, most: int, too_large: str) -> bytes:
         return bytes(content)
 
 
-def inflated(data: bytes, most: int = LARGEST_DATA) -> bytes:
+def inflate(data: bytes, most: int = LARGEST_DATA) -> bytes:
     """What zlib.compress packed; ValueError where it is damaged, or more than `most` bytes."""
     source = zlib.decompressobj()
     content = source.decompress(data, min(most, available_bytes() // 2))

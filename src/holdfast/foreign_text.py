@@ -19,7 +19,7 @@ def printable(text: object, longest: int | None = LONGEST_LINE) -> str:
     Names, labels, file names and what exceptions say go through this before they are printed.
     """
     words = str(text)
-    return UNSAFE.sub(_escape, words if longest is None else capped(words, longest))
+    return UNSAFE.sub(_escape, words if longest is None else cut_text(words, longest))
 
 
 def printable_lines(text: str) -> str:
@@ -31,7 +31,7 @@ def _escape(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def capped(text: str, longest: int) -> str:
+def cut_text(text: str, longest: int) -> str:
     """Return the text, cut behind `longest` characters with the number of those that are missing."""
     return text if len(text) <= longest else f"{text[:longest]}... {len(text) - longest} more characters"
 
@@ -42,4 +42,4 @@ def first_line(error: BaseException, longest: int = LONGEST_REASON, silent: str 
         text = str(error).strip()
     except Exception:  # its own __str__ may fail
         text = ""
-    return capped(text.partition("\n")[0], longest) or silent or type(error).__name__
+    return cut_text(text.partition("\n")[0], longest) or silent or type(error).__name__

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.result import Goal, Kind, Setting, Traits
@@ -100,7 +100,7 @@ class Method(ABC, Generic[State]):
     def start(self, problem: Problem, seed: int) -> State:
         """The state before the first step."""
 
-    def recalled(self, problem: Problem, state: State, aside: Mapping[str, Tensor]) -> State:
+    def resume_state(self, problem: Problem, state: State, aside: Mapping[str, Tensor]) -> State:
         """The first state of a run that is taken up again, given what this method with these settings left beside the records, (batch, ...)
         each and NaN where there is nothing; most begin anew."""
         return state
@@ -110,7 +110,7 @@ class Method(ABC, Generic[State]):
         """One step over the whole batch; the state is None when another step would find nothing more. A step that goes on after the
         deadline is cut off, and it is as if it had never begun: so the state that it was given must stay as it was."""
 
-    def told(self, problem: Problem, state: State, lower: Tensor, upper: Tensor) -> State:
+    def update_bounds(self, problem: Problem, state: State, lower: Tensor, upper: Tensor) -> State:
         """Called before every step with the ends (batch,) float64 known so far, whoever found them: what is proved need not be proved
         again, and what lies beyond a witness need not be asked."""
         return state
@@ -124,8 +124,8 @@ def _ending_in_time(step: Step) -> Step:
 
     @wraps(step)
     def ending(method: Any, problem: Problem, state: Any) -> tuple[Any, Claims]:
-        after, claims = clock.interrupt_late(lambda: step(method, problem, state), (state, Claims()))
-        return state if after is None and clock.passed() else after, claims
+        after, claims = time_limit.interrupt_late(lambda: step(method, problem, state), (state, Claims()))
+        return state if after is None and time_limit.has_expired() else after, claims
 
     return ending
 

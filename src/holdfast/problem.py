@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.errors import BadInput
 from holdfast.network import Network
+from holdfast.network.callable_fingerprint import of_rows, of_value
 from holdfast.network.network import ELEMENTS_IN_TIME, ELEMENTS_PER_CALL
-from holdfast.network.wholly import of_rows, of_value
 from holdfast.property import Linear, Property
 from holdfast.region import Family, Region, Words
 from holdfast.result import Goal, Key
@@ -75,7 +75,7 @@ class Problem:
             return scored(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
 
         # Whole batches at a time, as many as one pass may hold: the property knows its rows by their place.
-        numbers = clock.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, x.device)
+        numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, x.device)
         at_once = max(1, numbers // max(1, stacked[0].numel()))
         parts = [self.network.score_and_gradient(part.flatten(0, 1), flat) for part in stacked.split(at_once)]
         scores, gradients = (torch.cat(found) for found in zip(*parts, strict=True))
@@ -85,7 +85,7 @@ class Problem:
         keys = tuple(self.keys[i] for i in torch.arange(len(self))[rows.cpu()].tolist())
         return replace(self, region=batch.take(self.region, rows), property=batch.take(self.property, rows), keys=keys)
 
-    def tiled(self, radii: Tensor) -> "Problem":
+    def tile_radii(self, radii: Tensor) -> "Problem":
         """(k, batch) radii -> one problem of k * batch rows: the whole batch at the first radius, at the second, ..."""
         rows = torch.arange(len(self), device=self.region.centre.device).repeat(len(radii))
         copies = self.take(rows)

@@ -13,7 +13,7 @@ Json = Any  # text, numbers, true, false, nothing, and lists and mappings of the
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelDescription:
     """Of what. `prepared` is how its inputs are made ready, as far as that is not its usual way."""
 
     name: str = ""
@@ -30,7 +30,7 @@ Said = int | tuple[int, ...]  # the class of an input, or all outputs that say y
 
 
 @dataclass(frozen=True)
-class Data:
+class DataDescription:
     """On which inputs."""
 
     name: str = ""
@@ -48,7 +48,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What the answers depend on besides the network and the input. What a command does not speak of is None."""
 
     norm: str | None = None  # a number, or "words"
@@ -97,9 +97,9 @@ class Question:
     """options and begun_in: the command as it was given and where, so that it can be asked again; empty for a run made by a program."""
 
     command: str = "radius"
-    model: Model = Model()
-    data: Data = Data()
-    asked: Asked = Asked()
+    model: ModelDescription = ModelDescription()
+    data: DataDescription = DataDescription()
+    asked: Request = Request()
     means: Means = Means()
     options: Mapping[str, Json] = field(default_factory=dict)
     begun_in: str = ""
@@ -115,7 +115,7 @@ class Question:
     def differs(self, other: "Question") -> tuple[str, Json, Json] | None:
         """The first thing in which the questions are not the same, whoever is asked and with whatever means; None: they are the same."""
         pairs = [("command", self.command, other.command), ("domain", self.model.domain, other.model.domain)]
-        pairs += [(f.name, getattr(self.asked, f.name), getattr(other.asked, f.name)) for f in fields(Asked)]
+        pairs += [(f.name, getattr(self.asked, f.name), getattr(other.asked, f.name)) for f in fields(Request)]
         return next((pair for pair in pairs if plain(pair[1]) != plain(pair[2])), None)
 
     def same_truth(self, other: "Question") -> bool:
@@ -131,7 +131,7 @@ class Question:
     def from_json(stored: Mapping[str, Json]) -> "Question":
         try:
             kept = {name: value for name, value in stored.items() if name != "fingerprint"}
-            for name, kind in (("model", Model), ("data", Data), ("asked", Asked), ("means", Means)):
+            for name, kind in (("model", ModelDescription), ("data", DataDescription), ("asked", Request), ("means", Means)):
                 if name in kept:
                     kept[name] = kind(**_tuples(kept[name]))
             return Question(**kept)

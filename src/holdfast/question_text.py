@@ -17,7 +17,7 @@ from dataclasses import fields
 
 from holdfast.formatting import exact_text, norm_name, short
 from holdfast.network.fingerprint import of_text
-from holdfast.question import Asked, Json, Means, Question, plain
+from holdfast.question import Json, Means, Question, Request, plain
 
 LONG = 90  # characters of a value; a longer one is cut, and its hash stands behind it
 HASH = 8  # hexadecimal digits of a hash in a sentence; the pages and files around it hold all of them
@@ -98,7 +98,7 @@ def _frame(question: Question) -> tuple[str, str]:
 UNITS = {"pixel": "pixels", "frame": "frames", "number": "numbers"}
 
 
-def _change(asked: Asked) -> str:
+def _change(asked: Request) -> str:
     """What ends the radius."""
     if asked.within is not None:
         return f"forecasts what is further than {_value(asked.within)} from its forecast"
@@ -153,7 +153,7 @@ def _clauses(question: Question) -> Iterator[str]:
     """The conditions, in the order of CLAUSES; fields that have no clause at the end."""
     asked, radius = question.asked, _command(question) not in LEADS
     elsewhere = {"within", "threshold", "targets"} if radius else set()
-    for name in [*CLAUSES, *(f.name for f in fields(Asked) if f.name not in CLAUSES)]:
+    for name in [*CLAUSES, *(f.name for f in fields(Request) if f.name not in CLAUSES)]:
         value = getattr(asked, name)
         in_lead = radius and ((name == "unit" and asked.norm == "0" and value in UNITS) or (name == "norm" and value == "words"))
         if value is None or in_lead or name in _ending_of(asked) & elsewhere:
@@ -168,7 +168,7 @@ def reads_words(question: Question) -> bool:
     return question.asked.norm == "words" or question.model.vocabulary is not None
 
 
-def _ending_of(asked: Asked) -> set[str]:
+def _ending_of(asked: Request) -> set[str]:
     """The one field of which `_change` speaks."""
     return {next((name for name in ("within", "threshold", "targets") if getattr(asked, name) is not None), "")}
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.network import Network
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region import Drift, Family, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Evidence
@@ -58,14 +58,14 @@ def replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
     The user's own model has the word, and so has every judge. Where it has a float64 twin, that must agree too: proofs speak of the
     network in real arithmetic, and a class that flips only by float32 rounding is no counterexample to them.
     """
-    first, *others = (_replayed(problem, point, twin) for point in problem.region.stand_ins(x))
+    first, *others = (_replay(problem, point, twin) for point in problem.region.stand_ins(x))
     for other in others:
         worst = [torch.maximum(a, b) for a, b in zip(first, other, strict=True)]
         first = Replayed(worst[0], worst[1], first.executed, worst[3])
     return first
 
 
-def _replayed(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
+def _replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
     region, required = problem.region, problem.property
     outputs = [problem.answers(x).double()]
     precise = twin is not None and twin is not problem.network
@@ -79,7 +79,7 @@ def _replayed(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
         return Replayed(ratio, torch.zeros_like(ratio), scores[0], ratio)
     if problem.goal == "worst":
         unit = torch.finfo(torch.float64 if precise else problem.network.dtype).eps
-        slack = torch.nan_to_num(required.missed(outputs[own - 1], unit), torch.inf)
+        slack = torch.nan_to_num(required.rounding_error(outputs[own - 1], unit), torch.inf)
         coarse = math.sqrt(torch.finfo(problem.network.dtype).eps)
         fails = torch.stack([required.fails(z) for z in outputs])
         ends = [_lowest(scores[:many], scores[own - 1], fails[:many], coarse) for many in (len(outputs), own)]

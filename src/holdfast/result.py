@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
-from holdfast.foreign_text import LONGEST_NOTE, capped
+from holdfast.foreign_text import LONGEST_NOTE, cut_text
 from holdfast.formatting import decimals
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Bound:
     def __repr__(self) -> str:
         return f"Bound({self.value!r} {self.evidence.kind} by {self.evidence.method})"
 
-    def turned(self) -> "Bound":
+    def negate(self) -> "Bound":
         return replace(self, value=0.0 - self.value, executed=None if self.executed is None else 0.0 - self.executed)  # no minus zero
 
 
@@ -147,7 +147,7 @@ class Bracket:
             witness = self.upper if proved == "lower" else self.lower
             object.__setattr__(self, proved, replace(getattr(self, proved), value=witness.value))
         if len(self.note) > LONGEST_NOTE:
-            object.__setattr__(self, "note", capped(self.note, LONGEST_NOTE))
+            object.__setattr__(self, "note", cut_text(self.note, LONGEST_NOTE))
 
     @property
     def gap(self) -> float:
@@ -166,7 +166,7 @@ class Bracket:
         said = ["nothing known" if not o.known else f"nothing {'proved' if o.evidence.kind == 'witnessed' else 'found'}" for o in others]
         return said[0], said[1]
 
-    def tightened(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
+    def tighten(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
         """The bracket with whichever offered end is better than its own; raises Contradiction if they then cross."""
         better_lower = lower is not None and lower.value > self.lower.value
         better_upper = upper is not None and upper.value < self.upper.value
@@ -178,9 +178,9 @@ class Bracket:
             upper=upper if better_upper and upper is not None else self.upper,
         )
 
-    def turned(self) -> "Bracket":
+    def negate(self) -> "Bracket":
         """The bracket of the negative."""
-        return replace(self, lower=self.upper.turned(), upper=self.lower.turned(), estimates=tuple(e.turned() for e in self.estimates))
+        return replace(self, lower=self.upper.negate(), upper=self.lower.negate(), estimates=tuple(e.negate() for e in self.estimates))
 
     def refutes(self, estimate: Bound) -> bool:
         """Does the upper bound show that an estimate of the same number is too large? What is sampled is a number of its own."""
@@ -320,7 +320,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if any(len(reason) > LONGEST_NOTE for reason in self.skipped):
-            object.__setattr__(self, "skipped", tuple(capped(reason, LONGEST_NOTE) for reason in self.skipped))
+            object.__setattr__(self, "skipped", tuple(cut_text(reason, LONGEST_NOTE) for reason in self.skipped))
 
     @property
     def explained(self) -> Bracket:

@@ -15,8 +15,8 @@ from holdfast.errors import HoldfastError
 OURS = 128  # A shell reports a process that a signal ended by this and the signal's number.
 
 T = TypeVar("T")
-_arrived: list[int] = []  # Signals since the outermost `watched` began.
-_watching = 0  # How many `watched` are running in this process's main thread.
+_arrived: list[int] = []  # Signals since the outermost `watch_signals` began.
+_watching = 0  # How many `watch_signals` are running in this process's main thread.
 
 
 class ModelRaised(HoldfastError):
@@ -24,8 +24,8 @@ class ModelRaised(HoldfastError):
 
 
 @contextmanager
-def watched(*numbers: int, always: bool = False) -> Iterator[None]:
-    """Inside, these signals raise KeyboardInterrupt in the main thread, and `arrived` knows of them.
+def watch_signals(*numbers: int, always: bool = False) -> Iterator[None]:
+    """Inside, these signals raise KeyboardInterrupt in the main thread, and `has_arrived` knows of them.
 
     always: also where the process ignores or handles them otherwise.
     """
@@ -53,7 +53,7 @@ def _handle(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def arrived() -> bool:
+def has_arrived() -> bool:
     """Whether a signal came that ends the run; True where nobody watches, since nobody knows."""
     if threading.current_thread() is not threading.main_thread():
         return False  # Python raises KeyboardInterrupt in the main thread alone.
@@ -70,6 +70,6 @@ def asked_of_model(name: str, call: Callable[..., T], *given: Any) -> T:
     try:
         return call(*given)
     except (KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, KeyboardInterrupt) and arrived():
+        if isinstance(error, KeyboardInterrupt) and has_arrived():
             raise
         raise ModelRaised(f"{name} raised {type(error).__name__} when it was asked.") from error

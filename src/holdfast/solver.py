@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from holdfast import clock
+from holdfast import time_limit
+from holdfast.batch_solver import BatchWorker, Choice, Stop, Work, hear_others
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution import Here
 from holdfast.execution.asking import NotAnswered, asking_elsewhere
-from holdfast.execution.crew import GRACE
-from holdfast.execution.dealing import Dealer, Ended, Memory, Progress, Sink, Unit
-from holdfast.execution.task import Answer, Executor, Outputs, Task, Tell
+from holdfast.execution.scheduler import Dealer, Ended, InMemorySink, Progress, Sink, Unit
+from holdfast.execution.task import Executor, Outputs, Task, TaskResult, Tell
+from holdfast.execution.worker_pool import GRACE
 from holdfast.network.network import NAME_IT
 from holdfast.problem import TURNED, Problem
 from holdfast.result import DONE, Bracket, Goal, Key, Record, by_definition
-from holdfast.work import Batches, Choice, Stop, Work, hear_others
 
 __all__ = ["Choice", "Ended", "Progress", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
 AT_ONCE = 1024  # records that are looked at together where all of them are
@@ -46,10 +46,10 @@ def solve(
     Ctrl-C ends the search, keeps everything found so far, and marks what was not finished as interrupted. A row whose proof and witness
     exclude each other is raised as a Contradiction when all others are done and kept.
     """
-    asked, found = list(problems), Memory(store)
+    asked, found = list(problems), InMemorySink(store)
     ask(asked, methods, stop, seed=seed, batch=batch, store=found, progress=progress, executor=executor, hashed=store is not None)
     keys = [key for problem in asked for key in problem.keys]
-    records = found.known(keys)
+    records = found.load_known(keys)
     return [records[key] for key in keys]
 
 
@@ -75,19 +75,19 @@ def ask(
         raise BadInput(f"batch must be at least 1, got {batch}.")
     until = math.inf if stop.seconds is None else began + stop.seconds
 
-    def prepare() -> tuple[Batches, set[Key]]:
+    def prepare() -> tuple[BatchWorker, set[Key]]:
         for problem in problems:
             problem.check()
-        worker = Batches(problems, methods, stop, seed, hashed=hashed)
+        worker = BatchWorker(problems, methods, stop, seed, hashed=hashed)
         if len(worker) != sum(len(problem) for problem in problems):
             raise BadInput("two questions share a key; give every row of every problem its own.")
         return worker, _done(worker, store)
 
-    with clock.within(until + clock.PREPARATION):
-        prepared = clock.interrupt_late(prepare, None)
+    with time_limit.within(until + time_limit.PREPARATION):
+        prepared = time_limit.interrupt_late(prepare, None)
     if prepared is None:
         names = ", ".join(dict.fromkeys(problem.network.name for problem in problems))
-        raise BadInput(f"{names} had not answered two inputs, been traced and hashed {clock.PREPARATION:g} s after the time was over.")
+        raise BadInput(f"{names} had not answered two inputs, been traced and hashed {time_limit.PREPARATION:g} s after the time was over.")
     worker, done = prepared
     beside = _beside(problems)
     dealer = Dealer(
@@ -100,8 +100,8 @@ def ask(
         supervised = executor is not None and not isinstance(executor, Here)
         closing = max(until, time.monotonic()) + GRACE
         nothing: list[HoldfastError] = []
-        with clock.within(closing), asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext():
-            faults += clock.interrupt_late(lambda: _hear_at_last(problems, store, beside), nothing)
+        with time_limit.within(closing), asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext():
+            faults += time_limit.interrupt_late(lambda: _hear_at_last(problems, store, beside), nothing)
     if ended.interrupted:
         warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
     if faults:
@@ -110,20 +110,20 @@ def ask(
     return ended
 
 
-def _done(worker: Batches, store: Sink) -> set[Key]:
+def _done(worker: BatchWorker, store: Sink) -> set[Key]:
     """What the store holds finished by these means. An answer to another question is refused."""
     done: set[Key] = set()
     for problem in worker.problems:
         if problem.keys:
-            worker.told(problem.keys[0])  # the network is traced now, so that copies of this process need not
+            worker.question_hashes(problem.keys[0])  # the network is traced now, so that copies of this process need not
         for at in range(0, len(problem), AT_ONCE):
-            for key, record in store.known(problem.keys[at : at + AT_ONCE]).items():
+            for key, record in store.load_known(problem.keys[at : at + AT_ONCE]).items():
                 if not problem.network.fingerprint:
                     raise StoreError(
                         f"the store holds an answer for input {key}, and what {problem.network.name} reads cannot be hashed, so nobody "
                         f"knows whether it is of the same network. Use another store (--out), and {NAME_IT}."
                     )
-                question, means = worker.told(key)
+                question, means = worker.question_hashes(key)
                 _same(record, question)
                 if record.status in DONE and record.means == means:
                     done.add(key)
@@ -155,13 +155,13 @@ def _hear_at_last(problems: Sequence[Problem], store: Sink, beside: Callable[[Ke
     faults: list[HoldfastError] = []
     for problem in problems:
         for at in range(0, len(problem) if problem.keys[0].part else 0, AT_ONCE):
-            every = store.known([other for key in problem.keys[at : at + AT_ONCE] for other in beside(key)])
+            every = store.load_known([other for key in problem.keys[at : at + AT_ONCE] for other in beside(key)])
             rows = range(at, min(at + AT_ONCE, len(problem)))
             some = [row for row in rows if problem.keys[row] in every and every[problem.keys[row]].status not in ("refuted", "failed")]
             if some:
                 asked = problem.take(torch.tensor(some, device=problem.region.centre.device))
                 try:
-                    better, wrong = _heard(asked, [every[key] for key in asked.keys], every.values())
+                    better, wrong = _collect_records(asked, [every[key] for key in asked.keys], every.values())
                 except NotAnswered:  # The records stay as they are.
                     continue
                 store.write(better)
@@ -169,8 +169,8 @@ def _hear_at_last(problems: Sequence[Problem], store: Sink, beside: Callable[[Ke
     return faults
 
 
-def _heard(asked: Problem, known: Sequence[Record], others: Iterable[Record]) -> tuple[list[Record], list[HoldfastError]]:
-    brackets = [r.bracket.turned() if r.goal in TURNED else r.bracket for r in known]
+def _collect_records(asked: Problem, known: Sequence[Record], others: Iterable[Record]) -> tuple[list[Record], list[HoldfastError]]:
+    brackets = [r.bracket.negate() if r.goal in TURNED else r.bracket for r in known]
     work = Work(asked.lowest(), (asked.goal,) * len(asked), brackets, twin=asked.network.double(asked.region.centre))
     faults = hear_others(work, others)
     heard = zip(known, work.records("finished"), strict=True)
@@ -178,7 +178,7 @@ def _heard(asked: Problem, known: Sequence[Record], others: Iterable[Record]) ->
 
 
 def answer_in_turn(
-    worker: "InTurn",
+    worker: "SequentialQuestions",
     places: Sequence[int],
     stop: Stop,
     *,
@@ -189,7 +189,7 @@ def answer_in_turn(
     """What `solve` promises about stores, limits and Ctrl-C, for the questions at these places. What was not asked has no record."""
     units, done, total = list[Unit](), 0, 0
     for keys, question in (worker.questions[place] for place in places):
-        found = store.known(list(keys))
+        found = store.load_known(list(keys))
         for record in found.values():
             _same(record, question)
         finished = sum(record.status in DONE for record in found.values())
@@ -200,7 +200,7 @@ def answer_in_turn(
 
 
 @dataclass(frozen=True)
-class InTurn:
+class SequentialQuestions:
     """For what is no `Problem`, such as the scores of a sequence: questions by their places, with keys and hashes, and the function that
     answers one."""
 
@@ -208,11 +208,11 @@ class InTurn:
     reply: Callable[[int], Sequence[Record]]
     goal: Goal
 
-    def answer(self, task: Task, tell: Tell) -> Answer:
+    def answer(self, task: Task, tell: Tell) -> TaskResult:
         nothing: Sequence[Record] = ()  # what is cut off has no record yet, and is asked again
-        with clock.within(time.monotonic() + task.seconds):
-            records = clock.in_time(lambda: self.reply(task.keys[0].index), nothing)
-        return Answer(tuple(replace(record, question=self.question(record.key)) for record in records))
+        with time_limit.within(time.monotonic() + task.seconds):
+            records = time_limit.in_time(lambda: self.reply(task.keys[0].index), nothing)
+        return TaskResult(tuple(replace(record, question=self.question(record.key)) for record in records))
 
     def question(self, key: Key) -> str:
         return self.questions[key.index][1]

@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("proofs", nargs="+", metavar="proof", help=".proof and .witness files")
     given = parser.parse_args(arguments)
     try:
-        model = Model.read(given.model)
+        model = Model.read_file(given.model)
     except Rejected as error:
         print(_printable(str(error)), file=sys.stderr)
         return 2

@@ -33,19 +33,19 @@ def _least(J: Array, Q: Array, starts: Array) -> Array:
     def lengths(x: Array) -> Array:
         return np.sqrt(np.add.reduceat(x * x, starts, 1) + TINY)
 
-    def priced(prices: Array) -> Array:
+    def evaluate_prices(prices: Array) -> Array:
         return Q + np.repeat(prices, runs, 1)[:, None] * np.eye(d)
 
     Q = (Q + Q.swapaxes(1, 2)) / 2
     floor = np.maximum(0.0, -np.linalg.eigvalsh(Q)[:, :1]) + 1e-12 * np.abs(Q).sum((1, 2))[:, None] + 1e-100
     prices, kept, x, best = floor + lengths(J) / 2, floor + lengths(J), np.zeros_like(J), np.full(len(J), -np.inf)
     for _ in range(ROUNDS):
-        found = np.linalg.solve(priced(prices), J[..., None] / 2)[..., 0]
+        found = np.linalg.solve(evaluate_prices(prices), J[..., None] / 2)[..., 0]
         value = -(J * found).sum(1) / 2 - prices.sum(1)
         better = (value > best)[:, None]
         best, kept, x = np.maximum(best, value), np.where(better, prices, kept), np.where(better, found, x)
         prices = np.maximum(floor, np.where(better, kept * np.clip(lengths(x), 0.2, 5.0), (prices + kept) / 2))
-    M = priced(kept)
+    M = evaluate_prices(kept)
     sizes, lack = np.abs(M), _lack(M)
     image = (M @ x[..., None])[..., 0]
     missed = lengths(J - 2 * image).sum(1) + lack * (np.sqrt(len(starts)) + np.abs(x).sum(1)) ** 2
@@ -86,7 +86,7 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
         found: Array = np.maximum(np.linalg.eigvalsh(form / root[:, :, None] / root[:, None])[:, -1], 0.0)
         return found
 
-    def asked(form: Array, rows: Array) -> tuple[Array, Array]:
+    def trace_of_eigenvectors(form: Array, rows: Array) -> tuple[Array, Array]:
         """-> |C_j| in a matrix Z near the largest eigenvectors of the form, with a trace of about one in each ball, and these traces."""
         root = np.sqrt(np.repeat(rows, runs, 1))
         Z = form / root[:, :, None] / root[:, None]
@@ -109,7 +109,7 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
         for way in (0.5, 0.3, None):  # the best w are those lengths, the best prices have equal traces: some of the way there, twice
             form = side + (C / (2 * w[:, None])) @ C.swapaxes(1, 2)
             if way is not None:
-                length, traces = asked(form, rows)
+                length, traces = trace_of_eigenvectors(form, rows)
                 w, rows = w * np.clip(length / w, 0.05, 20.0) ** way, rows * np.clip(traces, 0.05, 20.0) ** way
         prices = (largest(form, rows) + 1e-6 * np.abs(form).max((1, 2)) / rows.max(1))[:, None] * rows + 1e-90
         lack = _lack(np.repeat(prices, runs, 1)[:, None] * np.eye(d) - form)

@@ -7,7 +7,7 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected
-from holdfast_check.graph import Graph, Node
+from holdfast_check.graph import GraphNode, ModelGraph
 
 KINDS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "|b1",
@@ -23,7 +23,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read(data: bytes) -> tuple[dict[str, str], dict[str, Array]]:
+def read_container(data: bytes) -> tuple[dict[str, str], dict[str, Array]]:
     """-> metadata, arrays. Rejected where the bytes are anything else."""
     try:
         length = int.from_bytes(data[:8], "little")
@@ -42,19 +42,19 @@ def read(data: bytes) -> tuple[dict[str, str], dict[str, Array]]:
         raise Rejected(f"no file that this checker can read ({type(error).__name__}: {error})") from error
 
 
-def _node(about: dict[str, Any]) -> Node:
+def _node(about: dict[str, Any]) -> GraphNode:
     inputs, outputs, attributes = about["in"], about["out"], about.get("with", {})
     if not set(about) <= {"op", "in", "out", "with"} or not isinstance(attributes, dict):
         raise ValueError(f"a node of {sorted(about)}")
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in (inputs, outputs, [about["op"]])):
         raise ValueError("a name that is no text")
-    return Node(about["op"], tuple(inputs), tuple(outputs), attributes)
+    return GraphNode(about["op"], tuple(inputs), tuple(outputs), attributes)
 
 
-def described(data: bytes) -> Graph:
+def read_described_model(data: bytes) -> ModelGraph:
     """A model as weights and a graph: {"input": name, "shape": [1, ...], "output": name, "nodes": [{"op", "in", "out", "with"}]}, where
     operators are called as in ONNX and other names are those of the weights. `signatures` says how each is read."""
-    metadata, arrays = read(data)
+    metadata, arrays = read_container(data)
     if GRAPH not in metadata:
         raise Rejected("this safetensors file holds weights but no graph")
     try:
@@ -64,6 +64,6 @@ def described(data: bytes) -> Graph:
         shape = tuple(graph["shape"])
         if not all(type(size) is int and size > 0 for size in shape):
             raise ValueError(f"the shape {shape}")
-        return Graph(str(graph["input"]), shape, str(graph["output"]), tuple(map(_node, graph["nodes"])), arrays)
+        return ModelGraph(str(graph["input"]), shape, str(graph["output"]), tuple(map(_node, graph["nodes"])), arrays)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Rejected(f"the graph of the model cannot be read ({type(error).__name__}: {error})") from error

@@ -18,7 +18,7 @@ NEAR = 2.0**-14  # of what curvature could cost over the whole box: closer than 
 
 
 @dataclass(frozen=True)
-class Curve:
+class RisingFunction:
     """A function that rises, and its derivative, made of the argument and the value; bounds of the sizes of the value (none: as large as
     the argument), of the first and of the second derivative."""
 
@@ -34,17 +34,17 @@ class Curve:
 
 # sigmoid'' = s (1 - s) (1 - 2 s) <= 1 / (6 sqrt 3) = 0.0962..., tanh'' = -2 t (1 - t^2), at most 4 / (3 sqrt 3) = 0.7698...
 CURVES = {
-    "one": Curve(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
-    "identity": Curve(lambda v: v, np.ones_like, None, 1.0, 0.0),
-    "sigmoid": Curve(sigmoid, lambda s: s * (1.0 - s), 1.0, 0.25, 0.0963),
-    "tanh": Curve(tanh, lambda t: 1.0 - t * t, 1.0, 1.0, 0.7699),
+    "one": RisingFunction(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
+    "identity": RisingFunction(lambda v: v, np.ones_like, None, 1.0, 0.0),
+    "sigmoid": RisingFunction(sigmoid, lambda s: s * (1.0 - s), 1.0, 0.25, 0.0963),
+    "tanh": RisingFunction(tanh, lambda t: 1.0 - t * t, 1.0, 1.0, 0.7699),
 }
 
 
 @dataclass(frozen=True)
-class Product:
-    """f(v) g(z); a function of v alone has g = one. Like `Pieces` it has a value, a range (the smallest and the largest value on a box,
-    rounded outwards), slopes (of the planes below and above, where a proof brings none), and the least of sign * value - slopes . v."""
+class ProductFunction:
+    """f(v) g(z); a function of v alone has g = one. Like `PiecewiseLinear` it has a value, a range (the smallest and
+    the largest value on a box, rounded outwards), slopes (of the planes below and above, where a proof brings none), and the least of sign * value - slopes . v."""
 
     f: str
     g: str = "one"
@@ -54,9 +54,9 @@ class Product:
         return 1 if self.g == "one" else 2
 
     @property
-    def curves(self) -> "tuple[Product | Pieces, ...]":
+    def curves(self) -> "tuple[ProductFunction | PiecewiseLinear, ...]":
         """Its factors, one for each argument."""
-        return (Product(self.f), Product(self.g))[: self.arguments]
+        return (ProductFunction(self.f), ProductFunction(self.g))[: self.arguments]
 
     def _two(self, v: Point) -> tuple[Array, Array]:
         return (v[0], v[1]) if self.arguments == 2 else (v[0], np.zeros_like(v[0]))
@@ -133,7 +133,7 @@ def _curvature(bends: tuple[Array, Array, Array], h: Array, k: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PiecewiseLinear:
     """Straight between its kinks: factors[0] v before the first, then continuous with factors[i]; at the first kink it is `value_there`."""
 
     kinks: tuple[float, ...]
@@ -142,7 +142,7 @@ class Pieces:
     arguments: int = 1
 
     @property
-    def curves(self) -> "tuple[Product | Pieces, ...]":
+    def curves(self) -> "tuple[ProductFunction | PiecewiseLinear, ...]":
         return (self,)
 
     def value(self, *v: Array) -> Array:
@@ -185,7 +185,7 @@ class Pieces:
         return self._extremes(sign, slopes[0], lower[0], upper[0])
 
 
-RELU = Pieces((0.0,), (0.0, 1.0), 0.0)
+RELU = PiecewiseLinear((0.0,), (0.0, 1.0), 0.0)
 
 
 def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Array) -> Array:
@@ -193,7 +193,7 @@ def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Arra
     return np.where(wide, (f_high - f_low) / np.where(wide, high - low, 1.0), otherwise)
 
 
-def _below(curve: Curve, lower: Array, upper: Array) -> Array:
+def _below(curve: RisingFunction, lower: Array, upper: Array) -> Array:
     """For a curve that is first convex, then concave, with its bend at zero and odd but for a constant: the slope at the middle of the box
     of the largest convex function below it. That follows the curve as far as a point from which the tangent meets the upper end."""
     f_upper = curve.value(upper)

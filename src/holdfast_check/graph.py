@@ -8,9 +8,9 @@ import numpy as np
 
 from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.functions import Pieces, Product
+from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_inputs, form_of
-from holdfast_check.steps import Applied, Builder, Program, View
+from holdfast_check.steps import Applied, Builder, Program, StepView
 
 MOST = 2**27  # numbers in one value: 1 GiB of places
 PLACES = {"Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather"}  # change the places of numbers only
@@ -19,7 +19,7 @@ KINDS = {1: "<f4", 6: "<i4", 7: "<i8", 9: "|b1", 11: "<f8"}  # of ONNX's element
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     op: str
     inputs: tuple[str, ...]  # "" for one that is left out
     outputs: tuple[str, ...]
@@ -43,20 +43,20 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ModelGraph:
     """A model as its file says it. opset: the version of ONNX's operators, or DESCRIBED; kind: the element type of the input."""
 
     input: str
     input_shape: tuple[int, ...]  # with the batch axis, of one
     output: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     constants: Mapping[str, Array]
     opset: int = DESCRIBED
     kind: str = "<f8"
     declared: tuple[tuple[str, Declared], ...] = field(default=())
 
 
-def program(graph: Graph) -> Program:
+def program(graph: ModelGraph) -> Program:
     """The steps of a graph; Rejected where it has what is not known here, with the node and the cause."""
     _small(*graph.input_shape)
     builder = Builder(graph.input_shape)
@@ -74,16 +74,16 @@ def program(graph: Graph) -> Program:
         if name in values:
             declared.agrees(kinds[name], values[name].shape, name)
     output = values.get(graph.output)
-    if not isinstance(output, View):
+    if not isinstance(output, StepView):
         raise Rejected(f"the output {graph.output!r} is made by no node that is followed, or does not depend on the input")
     return Program(graph.input_shape, builder.steps, output, graph.output in ranked)
 
 
 def _follow(
-    builder: Builder, opset: int, node: Node, values: dict[str, Value], kinds: dict[str, str], made: set[str], ranked: set[str]
+    builder: Builder, opset: int, node: GraphNode, values: dict[str, Value], kinds: dict[str, str], made: set[str], ranked: set[str]
 ) -> None:  # fmt: skip
     """One node: its values join the others."""
-    from holdfast_check.recurrent import GATES, unrolled
+    from holdfast_check.recurrent import GATES, unroll_layer
 
     form = form_of(node.op, opset)
     check_attributes(form, node.attributes, opset)
@@ -101,25 +101,25 @@ def _follow(
         require(node.op in PLACES, "it reads what a softmax makes; this checker knows a softmax as the last step only")
     if ranked.intersection(node.inputs) or node.op in ("Softmax", "LogSoftmax"):
         ranked.update(outputs)
-    results = unrolled(builder, node, tuple(given)) if node.op in GATES else Operators(builder, node, opset).apply(given)
+    results = unroll_layer(builder, node, tuple(given)) if node.op in GATES else Operators(builder, node, opset).apply(given)
     for name, value in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
         if name:
-            require(not isinstance(value, View) or value.index.size > 0, f"{name!r} holds no numbers")
+            require(not isinstance(value, StepView) or value.index.size > 0, f"{name!r} holds no numbers")
             values[name] = value
-            kinds[name] = (KINDS[node.attributes["to"]] if node.op == "Cast" else kind) if isinstance(value, View) else value.dtype.str
+            kinds[name] = (KINDS[node.attributes["to"]] if node.op == "Cast" else kind) if isinstance(value, StepView) else value.dtype.str
 
 
 def _ints(value: Any) -> list[int]:
     return [int(number) for number in np.ravel(value)]
 
 
-def _moved(value: Value, move: Callable[[Array], Array]) -> Value:
+def _move_elements(value: Value, move: Callable[[Array], Array]) -> Value:
     """Elements in other places; of a constant too."""
-    return View(value.step, move(value.index)) if isinstance(value, View) else move(value)
+    return StepView(value.step, move(value.index)) if isinstance(value, StepView) else move(value)
 
 
-def _view(value: Value) -> View:
-    if not isinstance(value, View):
+def _view(value: Value) -> StepView:
+    if not isinstance(value, StepView):
         raise Rejected("arithmetic among constants is left to whoever writes the model")
     return value
 
@@ -135,7 +135,7 @@ def _small(*shape: int) -> None:
 class Operators:
     """One node; a method for each operator, called with the values that the node reads, which fit its form."""
 
-    def __init__(self, builder: Builder, node: Node, opset: int) -> None:
+    def __init__(self, builder: Builder, node: GraphNode, opset: int) -> None:
         self.builder, self.op, self.attributes, self.opset = builder, node.op, node.attributes, opset
         self.name, self.outputs = node.outputs[0], len(node.outputs)
 
@@ -170,7 +170,7 @@ class Operators:
     def Cast(self, x: Value) -> Value:
         """The network is one over real numbers: what depends on the input is cast from one width to another only."""
         kind = KINDS[self.attributes["to"]]
-        if isinstance(x, View):
+        if isinstance(x, StepView):
             require(kind[1] == "f", "a cast of what depends on the input")
             return x
         if x.dtype.kind == "f":  # to an integer what is behind the point is left out
@@ -208,7 +208,7 @@ class Operators:
         sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
         require(all(size >= -1 for size in sizes) and sizes.count(-1) <= 1, f"the sizes {wanted}")
         require(0 not in x.shape, "a value without numbers")
-        return _moved(x, lambda v: v.reshape(sizes))
+        return _move_elements(x, lambda v: v.reshape(sizes))
 
     def Flatten(self, x: Value) -> Value:
         axis = self.attributes.get("axis", 1)
@@ -216,36 +216,36 @@ class Operators:
         axis = axis if axis == len(x.shape) else self._axis(axis, len(x.shape))
         rows = int(np.prod(x.shape[:axis]))
         require(0 not in x.shape, "a value without numbers")
-        return _moved(x, lambda v: v.reshape(rows, -1))
+        return _move_elements(x, lambda v: v.reshape(rows, -1))
 
     def Transpose(self, x: Value) -> Value:
         perm = self.attributes.get("perm", list(range(len(x.shape)))[::-1])
         require(sorted(perm) == list(range(len(x.shape))), f"the order {perm} of {len(x.shape)} axes")
-        return _moved(x, lambda v: v.transpose(perm))
+        return _move_elements(x, lambda v: v.transpose(perm))
 
     def Squeeze(self, x: Value, axes: Any = None) -> Value:
         given = self._option("axes", axes)
         over = [axis for axis, size in enumerate(x.shape) if size == 1] if given is None else self._axes(given, len(x.shape))
-        return _moved(x, lambda v: v.squeeze(tuple(over)))
+        return _move_elements(x, lambda v: v.squeeze(tuple(over)))
 
     def Unsqueeze(self, x: Value, axes: Any = None) -> Value:
         given = self._option("axes", axes)
         over = self._axes(given, len(x.shape) + np.size(given))
-        return _moved(x, lambda v: np.expand_dims(v, tuple(over)))
+        return _move_elements(x, lambda v: np.expand_dims(v, tuple(over)))
 
     def Expand(self, x: Value, shape: Array) -> Value:
         sizes = _ints(shape)
         require(all(size >= 1 for size in sizes) and 0 not in x.shape, f"the sizes {sizes}")
         wide = np.broadcast_shapes(x.shape, tuple(sizes))
         _small(*wide)
-        return _moved(x, lambda v: np.broadcast_to(v, wide))
+        return _move_elements(x, lambda v: np.broadcast_to(v, wide))
 
     def Gather(self, x: Value, indices: Array) -> Value:
         axis = self._axis(self.attributes.get("axis", 0), len(x.shape))
         size = x.shape[axis]
         require(bool(((indices >= -size) & (indices < size)).all()), f"a place outside of the {size} there are")
         _small(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-        return _moved(x, lambda v: np.take(v, indices.astype(np.int64), axis))
+        return _move_elements(x, lambda v: np.take(v, indices.astype(np.int64), axis))
 
     def Slice(self, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Value:
         """Starts and ends are cut off at the ends of the axis; backwards the last place may be the one before the first."""
@@ -259,7 +259,7 @@ class Operators:
             low, high = (0, size) if step > 0 else (-1, size - 1)
             start, end = (place + size if place < 0 else place for place in (start, end))
             places = np.arange(min(max(start, max(low, 0)), high), min(max(end, low), high), step)
-            x = _moved(x, lambda v, places=places, axis=axis: np.take(v, places, axis))  # type: ignore[misc]
+            x = _move_elements(x, lambda v, places=places, axis=axis: np.take(v, places, axis))  # type: ignore[misc]
         return x
 
     def Split(self, x: Value, sizes: Any = None) -> tuple[Value, ...]:
@@ -272,15 +272,15 @@ class Operators:
         widths = [size // many] * many if given is None else _ints(given)
         require(len(widths) == many and min(widths) > 0 and sum(widths) == size, f"{size} in parts of {widths}")
         places = np.split(np.arange(size), np.cumsum(widths)[:-1])
-        return tuple(_moved(x, lambda v, place=place: np.take(v, place, axis)) for place in places)  # type: ignore[misc]
+        return tuple(_move_elements(x, lambda v, place=place: np.take(v, place, axis)) for place in places)  # type: ignore[misc]
 
     def Concat(self, *given: Value) -> Value:
         axis = self._axis(self.attributes["axis"], len(given[0].shape))
-        plain = [value for value in given if not isinstance(value, View)]
+        plain = [value for value in given if not isinstance(value, StepView)]
         if len(plain) == len(given):
             return np.concatenate(plain, axis)
-        views = [v if isinstance(v, View) else self.builder.affine(self.name, v.shape, [], v) for v in given]
-        return self.builder.joined(self.name, views, axis)
+        views = [v if isinstance(v, StepView) else self.builder.affine(self.name, v.shape, [], v) for v in given]
+        return self.builder.concatenate(self.name, views, axis)
 
     def Pad(self, x: Value, pads: Any = None, filled: Any = None) -> Value:
         around, value = _ints(self._option("pads", pads)), self._option("value", filled, 0.0)
@@ -288,11 +288,11 @@ class Operators:
         view, many = _view(x), len(x.shape)
         require(len(around) == 2 * many and min(around, default=0) >= 0, f"pads {around} of {many} axes")
         _small(*(size + around[axis] + around[axis + many] for axis, size in enumerate(x.shape)))
-        return View(view.step, np.pad(view.index, list(zip(around[:many], around[many:], strict=True)), constant_values=-1))
+        return StepView(view.step, np.pad(view.index, list(zip(around[:many], around[many:], strict=True)), constant_values=-1))
 
     def Gemm(self, x: Value, weight: Value, bias: Array | None = None) -> Value:
         require(self.opset == DESCRIBED or (len(x.shape) == 2 and len(weight.shape) == 2), f"shapes {x.shape} and {weight.shape}")
-        x, weight = (_moved(v, np.transpose) if self.attributes.get(t) else v for v, t in ((x, "transA"), (weight, "transB")))
+        x, weight = (_move_elements(v, np.transpose) if self.attributes.get(t) else v for v, t in ((x, "transA"), (weight, "transB")))
         return self._product(x, weight, bias)
 
     def MatMul(self, x: Value, weight: Value) -> Value:
@@ -300,12 +300,12 @@ class Operators:
 
     def _product(self, x: Value, weight: Value, bias: Array | None) -> Value:
         """(..., k) times a constant (k, n), or a constant (m, k) times (k, n) or (k,), plus what is broadcast to that shape."""
-        if isinstance(weight, View):  # A x, as (x' A')'
-            require(not isinstance(x, View), "the product of two matrices that both depend on the input")
+        if isinstance(weight, StepView):  # A x, as (x' A')'
+            require(not isinstance(x, StepView), "the product of two matrices that both depend on the input")
             require(len(x.shape) == 2 and len(weight.shape) <= 2, f"shapes {x.shape} and {weight.shape}")
-            made = self._linear(View(weight.step, weight.index.T), np.asarray(x).T)
-            turned = View(made.step, made.index.T)
-            return turned if bias is None else self.builder.scaled(self.name, [(turned, 1.0)], self._wide(bias, turned.shape))
+            made = self._linear(StepView(weight.step, weight.index.T), np.asarray(x).T)
+            turned = StepView(made.step, made.index.T)
+            return turned if bias is None else self.builder.add_scaled(self.name, [(turned, 1.0)], self._wide(bias, turned.shape))
         return self._linear(_view(x), weight, bias)
 
     @staticmethod
@@ -313,14 +313,14 @@ class Operators:
         wide: Array = np.broadcast_to(bias.astype(np.float64), shape)  # to this shape, which it does not change
         return wide
 
-    def _linear(self, x: View, weight: Array, bias: Array | None = None) -> View:
+    def _linear(self, x: StepView, weight: Array, bias: Array | None = None) -> StepView:
         """(..., k) times (k, n) plus a bias."""
         require(weight.ndim == 2 and len(x.shape) > 0 and x.shape[-1] == len(weight), f"shapes {x.shape} and {weight.shape}")
         shape = (*x.shape[:-1], weight.shape[1])
         offset = 0.0 if bias is None else self._wide(bias, shape)
         return self.builder.affine(self.name, shape, [(x, weight.astype(np.float64), None)], offset)
 
-    def _windows(self, x: View, kernel: list[int], largest: bool = False) -> tuple[Array, list[int]]:
+    def _windows(self, x: StepView, kernel: list[int], largest: bool = False) -> tuple[Array, list[int]]:
         """(images, channels, *sizes) -> what every window reads, (images, channels, *places, *kernel), and how many places each axis has.
         Where the largest is asked for, the first number that a window has on an axis stands once more for what is padded, else a zero."""
         sizes, attributes = x.shape[2:], self.attributes
@@ -358,12 +358,14 @@ class Operators:
         index, counts = self._windows(view, kernel)
         inside, outside, images = weight.shape[1], len(weight) // groups, len(index)
         places = np.arange(images * len(weight) * int(np.prod(counts))).reshape(images, len(weight), -1)
-        parts: list[tuple[View, Array | None, Array | None]] = []
+        parts: list[tuple[StepView, Array | None, Array | None]] = []
         for image in range(images):
             for group in range(groups):
                 own = index[image, group * inside : (group + 1) * inside].reshape(inside, places.shape[2], -1).transpose(1, 0, 2)
                 rows = slice(group * outside, (group + 1) * outside)
-                parts.append((View(view.step, own), weight[rows].reshape(outside, -1).T.astype(np.float64), places[image, rows].T.ravel()))
+                parts.append(
+                    (StepView(view.step, own), weight[rows].reshape(outside, -1).T.astype(np.float64), places[image, rows].T.ravel())
+                )
         offset = np.zeros(len(weight)) if bias is None else bias.astype(np.float64)
         return self.builder.affine(self.name, (images, len(weight), *counts), parts, offset.reshape(1, -1, *[1] * len(counts)))
 
@@ -374,8 +376,8 @@ class Operators:
         kernel = list(self.attributes.get("kernel_shape", view.shape[2:]))
         index, counts = self._windows(view, kernel)
         many = int(np.prod(kernel))
-        windows = View(view.step, index.reshape(*view.shape[:2], *counts, many))
-        return _moved(self._linear(windows, np.full((many, 1), 1.0 / many)), lambda v: v[..., 0])
+        windows = StepView(view.step, index.reshape(*view.shape[:2], *counts, many))
+        return _move_elements(self._linear(windows, np.full((many, 1), 1.0 / many)), lambda v: v[..., 0])
 
     GlobalAveragePool = AveragePool
 
@@ -384,7 +386,7 @@ class Operators:
         view = _view(x)
         index, counts = self._windows(view, list(self.attributes["kernel_shape"]), largest=True)
         index = index.reshape(*view.shape[:2], *counts, -1)
-        values = [View(view.step, index[..., place]) for place in range(index.shape[-1])]
+        values = [StepView(view.step, index[..., place]) for place in range(index.shape[-1])]
         while len(values) > 1:
             pairs = [self.builder.larger(self.name, a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
             values = pairs + values[len(pairs) * 2 :]
@@ -395,13 +397,13 @@ class Operators:
         sign = 1.0 if self.op == "Max" else -1.0
         build, name = self.builder, self.name
         views = [
-            build.scaled(name, [(v, sign)]) if isinstance(v, View) else build.affine(name, v.shape, [], sign * v.astype(np.float64))
+            build.add_scaled(name, [(v, sign)]) if isinstance(v, StepView) else build.affine(name, v.shape, [], sign * v.astype(np.float64))
             for v in given
         ]
         result = views[0]
         for other in views[1:]:
             result = build.larger(name, result, other)
-        return build.scaled(name, [(result, sign)])
+        return build.add_scaled(name, [(result, sign)])
 
     Min = Max
 
@@ -410,47 +412,52 @@ class Operators:
         over = list(range(len(x.shape))) if given is None else self._axes(given, len(x.shape))
         rest = [axis for axis in range(len(x.shape)) if axis not in over]
         many = int(np.prod([x.shape[axis] for axis in over]))
-        windows = View(view.step, view.index.transpose(*rest, *over).reshape(*(x.shape[axis] for axis in rest), many))
+        windows = StepView(view.step, view.index.transpose(*rest, *over).reshape(*(x.shape[axis] for axis in rest), many))
         total = self._linear(windows, np.full((many, 1), 1.0 / many if self.op == "ReduceMean" else 1.0))
         kept = [1 if axis in over else size for axis, size in enumerate(x.shape) if self.attributes.get("keepdims", 1) or axis in rest]
-        return _moved(total, lambda v: v.reshape(kept))
+        return _move_elements(total, lambda v: v.reshape(kept))
 
     ReduceMean = ReduceSum
 
     def Add(self, a: Value, b: Value) -> Value:
         sign = -1.0 if self.op == "Sub" else 1.0
-        if not isinstance(a, View):
-            return self.builder.scaled(self.name, [(_view(b), sign)], a.astype(np.float64))
-        if not isinstance(b, View):
-            return self.builder.scaled(self.name, [(a, 1.0)], sign * b.astype(np.float64))
-        return self.builder.scaled(self.name, [(a, 1.0), (b, sign)])
+        if not isinstance(a, StepView):
+            return self.builder.add_scaled(self.name, [(_view(b), sign)], a.astype(np.float64))
+        if not isinstance(b, StepView):
+            return self.builder.add_scaled(self.name, [(a, 1.0)], sign * b.astype(np.float64))
+        return self.builder.add_scaled(self.name, [(a, 1.0), (b, sign)])
 
     Sub = Add
 
     def Mul(self, a: Value, b: Value) -> Value:
         """Of two values: where they are a sigmoid or a tanh, the product of these functions of what they read."""
-        if not isinstance(a, View):
+        if not isinstance(a, StepView):
             a, b = b, a
-        if not isinstance(b, View):
-            return self.builder.scaled(self.name, [(_view(a), b.astype(np.float64))])
+        if not isinstance(b, StepView):
+            return self.builder.add_scaled(self.name, [(_view(a), b.astype(np.float64))])
         (f, v), (g, z) = self._factor(_view(a)), self._factor(b)
-        return self.builder.applied(self.name, Product(f, g), v, z)
+        return self.builder.apply_function(self.name, ProductFunction(f, g), v, z)
 
-    def _factor(self, value: View) -> tuple[str, View]:
+    def _factor(self, value: StepView) -> tuple[str, StepView]:
         step = self.builder.steps[value.step]
-        if isinstance(step, Applied) and isinstance(step.function, Product) and step.function.arguments == 1 and (value.index >= 0).all():
-            return step.function.f, View(step.parts[0].source, step.parts[0].take[value.index])
+        if (
+            isinstance(step, Applied)
+            and isinstance(step.function, ProductFunction)
+            and step.function.arguments == 1
+            and (value.index >= 0).all()
+        ):
+            return step.function.f, StepView(step.parts[0].source, step.parts[0].take[value.index])
         return "identity", value
 
     def Div(self, a: Value, b: Value) -> Value:
-        if isinstance(b, View):
+        if isinstance(b, StepView):
             raise Rejected("division by what depends on the input")
         divisor = b.astype(np.float64)
         require(bool(((divisor != 0) & (np.abs(divisor) < LARGEST)).all()), "division by zero, or by what is no number")
-        return self.builder.scaled(self.name, [(_view(a), 1.0 / divisor)])
+        return self.builder.add_scaled(self.name, [(_view(a), 1.0 / divisor)])
 
     def Neg(self, x: Value) -> Value:
-        return self.builder.scaled(self.name, [(_view(x), -1.0)])
+        return self.builder.add_scaled(self.name, [(_view(x), -1.0)])
 
     def BatchNormalization(self, x: Value, *weights: Array) -> Value:
         """factor (x - mean) + shift, with the statistics of the file; the factor is rounded four times."""
@@ -460,7 +467,7 @@ class Operators:
         spread = variance + self.attributes.get("epsilon", epsilon)
         require(bool((spread > 0).all()), "a variance that is not above zero")
         factor = scale / np.sqrt(spread)
-        return self.builder.scaled(self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean))
+        return self.builder.add_scaled(self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean))
 
     def Softmax(self, x: Value) -> Value:
         """What it reads: `program` sees to it that only the order of the outputs is asked for. Before opset 13 it goes over all axes from
@@ -474,14 +481,14 @@ class Operators:
     LogSoftmax = Softmax
 
     def Sigmoid(self, x: Value) -> Value:
-        return self.builder.applied(self.name, Product(self.op.lower()), _view(x))
+        return self.builder.apply_function(self.name, ProductFunction(self.op.lower()), _view(x))
 
     Tanh = Sigmoid
 
     def Relu(self, x: Value) -> Value:
         alpha = self.attributes.get("alpha", float(np.float32(0.01)) if self.opset != DESCRIBED else 0.01)
         below = {"Relu": 0.0, "Abs": -1.0, "LeakyRelu": float(alpha)}[self.op]
-        return self.builder.applied(self.name, Pieces((0.0,), (below, 1.0), 0.0), _view(x))
+        return self.builder.apply_function(self.name, PiecewiseLinear((0.0,), (below, 1.0), 0.0), _view(x))
 
     Abs = LeakyRelu = Relu
 
@@ -492,6 +499,6 @@ class Operators:
         require(all(abs(value) < LARGEST for _, value in ends), "an end that is no number")
         require(len(ends) < 2 or ends[0][1] <= ends[1][1], "a smallest number above the largest")
         if not ends:
-            return self.builder.scaled(self.name, [(_view(x), 1.0)])
+            return self.builder.add_scaled(self.name, [(_view(x), 1.0)])
         factors = {("min",): (0.0, 1.0), ("max",): (1.0, 0.0), ("min", "max"): (0.0, 1.0, 0.0)}[tuple(end for end, _ in ends)]
-        return self.builder.applied(self.name, Pieces(tuple(value for _, value in ends), factors, ends[0][1]), _view(x))
+        return self.builder.apply_function(self.name, PiecewiseLinear(tuple(value for _, value in ends), factors, ends[0][1]), _view(x))

@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.graph import Declared, Graph, Node
+from holdfast_check.graph import Declared, GraphNode, ModelGraph
 from holdfast_check.protobuf import Field, Table, read_message
 from holdfast_check.signatures import OPSETS
 
@@ -126,7 +126,7 @@ def _attribute(message: Mapping[str, Any]) -> tuple[str, Any]:
     return name, list(map(float, value)) if field == "floats" else value
 
 
-def _node(message: Mapping[str, Any], number: int) -> Node:
+def _node(message: Mapping[str, Any], number: int) -> GraphNode:
     op = message.get("op_type", "")
     try:
         require(message.get("domain", "") in OWN_DOMAINS, f"operators of {message.get('domain')} are not known to this checker")
@@ -138,7 +138,7 @@ def _node(message: Mapping[str, Any], number: int) -> Node:
             attributes[name] = value
     except Rejected as error:
         raise Rejected(f"node {number} ({op}): {error}") from error
-    return Node(op, tuple(message["input"]), tuple(message["output"]), attributes)
+    return GraphNode(op, tuple(message["input"]), tuple(message["output"]), attributes)
 
 
 def _declared(message: Mapping[str, Any]) -> tuple[str, Declared]:
@@ -186,7 +186,7 @@ def _unique(messages: list[Mapping[str, Any]], what: str) -> dict[str, Declared]
     return found
 
 
-def read(data: bytes) -> Graph:
+def read_onnx(data: bytes) -> ModelGraph:
     """The graph of a model; Rejected names what in the file is not read."""
     try:
         return _graph(read_message(memoryview(data), MODEL, "the model"))
@@ -194,7 +194,7 @@ def read(data: bytes) -> Graph:
         raise Rejected(f"no .onnx file that this checker can read ({type(error).__name__}: {error})") from error
 
 
-def _graph(model: Mapping[str, Any]) -> Graph:
+def _graph(model: Mapping[str, Any]) -> ModelGraph:
     require("graph" in model, "no .onnx file that this checker can read: it has no graph")
     ir_version = model.get("ir_version", 0)
     require(
@@ -217,4 +217,4 @@ def _graph(model: Mapping[str, Any]) -> Graph:
     require(len(closed) == len(shape) and all(size > 0 for size in closed), f"the input has an open size: {list(sizes)}")
     nodes = tuple(_node(message, number) for number, message in enumerate(graph["node"]))
     declared = (*_unique(graph["value_info"], "values").items(), *made.items())
-    return Graph(name, closed, next(iter(made)), nodes, constants, opset=versions[0], kind=str(kind), declared=declared)
+    return ModelGraph(name, closed, next(iter(made)), nodes, constants, opset=versions[0], kind=str(kind), declared=declared)

@@ -23,16 +23,16 @@ import numpy as np
 
 from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
 from holdfast_check.errors import Rejected
-from holdfast_check.functions import Pieces
-from holdfast_check.region import Region
-from holdfast_check.steps import Affine, Applied, Part, Program
+from holdfast_check.functions import PiecewiseLinear
+from holdfast_check.region import CheckedRegion
+from holdfast_check.steps import AffineStep, Applied, Program, StepTerm
 
 NUMBERS = 2**23  # in the rows of one walk
 Ends = tuple[tuple[Array, ...], tuple[Array, ...]]  # of what a function reads, one for each argument
 
 
 @dataclass(frozen=True)
-class Planes:
+class FunctionPlanes:
     """Below and above a function: slopes for each argument, and an intercept; and M. Each is (batch, 1 or rows, n)."""
 
     below: tuple[Array, ...]
@@ -42,7 +42,7 @@ class Planes:
     sizes: Array
 
     @staticmethod
-    def of(step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends) -> "Planes":
+    def of(step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends) -> "FunctionPlanes":
         """With these slopes, whatever they are."""
         for slope in (*below, *above):
             if not bool((np.abs(slope) < LARGEST).all()):
@@ -51,40 +51,40 @@ class Planes:
         sizes = np.maximum(np.abs(least), np.abs(most))
         for low, high, slope, other in zip(*ends, below, above, strict=True):
             sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
-        return Planes(below, least, above, most, sizes * (1 + 16 * UNIT) + TINY)
+        return FunctionPlanes(below, least, above, most, sizes * (1 + 16 * UNIT) + TINY)
 
 
 @dataclass
-class Bounds:
+class StepBounds:
     """What is known of every step over the region."""
 
     program: Program
-    region: Region
+    region: CheckedRegion
     slopes: Mapping[str, Array] = field(default_factory=dict)
     held: Sequence[tuple[Array, Array]] = ()  # (batch, n) of every step: over a leaf of signs, what its values are known to lie between
     walks: bool = True  # False: nothing is narrowed but by what is held
     lower: list[Array] = field(default_factory=list)  # (batch, n) each
     upper: list[Array] = field(default_factory=list)
     sizes: list[Array] = field(default_factory=list)  # M of affine maps
-    planes: dict[int, Planes] = field(default_factory=dict)
-    last: dict[int, Planes] = field(default_factory=dict)  # of the rows of the claim, where a proof brings some
+    planes: dict[int, FunctionPlanes] = field(default_factory=dict)
+    last: dict[int, FunctionPlanes] = field(default_factory=dict)  # of the rows of the claim, where a proof brings some
 
     def __post_init__(self) -> None:
         steps, outputs = self.program.steps, self.program.output
         parts = [part for step in steps for part in step.parts]
-        self.outputs = Part(outputs.step, outputs.index.ravel(), None, None)
+        self.outputs = StepTerm(outputs.step, outputs.index.ravel(), None, None)
         terms = [outputs.index.size, self.outputs.terms, *(step.size for step in steps), *(part.terms for part in parts)]
         self.terms = max(terms) + 4 * len(parts)  # of the longest sum, with what meets at one step
         self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
         self.empty = np.zeros(len(self.region.lower), dtype=bool)  # leaves without a point
         self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
         for place, step in enumerate(self.program.steps[1:], 1):
-            if isinstance(step, Affine):
+            if isinstance(step, AffineStep):
                 self._affine(step, place)
             else:
                 for part in step.parts if self.walks else ():
                     self._narrow(part, step)
-                self._applied(step, place)
+                self._apply_function(step, place)
 
     def _leaf(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Ends between which nothing is left: a leaf of signs without a point, for which any others do."""
@@ -106,7 +106,7 @@ class Bounds:
     def _largest(self, place: int) -> Array:
         return np.maximum(np.abs(self.lower[place]), np.abs(self.upper[place]))
 
-    def _affine(self, step: Affine, place: int) -> None:
+    def _affine(self, step: AffineStep, place: int) -> None:
         """Middle and half width; gamma times M pays for the sums, and for rounding the middle."""
         many = len(self.region.lower)
         middle, half = np.tile(step.offset, (many, 1)), np.zeros((many, step.size))
@@ -120,14 +120,14 @@ class Bounds:
         missed = 4 * gamma(self.terms + len(step.parts) + 32) * sizes + TINY
         self._keep(middle - half - missed, middle + half + missed, sizes, place)
 
-    def _narrow(self, part: Part, reader: Applied) -> None:
+    def _narrow(self, part: StepTerm, reader: Applied) -> None:
         """The intervals of what a function reads, by walks back from it; where straight pieces meet outside of it, there is no need."""
         source = self.program.steps[part.source]
         if part.source == 0:
             return
         wanted = np.zeros(source.size, dtype=bool)
         wanted[part.take[part.take >= 0]] = True
-        if isinstance(reader.function, Pieces):
+        if isinstance(reader.function, PiecewiseLinear):
             low, high = self.lower[part.source], self.upper[part.source]
             wanted &= np.any([((low < kink) & (kink < high)).any(0) for kink in reader.function.kinks], axis=0)
         wanted &= ~self.narrowed[part.source]
@@ -142,9 +142,9 @@ class Bounds:
             for start in range(0, len(chosen), at_once):
                 some = slice(start, start + at_once)
                 planes = {at: self._with(at, array[:, some].reshape(1, -1, array.shape[-1])) for at, array in slopes.items()}
-                self._walked(part.source, chosen[some], planes)
+                self._refine_by_walk(part.source, chosen[some], planes)
 
-    def _walked(self, place: int, some: Array, planes: Mapping[int, Planes]) -> None:
+    def _refine_by_walk(self, place: int, some: Array, planes: Mapping[int, FunctionPlanes]) -> None:
         """Narrower intervals of some elements of a step."""
         rows = np.zeros((len(some), self.program.steps[place].size))
         rows[np.arange(len(some)), some] = 1.0
@@ -155,24 +155,24 @@ class Bounds:
         if not bool((low[:, some] <= high[:, some]).all()):
             raise Rejected(f"step {place} ({self.program.steps[place].name}): its bounds exclude each other")
 
-    def _applied(self, step: Applied, place: int) -> None:
+    def _apply_function(self, step: Applied, place: int) -> None:
         """Slopes of the proof, `slopes/K` (parts of the region, 2, arguments, n), or the function's own."""
-        lower, upper = self._read(step)
+        lower, upper = self._read_interval(step)
         below, above = step.function.slopes(lower, upper)
         if f"slopes/{place}" in self.slopes:
             given = self.slopes[f"slopes/{place}"]
             below, above = (tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1))
-        self.planes[place] = Planes.of(step, below, above, (lower, upper))
+        self.planes[place] = FunctionPlanes.of(step, below, above, (lower, upper))
         if f"rows/{place}" in self.slopes:  # (parts of the region, rows, n): another slope below for each of the last rows
             self.last[place] = self._with(place, self.slopes[f"rows/{place}"])
         low, high = step.function.range(lower, upper)
         self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
 
-    def _read(self, step: Applied) -> Ends:
-        taken = [(part.taken(self.lower[part.source]), part.taken(self.upper[part.source])) for part in step.parts]
+    def _read_interval(self, step: Applied) -> Ends:
+        taken = [(part.take_elements(self.lower[part.source]), part.take_elements(self.upper[part.source])) for part in step.parts]
         return tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
 
-    def _with(self, place: int, given: Array) -> Planes:
+    def _with(self, place: int, given: Array) -> FunctionPlanes:
         """The planes of a function with other slopes below: (1 or batch, rows, n), of all elements or of those in `at/K`; as bytes they
         count from 0 to 1."""
         step, usual = self.program.steps[place], self.planes[place]
@@ -180,10 +180,10 @@ class Bounds:
             raise Rejected(f"step {place} ({step.name}) is no function, and has no slopes")
         below = np.repeat(usual.below[0], given.shape[1], 1)
         below[..., self.slopes.get(f"at/{place}", slice(None))] = given / 255.0 if given.dtype == np.uint8 else given
-        return Planes.of(step, (below,), usual.above, self._read(step))
+        return FunctionPlanes.of(step, (below,), usual.above, self._read_interval(step))
 
     def walk(
-        self, place: int, rows: Array, others: Mapping[int, Planes] | None = None, signs: Mapping[int, Array] | None = None,
+        self, place: int, rows: Array, others: Mapping[int, FunctionPlanes] | None = None, signs: Mapping[int, Array] | None = None,
         added_up: Array | float = 0.0,
     ) -> Array:  # fmt: skip
         """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. others: planes of
@@ -200,7 +200,7 @@ class Bounds:
             if at not in waiting:
                 continue
             step, own = steps[at], waiting.pop(at)
-            if isinstance(step, Affine):
+            if isinstance(step, AffineStep):
                 weight += (np.abs(own) @ self.sizes[at][:, :, None])[..., 0]
                 constant += own @ step.offset
                 passed = [own] * len(step.parts)
@@ -222,7 +222,7 @@ class Bounds:
         """Lower bounds (batch, rows) of matrix . output + offset; infinite over leaves without a point."""
         place, wide = self.outputs.source, matrix[None].astype(np.float64)
         coefficients = self.outputs.back(wide, self.program.steps[place].size)
-        added_up = (np.abs(wide) @ self.outputs.taken(self._largest(place))[:, :, None])[..., 0] + TINY
+        added_up = (np.abs(wide) @ self.outputs.take_elements(self._largest(place))[:, :, None])[..., 0] + TINY
         bound = self.walk(place, coefficients, self.last, signs, added_up)
         result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
         return np.where(self.empty[:, None], np.inf, result)

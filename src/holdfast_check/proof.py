@@ -15,10 +15,10 @@ import numpy as np
 from holdfast_check import container, onnx_file, replay
 from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected
-from holdfast_check.graph import Graph, program
-from holdfast_check.planes import Bounds
-from holdfast_check.quadratic import Models
-from holdfast_check.region import Region, inside
+from holdfast_check.graph import ModelGraph, program
+from holdfast_check.planes import StepBounds
+from holdfast_check.quadratic import SecondOrderBounds
+from holdfast_check.region import CheckedRegion, inside
 from holdfast_check.steps import Applied, Program
 from holdfast_check.tree import leaves, margins, paths
 
@@ -30,7 +30,7 @@ SHARED = "slopes", "rows", "parabolas"  # the same for all leaves of a tree of h
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProofVerdict:
     """claim: what was checked, in words that come from the numbers in the file. reason: why it is not accepted, else empty. margin: by how
     much the claim holds, or is missed; none where no bound was reached. header: all that the file says of itself. compared: what
     onnxruntime said at points of the region, or why it was not asked; empty for a model that is no .onnx file."""
@@ -54,14 +54,14 @@ class Model:
     runtime: replay.Runtime | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
-    def read(path: str | Path) -> "Model":
+    def read_file(path: str | Path) -> "Model":
         try:
             data = Path(path).read_bytes()
             data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
         except (OSError, EOFError, zlib.error) as error:
             raise Rejected(f"{path} cannot be read: {error}") from error
         of_onnx = Path(path).name.endswith((".onnx", ".onnx.gz"))
-        graph: Graph = onnx_file.read(data) if of_onnx else container.described(data)
+        graph: ModelGraph = onnx_file.read_onnx(data) if of_onnx else container.read_described_model(data)
         digest = hashlib.sha256(data).hexdigest()
         return Model(digest, Path(path).name, program(graph), replay.Runtime(data) if of_onnx else None)
 
@@ -84,7 +84,7 @@ class Claim:
     point of the region, some group has no such row."""
 
     kind: str  # "proof" or "witness"
-    region: Region
+    region: CheckedRegion
     matrix: Array
     offset: Array
     groups: tuple[tuple[int, ...], ...]
@@ -96,7 +96,7 @@ class Claim:
     signs: Signs | None
 
     @staticmethod
-    def read(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
+    def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
         try:
             return _claim(header, arrays, built)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
@@ -176,7 +176,7 @@ def _name(*arrays: Array) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
 
 
-def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[Region, str, Any]:
+def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[CheckedRegion, str, Any]:
     lower, upper = (_vector(arrays[f"region/{end}"], size) for end in ("lower", "upper"))
     if not bool((lower <= upper).all()):
         raise ValueError("a region with a lower end above its upper end")
@@ -184,7 +184,7 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
         ball = (lower, math.inf, math.inf, np.ones(1), lower, upper)
         if not bool(np.isfinite(lower).all() and np.isfinite(upper).all()):
             raise ValueError("a box without an end")
-        return Region(lower[None], upper[None]), f"in the box {_name(lower, upper)}", (lower, LARGEST, math.inf, *ball[3:])
+        return CheckedRegion(lower[None], upper[None]), f"in the box {_name(lower, upper)}", (lower, LARGEST, math.inf, *ball[3:])
     radius, norm, centre = _number(about["radius"]), NORMS[about["norm"]], _vector(arrays["region/centre"], size)
     shares = arrays["region/shares"].astype(np.float64).ravel()
     good = radius >= 0 and size % len(shares) == 0 and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
@@ -196,7 +196,7 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
     if bool(np.isfinite(lower).any() or np.isfinite(upper).any()):
         alike = bool((lower == lower[0]).all() and (upper == upper[0]).all())
         told += f", between {lower[0]!s} and {upper[0]!s}" if alike else f", in the box {_name(lower, upper)}"
-    return Region.ball(centre, radius, norm, shares, lower, upper), told, (centre, radius, norm, shares, lower, upper)
+    return CheckedRegion.ball(centre, radius, norm, shares, lower, upper), told, (centre, radius, norm, shares, lower, upper)
 
 
 def _property(about: dict[str, Any], arrays: dict[str, Array], outputs: int) -> tuple[Array, Array, tuple[tuple[int, ...], ...], str]:
@@ -231,8 +231,8 @@ def lowest(claim: Claim, built: Program) -> float:
         raise Rejected("slopes for another number of leaves than the tree has")
     if claim.signs is not None:
         return _by_signs(claim, claim.signs, built)
-    bounded = Models if any(name.startswith("parabolas/") for name in claim.slopes) else Bounds
-    many = 1 if bounded is Models else max(1, AT_ONCE // max(step.size for step in built.steps))
+    bounded = SecondOrderBounds if any(name.startswith("parabolas/") for name in claim.slopes) else StepBounds
+    many = 1 if bounded is SecondOrderBounds else max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
     for start in range(0, len(lower), many):
         some = slice(start, start + many)
@@ -252,7 +252,7 @@ def _least(bounds: Array) -> float:
 
 def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
     """Some groups by the leaves of a tree of signs, the others by the whole region."""
-    whole, sizes = Bounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
+    whole, sizes = StepBounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
     bounds = whole.rows(claim.matrix, claim.offset) - claim.above
     worst = min((_least(bounds[:, list(group)]) for place, group in enumerate(claim.groups) if place not in signs.groups), default=math.inf)
     found, rows = paths(signs.tree, sizes), [row for place in signs.groups for row in claim.groups[place]]
@@ -275,21 +275,21 @@ def shown(claim: Claim, built: Program) -> float:
     """By how much all rows of some group stay at or below what is claimed, at the witness itself: an interval around a point."""
     if claim.point is None:
         raise Rejected("a witness without a point")
-    bounds = Bounds(built, Region(claim.point[None], claim.point[None])).rows(-claim.matrix, -claim.offset) + claim.above
+    bounds = StepBounds(built, CheckedRegion(claim.point[None], claim.point[None])).rows(-claim.matrix, -claim.offset) + claim.above
     return float(np.stack([bounds[:, list(group)].min(1) for group in claim.groups]).max())
 
 
-def check(model: str | Path | Model, proof: str | Path) -> Verdict:
+def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
     """Is what the file claims true of this model? Whatever cannot be read or followed is not accepted, with the reason."""
     header: dict[str, Any] = {}
     told = str(proof)
     try:
-        opened = model if isinstance(model, Model) else Model.read(model)
+        opened = model if isinstance(model, Model) else Model.read_file(model)
         try:
             data = Path(proof).read_bytes()
         except OSError as error:
             raise Rejected(f"{proof} cannot be read: {error}") from error
-        metadata, arrays = container.read(data)
+        metadata, arrays = container.read_container(data)
         try:
             header = json.loads(metadata.get(SCHEMA, "null"))
             said = header["schema"], header["version"], header["model"]["sha256"]
@@ -300,7 +300,7 @@ def check(model: str | Path | Model, proof: str | Path) -> Verdict:
         if said[2] != opened.sha256:
             raise Rejected(f"the proof speaks of another model: sha256 {said[2]}, this one is {opened.sha256}")
         with np.errstate(all="ignore"):  # what overflows is no number, and no number is accepted
-            claim = Claim.read(header, arrays, opened.program)
+            claim = Claim.read_claim(header, arrays, opened.program)
             told = claim.told
             margin = lowest(claim, opened.program) if claim.kind == "proof" else shown(claim, opened.program)
         if claim.kind == "proof" and not margin > 0:
@@ -308,9 +308,9 @@ def check(model: str | Path | Model, proof: str | Path) -> Verdict:
         if claim.kind == "witness" and not margin >= 0:
             raise Rejected(f"the witness does not show it: an output is better by {-margin:.6g}")
         compared = "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
-        return Verdict(True, told, "", margin, header, compared)
+        return ProofVerdict(True, told, "", margin, header, compared)
     except Rejected as error:
         reason = str(error)
     except Exception as error:  # whatever it is, nothing was accepted
         reason = f"it could not be followed to its end ({type(error).__name__}: {error})"
-    return Verdict(False, told, reason, None, header if isinstance(header, dict) else {})
+    return ProofVerdict(False, told, reason, None, header if isinstance(header, dict) else {})

@@ -48,7 +48,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
     raise Rejected("a number of more than 64 bits")
 
 
-def _signed(value: int, kind: str) -> int:
+def _as_signed(value: int, kind: str) -> int:
     """Two's complement of 64 bits; an int32 must fit into 32, since parsers cut it off there."""
     number = value - 2**64 if value >= 2**63 else value
     require(kind == "int" or -(2**31) <= number < 2**31, "a 32-bit number is too large")
@@ -63,7 +63,7 @@ def _packed(data: memoryview, kind: str) -> Any:
     found, at = [], 0
     while at < len(data):
         value, at = read_varint(data, at)
-        found.append(_signed(value, kind))
+        found.append(_as_signed(value, kind))
     return found
 
 
@@ -97,7 +97,7 @@ def read_message(data: memoryview, table: Table, name: str) -> dict[str, Any]:
         require(wire == expected or together, f"{name}: field {field.name} has wire type {wire}, not {expected}")
         if wire == 0:
             value, at = read_varint(data, at)
-            values = [_signed(value, str(field.kind))]
+            values = [_as_signed(value, str(field.kind))]
         else:
             length, at = read_varint(data, at) if wire == LENGTH_DELIMITED else ({1: 8, 5: 4}[wire], at)
             require(length <= len(data) - at, f"{name}: field {field.name} is longer than the file")

@@ -23,9 +23,9 @@ import numpy as np
 from holdfast_check import balls
 from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
 from holdfast_check.errors import Rejected
-from holdfast_check.functions import Pieces, Product
-from holdfast_check.planes import Bounds
-from holdfast_check.steps import Affine, Applied, Part
+from holdfast_check.functions import PiecewiseLinear, ProductFunction
+from holdfast_check.planes import StepBounds
+from holdfast_check.steps import AffineStep, Applied, StepTerm
 
 MOST = 2**27  # numbers in the model of a step
 AT_ONCE = 2**22  # of them, those that are looked at together
@@ -34,7 +34,7 @@ ROUNDS = 8  # of fixing variables in the rows of a claim
 
 
 @dataclass(frozen=True)
-class Model:
+class SecondOrderModel:
     """Of n elements. B may know fewer of the u than L: those before it."""
 
     c: Array  # (n,)
@@ -44,26 +44,26 @@ class Model:
     size: Array  # (n,)
     curved: tuple[Array, Array] | None = field(default=None, kw_only=True)  # middle, width of v'B u, where they follow from how it was made
 
-    def taken(self, take: Array) -> "Model":
+    def take_elements(self, take: Array) -> "SecondOrderModel":
         """These elements; -1 stands for a zero."""
         real = take >= 0
         parts = (self.c[take], self.L[take], self.B[take], self.rest[take], self.size[take])
-        return Model(*(part if real.all() else part * real.reshape(-1, *[1] * (part.ndim - 1)) for part in parts))
+        return SecondOrderModel(*(part if real.all() else part * real.reshape(-1, *[1] * (part.ndim - 1)) for part in parts))
 
     @property
     def terms(self) -> int:
         return self.B[0].size + 2 * self.L.shape[1] + 64 if len(self.B) else 64
 
-    def named(self, before: int) -> "Model":
+    def name_remainder(self, before: int) -> "SecondOrderModel":
         """The rest is a remainder, after all `before` that there are."""
         wide = np.zeros((len(self.c), before + len(self.c)))
         wide[:, : self.L.shape[1]] = self.L
         wide[:, before:] += np.diag(self.rest)
-        return Model(self.c, wide, self.B, np.zeros_like(self.rest), self.size + self.rest)
+        return SecondOrderModel(self.c, wide, self.B, np.zeros_like(self.rest), self.size + self.rest)
 
 
 @dataclass(frozen=True)
-class Ball:
+class UnitBall:
     """Where v lives: |v_i| <= 1; or, in the norm 1 or 2, every run of it that starts at one of `starts` is no longer than one."""
 
     d: int
@@ -80,7 +80,7 @@ class Ball:
         total: Array = sizes.sum(-1)
         return total
 
-    def least(self, y: Model, rounds: int) -> Array:
+    def least(self, y: SecondOrderModel, rounds: int) -> Array:
         """(n,): a lower bound of every element. In a box a variable in which an element is monotone is fixed at its lower end, round
         after round; whether it is so is decided in floating point, and a wrong decision costs what its rounding does."""
         bound: Array
@@ -90,7 +90,7 @@ class Ball:
             p = Spread.of(y, self)
             bound = c + p.middle - p.linear - p.named - p.width - missed
             if self.norm == 2 and 0 < d <= min(known, PRICED):
-                bound = np.fmax(bound, self._priced(y) - missed)
+                bound = np.fmax(bound, self._price_bound(y) - missed)
             return bound
         outside = np.abs(L[:, known:]).sum(1)
         sizes, free, L = np.abs(B), np.ones((len(c), known)), L[:, :known]
@@ -117,7 +117,7 @@ class Ball:
         bound = np.fmax(c + alone.sum(1) - mixed - outside, y.c + p.middle - p.linear - p.named - p.width) - missed
         return bound
 
-    def _priced(self, y: Model) -> Array:
+    def _price_bound(self, y: SecondOrderModel) -> Array:
         """By prices of length, but for rounding. A remainder that v cannot turn is at its worse end, any other costs all it may."""
         d, known = self.d, y.B.shape[2]
         crossed = self.reach(y.B[:, :, d:].swapaxes(1, 2))
@@ -142,7 +142,7 @@ class Spread:
     all: Array
 
     @staticmethod
-    def of(y: Model, ball: Ball) -> "Spread":
+    def of(y: SecondOrderModel, ball: UnitBall) -> "Spread":
         d = ball.d
         linear, named = ball.reach(y.L[:, :d]), np.abs(y.L[:, d:]).sum(1)
         if y.curved is not None:
@@ -169,10 +169,12 @@ def _outer(L: Array, M: Array, d: int) -> Array:
     return both
 
 
-def along(function: Product | Pieces, y: Model, slope: Array, bend: Array, low: Array, high: Array, ball: Ball) -> Model:
+def along(
+    function: ProductFunction | PiecewiseLinear, y: SecondOrderModel, slope: Array, bend: Array, low: Array, high: Array, ball: UnitBall
+) -> SecondOrderModel:
     """function(y) for low <= y <= high. Of D = L u + q + e with |q + e| <= loose and |D| <= away the square is (L u)^2, of which products
     of two remainders lie between 0 and named^2, and at most loose (2 away - loose) more or loose (2 reach - loose) less, |L u| <= reach."""
-    more = (bend,) if isinstance(function, Product) else ()
+    more = (bend,) if isinstance(function, ProductFunction) else ()
     least = function.least(1.0, (slope,), (low,), (high,), *more)
     most = -function.least(-1.0, (-slope,), (low,), (high,), *(-part for part in more))
     p = Spread.of(y, ball)
@@ -193,10 +195,12 @@ def along(function: Product | Pieces, y: Model, slope: Array, bend: Array, low: 
         curved[0],
         curved[1] + gamma(64) * charged + TINY,
     )  # steep and bend times what B holds may cancel, and leave less than was added up
-    return replace(_made(c, steep[:, None] * y.L, B, rest, charged), curved=curved)
+    return replace(_make_model(c, steep[:, None] * y.L, B, rest, charged), curved=curved)
 
 
-def times(a: Model, z: Model, a_ends: tuple[Array, Array], z_ends: tuple[Array, Array], ball: Ball) -> Model:
+def times(
+    a: SecondOrderModel, z: SecondOrderModel, a_ends: tuple[Array, Array], z_ends: tuple[Array, Array], ball: UnitBall
+) -> SecondOrderModel:
     """a z, where the values themselves lie between these ends. Without its rest a model is no farther from `at` than `away`."""
     p, q, k = Spread.of(a, ball), Spread.of(z, ball), max(a.L.shape[1], z.L.shape[1])
     L, M = (np.pad(y.L, ((0, 0), (0, k - y.L.shape[1]))) for y in (a, z))
@@ -210,16 +214,16 @@ def times(a: Model, z: Model, a_ends: tuple[Array, Array], z_ends: tuple[Array, 
         largest.append(np.maximum(np.abs(low), np.abs(high)))
     rest = p.named * q.named + np.minimum(lines[0] * q.width + p.width * aways[1], p.width * lines[1] + q.width * aways[0])
     rest = rest + p.rest * largest[1] + q.rest * (largest[0] + p.rest)
-    return _made(c, p.at[:, None] * M + q.at[:, None] * L, B, rest, 8 * p.all * q.all)
+    return _make_model(c, p.at[:, None] * M + q.at[:, None] * L, B, rest, 8 * p.all * q.all)
 
 
-def _made(c: Array, L: Array, B: Array, rest: Array, charged: Array) -> Model:
+def _make_model(c: Array, L: Array, B: Array, rest: Array, charged: Array) -> SecondOrderModel:
     """What rounding may have missed joins the rest; the size is found anew."""
     size = (np.abs(c) + np.abs(L).sum(1) + np.abs(B).sum((1, 2))) * (1 + gamma(B[0].size + L.shape[1] + 16))
-    return Model(c, L, B, rest * (1 + gamma(32)) + gamma(64) * charged + TINY, size)
+    return SecondOrderModel(c, L, B, rest * (1 + gamma(32)) + gamma(64) * charged + TINY, size)
 
 
-def _carried(part: Part, x: Array, weight: Array | None) -> Array:
+def _carry_part(part: StepTerm, x: Array, weight: Array | None) -> Array:
     """What a part makes of numbers (n, ...) of its source: (elements, all else in one)."""
     many = int(np.prod(x.shape[1:]))
     z = x.reshape(len(x), many)
@@ -232,11 +236,11 @@ def _carried(part: Part, x: Array, weight: Array | None) -> Array:
 
 
 @dataclass
-class Models(Bounds):
+class SecondOrderBounds(StepBounds):
     """Models beside planes, one part of the region at a time: each is held to the intervals that the other finds. `parabolas/K` of the
     proof is (parts of the region, 2, arguments, n), the a and b of every function; without it a line takes their place."""
 
-    models: dict[int, Model] = field(default_factory=dict)
+    models: dict[int, SecondOrderModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         steps, region = self.program.steps, self.region
@@ -246,30 +250,32 @@ class Models(Bounds):
         if not np.isinf(region.norm) and region.centre is not None and region.spans is not None:
             run = len(lower) // len(region.spans)
             centre, size, starts = region.centre, np.repeat(region.spans, run), np.unique(moves // run, return_index=True)[1]
-        self.ball = Ball(len(moves), region.norm, starts)
+        self.ball = UnitBall(len(moves), region.norm, starts)
         self.count = len(moves)  # of all u so far
         self.ranged = {0}  # steps whose intervals know of their models
-        self.readers: dict[int, list[tuple[int, Part]]] = {self.program.output.step: [(len(steps), Part(0, np.zeros(0, int), None, None))]}
+        self.readers: dict[int, list[tuple[int, StepTerm]]] = {
+            self.program.output.step: [(len(steps), StepTerm(0, np.zeros(0, int), None, None))]
+        }
         for place in range(len(steps) - 1, 0, -1):  # only what the output needs has readers
             for part in steps[place].parts if place in self.readers else ():
                 self.readers.setdefault(part.source, []).append((place, part))
         L = np.zeros((len(lower), len(moves)))
         L[moves, np.arange(len(moves))] = size[moves]
-        self.models[0] = Model(centre, L, np.zeros((*L.shape, 0)), np.zeros(len(lower)), np.abs(centre) + size)
+        self.models[0] = SecondOrderModel(centre, L, np.zeros((*L.shape, 0)), np.zeros(len(lower)), np.abs(centre) + size)
         super().__post_init__()
 
-    def _summed(self, place: int) -> bool:
+    def _joins_sum(self, place: int) -> bool:
         """Is it a function that one map alone reads, element by element? Then its rest is left to be named there."""
         readers = self.readers.get(place, [])
-        once = len(readers) == 1 and readers[0][0] < len(self.program.steps) and isinstance(self.program.steps[readers[0][0]], Affine)
+        once = len(readers) == 1 and readers[0][0] < len(self.program.steps) and isinstance(self.program.steps[readers[0][0]], AffineStep)
         weight = readers[0][1].weight if once else None
         return once and isinstance(self.program.steps[place], Applied) and (weight is None or weight.ndim == 1)
 
-    def _store(self, place: int, model: Model, named: bool) -> None:
+    def _store(self, place: int, model: SecondOrderModel, named: bool) -> None:
         step = self.program.steps[place]
         if not bool(((model.size < LARGEST) & (model.rest < LARGEST)).all()):
             raise Rejected(f"step {place} ({step.name}): its model has no bounds that are numbers")
-        self.models[place] = model.named(self.count) if named else model
+        self.models[place] = model.name_remainder(self.count) if named else model
         self.count += step.size if named else 0
         for part in step.parts:
             if max(reader for reader, _ in self.readers[part.source]) <= place:
@@ -286,7 +292,7 @@ class Models(Bounds):
         """The numbers of so many elements, in parts."""
         return np.split(np.arange(many), range(0, many, self._at_once(name, many))[1:])
 
-    def _mapped(self, step: Affine) -> Model:
+    def _apply_map(self, step: AffineStep) -> SecondOrderModel:
         """W applied to every coefficient, with the sizes of W to rest and size."""
         sources = [(part, self.models[part.source]) for part in step.parts]
         k, known = (max([0, *(y.L.shape[1] if L else y.B.shape[2] for _, y in sources)]) for L in (True, False))
@@ -295,50 +301,50 @@ class Models(Bounds):
         rest, size, terms = np.zeros(step.size), step.offset_size.copy(), self.terms + len(sources) + 32
         for part, y in sources:
             to, absolute = (slice(None) if part.place is None else part.place), None if part.weight is None else np.abs(part.weight)
-            c[to] += _carried(part, y.c, part.weight)[:, 0]
-            L[to, : y.L.shape[1]] += _carried(part, y.L, part.weight)
+            c[to] += _carry_part(part, y.c, part.weight)[:, 0]
+            L[to, : y.L.shape[1]] += _carry_part(part, y.L, part.weight)
             if y.B.shape[2]:
-                B[to, :, : y.B.shape[2]] += _carried(part, y.B, part.weight).reshape(B[to].shape[0], *y.B.shape[1:])
-            rest[to] += _carried(part, y.rest, absolute)[:, 0]
-            size[to] += _carried(part, y.size, absolute)[:, 0]
-        return Model(c, L, B, rest * (1 + gamma(terms)) + 4 * gamma(terms) * size + TINY, size * (1 + gamma(terms)))
+                B[to, :, : y.B.shape[2]] += _carry_part(part, y.B, part.weight).reshape(B[to].shape[0], *y.B.shape[1:])
+            rest[to] += _carry_part(part, y.rest, absolute)[:, 0]
+            size[to] += _carry_part(part, y.size, absolute)[:, 0]
+        return SecondOrderModel(c, L, B, rest * (1 + gamma(terms)) + 4 * gamma(terms) * size + TINY, size * (1 + gamma(terms)))
 
-    def _affine(self, step: Affine, place: int) -> None:
+    def _affine(self, step: AffineStep, place: int) -> None:
         super()._affine(step, place)
         if place in self.readers:
-            self._store(place, self._mapped(step), any(self._summed(part.source) for part in step.parts))
+            self._store(place, self._apply_map(step), any(self._joins_sum(part.source) for part in step.parts))
 
-    def _narrow(self, part: Part, reader: Applied) -> None:
+    def _narrow(self, part: StepTerm, reader: Applied) -> None:
         super()._narrow(part, reader)
         if part.source in self.ranged or part.source not in self.models:
             return
         self.ranged.add(part.source)
         y, low, high = self.models[part.source], self.lower[part.source][0], self.upper[part.source][0]
         for some in self._some("an interval", len(low)):
-            own = y.taken(some)
+            own = y.take_elements(some)
             low[some] = np.fmax(low[some], self.ball.least(own, 1))
-            high[some] = np.fmin(high[some], -self.ball.least(Model(-own.c, -own.L, -own.B, own.rest, own.size), 1))
+            high[some] = np.fmin(high[some], -self.ball.least(SecondOrderModel(-own.c, -own.L, -own.B, own.rest, own.size), 1))
         if not bool((low <= high).all()):
             raise Rejected(f"step {part.source}: its bounds exclude each other")
 
-    def _applied(self, step: Applied, place: int) -> None:
-        super()._applied(step, place)
+    def _apply_function(self, step: Applied, place: int) -> None:
+        super()._apply_function(step, place)
         if place not in self.readers:
             return
         parts = [self._through(step, place, some) for some in self._some(step.name, step.size)]
         joined = (np.concatenate([getattr(y, name) for y in parts]) for name in ("c", "L", "B", "rest", "size"))
-        self._store(place, Model(*joined), not self._summed(place))
+        self._store(place, SecondOrderModel(*joined), not self._joins_sum(place))
 
-    def _through(self, step: Applied, place: int, some: Array) -> Model:
+    def _through(self, step: Applied, place: int, some: Array) -> SecondOrderModel:
         factors, values = [], []
         for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):
-            y = self.models[part.source].taken(part.take[some])
-            low, high = (part.taken(known[part.source])[0, some] for known in (self.lower, self.upper))
+            y = self.models[part.source].take_elements(part.take[some])
+            low, high = (part.take_elements(known[part.source])[0, some] for known in (self.lower, self.upper))
             ends = low, high
-            if function != Product("identity"):
+            if function != ProductFunction("identity"):
                 if f"parabolas/{place}" in self.slopes:
                     slope, bend = self.slopes[f"parabolas/{place}"][0][:, argument][:, some]
-                    bend = bend if isinstance(function, Product) else np.zeros_like(bend)
+                    bend = bend if isinstance(function, ProductFunction) else np.zeros_like(bend)
                 else:
                     (below,), (above,) = function.slopes((low,), (high,))
                     slope, bend = (below + above) / 2, np.zeros_like(below)
@@ -353,8 +359,8 @@ class Models(Bounds):
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
         """The better of both."""
         view = self.program.output
-        part = Part(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
-        asked = self._mapped(Affine("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset)))
-        least = np.concatenate([self.ball.least(asked.taken(some), ROUNDS) for some in self._some("the claim", len(matrix))])
+        part = StepTerm(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
+        asked = self._apply_map(AffineStep("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset)))
+        least = np.concatenate([self.ball.least(asked.take_elements(some), ROUNDS) for some in self._some("the claim", len(matrix))])
         best: Array = np.fmax(super().rows(matrix, offset, signs), least[None])
         return best

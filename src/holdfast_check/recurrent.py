@@ -10,76 +10,76 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.functions import Product
-from holdfast_check.graph import Node
+from holdfast_check.functions import ProductFunction
+from holdfast_check.graph import GraphNode
 from holdfast_check.signatures import Value
-from holdfast_check.steps import Builder, View
+from holdfast_check.steps import Builder, StepView
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 USUAL = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
-class Cell:
+class RecurrentDirection:
     """One direction of one layer. A gate is W x + R h + both biases; sizes of sums of biases are kept, since they may cancel."""
 
-    def __init__(self, builder: Builder, node: Node, weights: tuple[Array, Array, Array]) -> None:
+    def __init__(self, builder: Builder, node: GraphNode, weights: tuple[Array, Array, Array]) -> None:
         self.builder, self.name = builder, node.outputs[0] or node.op
         self.w, self.r, bias = (part.astype(np.float64) for part in weights)
         self.hidden = self.r.shape[1]
         self.b_w, self.b_r = bias[: len(self.w)], bias[len(self.w) :]
 
-    def gates(self, rows: slice, x: View, h: View | None) -> View:
+    def gates(self, rows: slice, x: StepView, h: StepView | None) -> StepView:
         """x: (1, inputs), h: (1, hidden) or none, which is zero -> (1, rows)."""
-        parts: list[tuple[View, Array | None, Array | None]] = [(x, self.w[rows].T, None)]
+        parts: list[tuple[StepView, Array | None, Array | None]] = [(x, self.w[rows].T, None)]
         parts += [(h, self.r[rows].T, None)] if h is not None else []
         bias, size = self.b_w[rows] + self.b_r[rows], np.abs(self.b_w[rows]) + np.abs(self.b_r[rows])
         return self.builder.affine(self.name, (1, len(bias)), parts, bias, size)
 
-    def gate(self, gates: View, place: int) -> View:
-        return View(gates.step, gates.index[:, place * self.hidden : (place + 1) * self.hidden])
+    def gate(self, gates: StepView, place: int) -> StepView:
+        return StepView(gates.step, gates.index[:, place * self.hidden : (place + 1) * self.hidden])
 
-    def product(self, f: str, v: View, g: str, z: View) -> View:
-        return self.builder.applied(self.name, Product(f, g), v, z)
+    def product(self, f: str, v: StepView, g: str, z: StepView) -> StepView:
+        return self.builder.apply_function(self.name, ProductFunction(f, g), v, z)
 
-    def rnn(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
-        return self.builder.applied(self.name, Product("tanh"), self.gates(slice(None), x, h)), None
+    def rnn(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
+        return self.builder.apply_function(self.name, ProductFunction("tanh"), self.gates(slice(None), x, h)), None
 
-    def lstm(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
+    def lstm(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
         """Gates in the order i, o, f, c: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
         gates = self.gates(slice(None), x, h)
         i, o, f, g = (self.gate(gates, place) for place in range(4))
         memory = self.product("sigmoid", i, "tanh", g)
         if c is not None:
-            memory = self.builder.scaled(self.name, [(self.product("sigmoid", f, "identity", c), 1.0), (memory, 1.0)])
+            memory = self.builder.add_scaled(self.name, [(self.product("sigmoid", f, "identity", c), 1.0), (memory, 1.0)])
         return self.product("sigmoid", o, "tanh", memory), memory
 
-    def gru(self, x: View, h: View | None, c: View | None) -> tuple[View, View | None]:
+    def gru(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
         """Gates in the order z, r, h, with linear_before_reset: m = W x + b_w + sigmoid(r) (R h + b_r), n = tanh(m), and h' = (1 -
         sigmoid(z)) n + sigmoid(z) h, which is sigmoid(-z) n without a state and n + sigmoid(z) (h - n) with one."""
         builder, last = self.builder, slice(2 * self.hidden, 3 * self.hidden)
         gates = self.gates(slice(0, 2 * self.hidden), x, h)
         z, r = self.gate(gates, 0), self.gate(gates, 1)
-        own: tuple[View, Array | None, Array | None] = (x, self.w[last].T, None)
+        own: tuple[StepView, Array | None, Array | None] = (x, self.w[last].T, None)
         if h is None:  # the recalled state is the bias alone
-            recalled = builder.scaled(self.name, [(builder.applied(self.name, Product("sigmoid"), r), self.b_r[last])])
+            recalled = builder.add_scaled(self.name, [(builder.apply_function(self.name, ProductFunction("sigmoid"), r), self.b_r[last])])
         else:
             state = builder.affine(self.name, (1, self.hidden), [(h, self.r[last].T, None)], self.b_r[last])
             recalled = self.product("sigmoid", r, "identity", state)
         new = builder.affine(self.name, (1, self.hidden), [own, (recalled, None, None)], self.b_w[last])
         if h is None:
-            return self.product("sigmoid", builder.scaled(self.name, [(z, -1.0)]), "tanh", new), None
-        n = builder.applied(self.name, Product("tanh"), new)
-        change = builder.scaled(self.name, [(h, 1.0), (n, -1.0)])
-        return builder.scaled(self.name, [(n, 1.0), (self.product("sigmoid", z, "identity", change), 1.0)]), None
+            return self.product("sigmoid", builder.add_scaled(self.name, [(z, -1.0)]), "tanh", new), None
+        n = builder.apply_function(self.name, ProductFunction("tanh"), new)
+        change = builder.add_scaled(self.name, [(h, 1.0), (n, -1.0)])
+        return builder.add_scaled(self.name, [(n, 1.0), (self.product("sigmoid", z, "identity", change), 1.0)]), None
 
 
-def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Value, ...]:
+def unroll_layer(builder: Builder, node: GraphNode, given: tuple[Any, ...]) -> tuple[Value, ...]:
     x, w, r, b, lengths, h_first, c_first = [*given, *[None] * 7][:7]
     attributes, name = node.attributes, node.outputs[0] or node.op
     direction, many = attributes.get("direction", "forward"), 2 if attributes.get("direction") == "bidirectional" else 1
     require(list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones")
     require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map")
-    if not isinstance(x, View) or len(x.shape) != 3 or x.shape[1] != 1:
+    if not isinstance(x, StepView) or len(x.shape) != 3 or x.shape[1] != 1:
         raise Rejected("a sequence that does not depend on the input, or several at once")
     require(w.ndim == 3 and r.ndim == 3, "the sizes of the weights")
     hidden = r.shape[2]
@@ -91,24 +91,24 @@ def unrolled(builder: Builder, node: Node, given: tuple[Any, ...]) -> tuple[Valu
     for state in (h_first, c_first):
         require(state is None or (state.shape == (many, 1, hidden) and not state.any()), "a first state other than zero")
     b = np.zeros((many, 2 * rows)) if b is None else b
-    outputs: list[list[View]] = []
-    lasts: list[tuple[View, View | None]] = []
+    outputs: list[list[StepView]] = []
+    lasts: list[tuple[StepView, StepView | None]] = []
     for place in range(many):
-        cell = Cell(builder, node, (w[place], r[place], b[place]))
+        cell = RecurrentDirection(builder, node, (w[place], r[place], b[place]))
         step = {"RNN": cell.rnn, "GRU": cell.gru, "LSTM": cell.lstm}[node.op]
-        h: View | None = None
-        c: View | None = None
-        seen: list[View] = []
+        h: StepView | None = None
+        c: StepView | None = None
+        seen: list[StepView] = []
         backwards = direction == "reverse" or place == 1
         for frame in x.index[::-1] if backwards else x.index:
-            h, c = step(View(x.step, frame), h, c)
-            seen.append(View(h.step, h.index[None]))
+            h, c = step(StepView(x.step, frame), h, c)
+            seen.append(StepView(h.step, h.index[None]))
         if h is None:
             raise Rejected("an empty sequence")
         outputs.append(seen[::-1] if backwards else seen)
         lasts.append((h, c))
-    frames = [builder.joined(name, [View(v.step, v.index[:, None]) for v in both], 1) for both in zip(*outputs, strict=True)]
-    whole = builder.joined(name, frames, 0)
-    last = builder.joined(name, [View(h.step, h.index[None]) for h, _ in lasts], 0)
-    memories = [View(c.step, c.index[None]) for _, c in lasts if c is not None]
-    return whole, last, *((builder.joined(name, memories, 0),) if memories else ())
+    frames = [builder.concatenate(name, [StepView(v.step, v.index[:, None]) for v in both], 1) for both in zip(*outputs, strict=True)]
+    whole = builder.concatenate(name, frames, 0)
+    last = builder.concatenate(name, [StepView(h.step, h.index[None]) for h, _ in lasts], 0)
+    memories = [StepView(c.step, c.index[None]) for _, c in lasts if c is not None]
+    return whole, last, *((builder.concatenate(name, memories, 0),) if memories else ())

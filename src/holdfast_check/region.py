@@ -12,7 +12,7 @@ ROUNDS = 50  # of looking for a price
 
 
 @dataclass(frozen=True)
-class Region:
+class CheckedRegion:
     """All x with lower <= x <= upper and, in each of `groups` equal runs of elements, |x - centre|_norm <= spans[group]. Norm inf: the
     box alone. A leading axis counts parts of the region that are looked at together."""
 
@@ -23,7 +23,7 @@ class Region:
     spans: Array | None = None  # (groups,)
 
     @staticmethod
-    def ball(centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array) -> "Region":
+    def ball(centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array) -> "CheckedRegion":
         """Runs of elements may move by the radius times their share, inside lower <= x <= upper; every end is rounded outwards."""
         spans = np.where((shares > 0) & (radius > 0), up(radius * shares), 0.0)
         each = np.repeat(spans, centre.size // spans.size)
@@ -32,9 +32,9 @@ class Region:
             np.where(moves, np.maximum(down(centre - each), lower), centre),
             np.where(moves, np.minimum(up(centre + each), upper), centre),
         )
-        return Region(low[None], high[None], norm, centre, spans)
+        return CheckedRegion(low[None], high[None], norm, centre, spans)
 
-    def within(self, lower: Array, upper: Array) -> "Region":
+    def within(self, lower: Array, upper: Array) -> "CheckedRegion":
         """Parts of a box."""
         return replace(self, lower=lower, upper=upper)
 

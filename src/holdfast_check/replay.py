@@ -20,8 +20,8 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.functions import Product
-from holdfast_check.steps import Affine, Part, Program
+from holdfast_check.functions import ProductFunction
+from holdfast_check.steps import AffineStep, Program, StepTerm
 
 if TYPE_CHECKING:
     from holdfast_check.proof import Claim
@@ -99,18 +99,18 @@ def tolerances(program: Program, values: list[Array]) -> Array:
     sizes, slopes = [np.abs(values[0])], dict[int, tuple[Array, ...]]()
     for at, step in enumerate(program.steps[1:], 1):
         size = np.abs(values[at])
-        if isinstance(step, Affine):
+        if isinstance(step, AffineStep):
             size = np.tile(step.offset_size, (many, 1))
             for part in step.parts:
                 part.add_to(size, np.abs(values[part.source]), absolute=True)
         else:
-            taken = tuple(part.taken(values[part.source]) for part in step.parts)
+            taken = tuple(part.take_elements(values[part.source]) for part in step.parts)
             slopes[at], _ = step.function.slopes(taken, taken)
             for x, slope in zip(taken, slopes[at], strict=True):
                 size = size + np.abs(x * slope)
-            size = size + (1.0 if isinstance(step.function, Product) else 0.0)
+            size = size + (1.0 if isinstance(step.function, ProductFunction) else 0.0)
         sizes.append(size)
-    view = Part(program.output.step, program.output.index.ravel(), None, None)
+    view = StepTerm(program.output.step, program.output.index.ravel(), None, None)
     rows = max(1, AT_ONCE // (many * max(step.size for step in program.steps)))
     examined = np.unique(np.linspace(0, outputs - 1, min(outputs, EXAMINED)).astype(np.int64))
     found = []
@@ -132,7 +132,7 @@ def tolerances(program: Program, values: list[Array]) -> Array:
         found.append(total)
     missed = np.concatenate(found, 1)
     if outputs > len(examined):
-        own = view.taken(sizes[view.source]) + 1e-30
+        own = view.take_elements(sizes[view.source]) + 1e-30
         missed = 4 * own * (missed / own[:, examined]).max(1, keepdims=True)
     return UNITS * 2.0**-24 * missed + 1e-30
 
@@ -149,7 +149,7 @@ def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> 
         points, values = points[held], [step[held] for step in values]
     if not len(points):
         return "onnxruntime was not asked: float32 does not hold the numbers of this region"
-    own = Part(program.output.step, program.output.index.ravel(), None, None).taken(values[program.output.step])
+    own = StepTerm(program.output.step, program.output.index.ravel(), None, None).take_elements(values[program.output.step])
     answers = runtime.outputs(points, program.input_shape)
     require(answers.shape == own.shape, f"onnxruntime has {answers.shape[1]} outputs for this file, the checker {own.shape[1]}")
     wide = tolerances(program, values)

@@ -23,9 +23,9 @@ import numpy as np
 
 from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.steps import View
+from holdfast_check.steps import StepView
 
-Value = View | Array  # what depends on the input, and what does not
+Value = StepView | Array  # what depends on the input, and what does not
 OPSETS = 7, 25
 DESCRIBED = 0
 
@@ -193,7 +193,7 @@ def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str]
     for place, (letter, value, kind) in enumerate(zip(letters, given, kinds, strict=False)):
         if value is None:
             continue
-        require(letter in "TV" or not isinstance(value, View), f"input {place} depends on the input of the network")
+        require(letter in "TV" or not isinstance(value, StepView), f"input {place} depends on the input of the network")
         require(letter not in "IJK" or len(value.shape) == 1, f"input {place} is no list")
         if opset == DESCRIBED and letter in "TW":
             require(kind[1] in "fiu" and _exact(value), f"input {place} holds what is no number of float64")

@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.planes import Bounds
+from holdfast_check.planes import StepBounds
 
 T = TypeVar("T")
 Cut = tuple[int, int, float]  # step, element, and the sign that it has in this half
@@ -61,7 +61,7 @@ def paths(cuts: Array, sizes: list[int]) -> list[list[Cut]]:
 
 
 def margins(
-    whole: Bounds, matrix: Array, offset: Array, some: list[list[Cut]], multipliers: Array, slopes: dict[str, Array], anew: bool
+    whole: StepBounds, matrix: Array, offset: Array, some: list[list[Cut]], multipliers: Array, slopes: dict[str, Array], anew: bool
 ) -> Array:
     """-> (leaves, rows): lower bounds of matrix . output + offset over some leaves of signs.
 
@@ -84,4 +84,4 @@ def margins(
         terms = signs.setdefault(step, np.zeros((many, len(matrix), whole.program.steps[step].size)))
         terms[leaf, :, element] -= sign * times
     tiled = region.within(np.repeat(region.lower, many, 0), np.repeat(region.upper, many, 0))
-    return Bounds(whole.program, tiled, slopes, held, anew).rows(matrix, offset, signs)
+    return StepBounds(whole.program, tiled, slopes, held, anew).rows(matrix, offset, signs)

@@ -15,9 +15,9 @@ from benchmarks.fuzz.readers import Readers
 import holdfast as hf
 from holdfast.cli.reading.box import box_option
 from holdfast.errors import HoldfastError, StoreError, UnreadableFile
-from holdfast.monitor.fitting import checked_tree
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.saving import digest
+from holdfast.monitor.stored_settings import checked_tree
 from holdfast.reading.data import load_data, load_substitutes
 from holdfast.verification.vnnlib import read_vnnlib
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.attacks import PGD, Corners
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Frames, Sparse
 
 ROOT = Path(__file__).resolve().parents[2]

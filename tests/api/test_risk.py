@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.api import risk as risks
 from holdfast.api.risk import Risk, estimate_text
-from holdfast.chance import Chance
 from holdfast.lipschitz import Shells
 from holdfast.method import Claims, Method
 from holdfast.problem import Goal, Problem
+from holdfast.random_streams import Chance
 from holdfast.result import Bound, Bracket, Evidence, by_definition
 from holdfast.solver import Progress
 
@@ -350,7 +350,7 @@ def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal:
     method: Method[Any] = hf.certify.Certify() if goal == "worst" else Shells()
     proved = []
     for until in (0.0, math.inf):
-        with clock.within(until):
+        with time_limit.within(until):
             state = method.start(problem, 0)
             state, claims = method.step(problem, state)
             if goal == "steepness":
@@ -358,7 +358,7 @@ def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal:
         assert claims.proved is not None or until == 0.0  # it was cut off
         proved.append(torch.full((60,), torch.nan, dtype=torch.float64) if claims.proved is None else claims.proved)
         assert until == math.inf or state is not None  # not done: the run is stopped, not finished
-    assert int(proved[0].isfinite().sum()) <= 2 * clock.SOON
+    assert int(proved[0].isfinite().sum()) <= 2 * time_limit.SOON
     assert bool(proved[1].isfinite().all())
     known = proved[0].isfinite()
     assert torch.allclose(proved[0][known], proved[1][known]) or goal == "steepness"

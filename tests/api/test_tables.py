@@ -21,8 +21,8 @@ from torch import nn
 
 import holdfast as hf
 import tree_truth
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region import ChangedColumns, Column, Rows
 
 GENERATOR = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def test_columns_of_a_frame() -> None:
 
 def test_columns_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "columns.json").write_text('{"age": {"step": 1}, "job": {"one_of": ["a", "b"]}}')
-    columns = hf.Columns.read(tmp_path / "columns.json").ordered(["b", "age", "a"])
+    columns = hf.Columns.read(tmp_path / "columns.json").in_order(["b", "age", "a"])
     assert columns.places == ((1,), (2, 0))
     assert columns.changes([0, 30, 1], [1, 31, 0]) == [("age", "30", "31"), ("job", "a", "b")]
     assert not columns.plain
@@ -158,7 +158,7 @@ def test_counts_of_changed_columns_are_exact_for_a_linear_model() -> None:
 
 def test_radii_of_a_single_tree_are_exact() -> None:
     table, columns = SPREAD.to_numpy(dtype=float), hf.Columns.from_json(TOLD)
-    columns = columns.ordered(list(SPREAD.columns))
+    columns = columns.in_order(list(SPREAD.columns))
     model = RandomForestClassifier(1, max_depth=4, bootstrap=False, random_state=0).fit(table, GRANTED)
     net = hf.Network.from_sklearn(model, columns=columns)
     cuts = tree_truth.cuts_of(model.estimators_, table.shape[1])

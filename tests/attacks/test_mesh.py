@@ -12,10 +12,10 @@ import truth
 from holdfast.attacks.mads import POLL_OVER_MESH, Mads, begin, columns, integer_direction, learn, minimise, propose, quasi_random
 from holdfast.attacks.mesh import Mesh, descend_mesh
 from holdfast.attacks.unit_box import Radial, chart
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.property import Linear
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Domain, Frames, Patch, Region
 from holdfast.result import Key
 from holdfast.solver import solve

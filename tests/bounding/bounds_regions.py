@@ -7,7 +7,7 @@ from bounds_zoo import values
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Domain, Drift, Frames, Patch, Region, Sparse, Words
 
 ROWS = 2

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.network import Network
 
 
@@ -16,7 +16,7 @@ def values(graph: Graph, x: Tensor) -> dict[Node, Tensor]:
     """x (n, *shape) -> every node's value (n, *node.shape), by the graph's own functions in float64."""
     found: dict[Node, Tensor] = {}
     for node in graph.nodes:
-        if isinstance(node, Entry):
+        if isinstance(node, InputNode):
             found[node] = x.double().unsqueeze(1)
         elif isinstance(node, Affine):
             found[node] = node.forward([found[s].flatten(1) for s in node.inputs]).reshape(len(x), *node.shape)

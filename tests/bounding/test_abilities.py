@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.bounding.graph.compose import LOG_SUM
 from holdfast.bounding.relax import Clip, Relaxation, Softplus, Step, abilities
 from holdfast.bounding.relax.abilities import ABILITIES, EVERY, table
-from holdfast.bounding.relax.parabola import Smooth, deviation, interpolated, parabola
+from holdfast.bounding.relax.parabola import SmoothCurve, deviation, interpolate_parabola, parabola
 from holdfast.bounding.relax.selfgated import SelfGated
 
 mp.dps = 80
@@ -179,10 +179,12 @@ def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data
     truth = TRUTHS[name]
     (lower,), (upper,) = data.draw(boxes(name))
     (curve,) = truth.relaxation.curves() or ()
-    if not isinstance(curve, Smooth) or curve.given is not None:
+    if not isinstance(curve, SmoothCurve) or curve.given is not None:
         return
     at, radius = lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 1e-15)
-    value, slope, bend, stray = (float(t) for t in interpolated(curve, *(torch.tensor([v], dtype=torch.float64) for v in (at, radius))))
+    value, slope, bend, stray = (
+        float(t) for t in interpolate_parabola(curve, *(torch.tensor([v], dtype=torch.float64) for v in (at, radius)))
+    )
     if not truth.defined(lower, upper):
         assert not math.isfinite(stray)
         return

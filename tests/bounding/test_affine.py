@@ -39,9 +39,9 @@ def recorded(name: str, keep: int, monkeypatch: pytest.MonkeyPatch) -> list[Made
             found.append((node, function, function))
         return node
 
-    plain, moved = Graph.affine, Graph.moved
+    plain, moved = Graph.affine, Graph.add_move
     monkeypatch.setattr(Graph, "affine", affine_of)
-    monkeypatch.setattr(Graph, "moved", copies_of)
+    monkeypatch.setattr(Graph, "add_move", copies_of)
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", keep)
     build(network(name)[1], torch.zeros(1, *ZOO[name].shape))
     return found
@@ -149,11 +149,11 @@ def test_copies_and_moves_of_them(drawn: tuple[list[int], list[int]], data: st.D
     def first(*v: Tensor) -> Tensor:
         return torch.cat([a.flatten() for a in v])[which]
 
-    node = graph.moved("copy", inputs, first)
+    node = graph.add_move("copy", inputs, first)
     assert isinstance(node, Affine)
     check(node, first, first)
     again = torch.tensor(data.draw(st.lists(st.integers(0, len(origin) - 1), min_size=1, max_size=6)))
-    outer = affine.copied(9, "again", [node], again.shape, again)
+    outer = affine.make_copy(9, "again", [node], again.shape, again)
     both = outer.after(node)
     assert both is not None
     assert all(source in inputs for source in both.inputs)
@@ -173,7 +173,7 @@ def test_two_maps_as_one(inner: str, outer: str, monkeypatch: pytest.MonkeyPatch
         first = graph.affine("map", [a, b], lambda v, z: v @ w.t() - z.sum(), lambda v, z: v @ w.t().abs() + z.sum())
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", 2**22)
     if outer == "move":
-        second = graph.moved("move", [first], lambda v: v.flip(1)[:, :3])
+        second = graph.add_move("move", [first], lambda v: v.flip(1)[:, :3])
     else:
         factor = 1.0 if outer == "shift" else 0.5
         second = graph.affine("shift", [first], lambda v: factor * v + 2.0, lambda m: factor * m + 2.0)

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from holdfast.bounding.ascent import Ascent
+from holdfast.bounding.coefficient_training import CoefficientAscent
 
 
-def climbed(ascent: Ascent, steps: int, wild: int | None = None) -> Tensor:
+def climbed(ascent: CoefficientAscent, steps: int, wild: int | None = None) -> Tensor:
     """Towards one, along the slope of -(v - 1)^2; one gradient is a million times too large."""
     (value,) = ascent.values
     for step in range(steps):
@@ -16,8 +16,8 @@ def climbed(ascent: Ascent, steps: int, wild: int | None = None) -> Tensor:
 
 def test_one_wild_gradient_does_not_stop_what_follows() -> None:
     start = torch.zeros(3, 2)
-    free = climbed(Ascent([start], betas=(0.8, 0.95), usual=2.0), 40, wild=5)
-    stopped = climbed(Ascent([start], betas=(0.8, 0.95)), 40, wild=5)
+    free = climbed(CoefficientAscent([start], betas=(0.8, 0.95), usual=2.0), 40, wild=5)
+    stopped = climbed(CoefficientAscent([start], betas=(0.8, 0.95)), 40, wild=5)
     assert ((free - 1).abs() < 0.1).all()
     assert ((stopped - 1).abs() > 0.3).all()
     assert (start == 0).all()
@@ -25,7 +25,7 @@ def test_one_wild_gradient_does_not_stop_what_follows() -> None:
 
 @torch.no_grad()
 def test_rows_go_half_of_the_way_back_and_more_slowly_on() -> None:
-    ascent, rows = Ascent([torch.zeros(2, 3)], betas=(0.9, 0.95)), torch.tensor([True, False])
+    ascent, rows = CoefficientAscent([torch.zeros(2, 3)], betas=(0.9, 0.95)), torch.tensor([True, False])
     ascent.back([torch.zeros(2, 3)], rows)  # before any step nothing carries them on
     for _ in range(3):
         ascent.step([torch.ones(2, 3)], 0.1)

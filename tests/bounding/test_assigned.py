@@ -8,7 +8,7 @@ from bounds_zoo import Wrapped
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.bounding.graph.agreement import check
+from holdfast.bounding.graph.equivalence_check import check
 from holdfast.bounding.graph.graph import build
 
 Written = Callable[[Tensor], Tensor]

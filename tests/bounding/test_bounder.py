@@ -8,11 +8,11 @@ from bounds_regions import KINDS, hostile, regions, seeded
 from bounds_zoo import RECURRENT, ZOO, network, values
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.bounding.bounder import AffineForms, Bounder, ClosedForm, Coupled, SecondOrder, Trained
+from holdfast import time_limit
+from holdfast.bounding.bounder import AffineForms, Bounder, ClosedForm, Coupled, SecondOrder, TrainedBounder
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, build
-from holdfast.bounding.second_order import Quadratic
+from holdfast.bounding.quadratic_models import Quadratic
 from holdfast.region import Region
 
 BOUNDERS: dict[str, Callable[[Graph], Bounder]] = {
@@ -20,7 +20,7 @@ BOUNDERS: dict[str, Callable[[Graph], Bounder]] = {
     "forms": AffineForms,
     "forms and walks": lambda graph: AffineForms(graph, walks=True),
     "second order": lambda graph: SecondOrder(Quadratic(graph)),
-    "trained": lambda graph: Trained(graph, steps=4),
+    "trained": lambda graph: TrainedBounder(graph, steps=4),
     "coupled": lambda graph: Coupled(graph, steps=6),
 }
 
@@ -71,22 +71,22 @@ def test_trained_planes_are_never_below_those_in_closed_form_and_win(name: str, 
     shape = ZOO[name].shape
     graph, region = build(network(name)[1], torch.zeros(1, *shape)), regions(shape, 5)[kind]
     rows = asked(graph, region, 0)
-    plain, trained = ClosedForm(graph).bound(region, rows)[0], Trained(graph).bound(region, rows)[0]
+    plain, trained = ClosedForm(graph).bound(region, rows)[0], TrainedBounder(graph).bound(region, rows)[0]
     assert (trained >= plain - 1e-9 * (1 + plain.abs())).all()
     assert (trained - plain).mean() > 1e-4 * plain.abs().mean()
     # Rows that are above what is enough stay what they were; few ends at a time, one row at a time, prove something too.
-    assert torch.allclose(Trained(graph, enough=plain - 1).bound(region, rows)[0], plain)
-    assert (Trained(graph, ends=1).bound(region, rows)[0] >= plain - 1e-9 * (1 + plain.abs())).all()
+    assert torch.allclose(TrainedBounder(graph, enough=plain - 1).bound(region, rows)[0], plain)
+    assert (TrainedBounder(graph, ends=1).bound(region, rows)[0] >= plain - 1e-9 * (1 + plain.abs())).all()
 
 
 def test_trained_planes_without_time_or_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, region = build(network("relu")[1], torch.zeros(1, *ZOO["relu"].shape)), regions(ZOO["relu"].shape, 5)["box"]
     rows = asked(graph, region, 0)
-    usual = Trained(graph).bound(region, rows)[0]
-    with clock.within(0.0):
-        assert (Trained(graph).bound(region, rows)[0] == -torch.inf).all()
+    usual = TrainedBounder(graph).bound(region, rows)[0]
+    with time_limit.within(0.0):
+        assert (TrainedBounder(graph).bound(region, rows)[0] == -torch.inf).all()
     monkeypatch.setattr("holdfast.bounding.bounder.free_bytes", lambda device: 1)
-    torch.testing.assert_close(Trained(graph).bound(region, rows)[0], usual, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(TrainedBounder(graph).bound(region, rows)[0], usual, rtol=1e-3, atol=1e-3)
 
 
 def test_what_cannot_be_bounded_is_minus_infinity() -> None:

@@ -10,19 +10,19 @@ from bounds_zoo import ZOO, network, values
 from torch import Tensor, nn
 
 from holdfast import batch
-from holdfast.bounding.alpha_beta_crown import Rows, arguments, bent, tightened, together
+from holdfast.bounding.alpha_beta_crown import RowTask, arguments, relu_like_functions, tighten_intermediate_bounds, together
 from holdfast.bounding.branching import input_split as branch
-from holdfast.bounding.branching.frontier import Question
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
 from holdfast.bounding.crown import propagate as plain_propagate
-from holdfast.bounding.crown_within import propagate, taken
+from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
+from holdfast.bounding.graph.fusion import fuse_affine, prepare_graph
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed, build
-from holdfast.bounding.graph.prepare import fused, prepared
 from holdfast.bounding.zonotope import Forms
-from holdfast.chance import Chance
 from holdfast.network import Network
 from holdfast.property import Avoid
+from holdfast.random_streams import Chance
 from holdfast.region import Box
 
 SOME = [*list(ZOO)[::6], "residual", "lstm"]
@@ -52,7 +52,7 @@ def with_forms(graph: Graph, region: Box) -> tuple[Forms, dict[object, tuple[Ten
 def test_forms_hold_every_value_of_every_node(name: str) -> None:
     _, net = network(name)
     shape = ZOO[name].shape
-    graph = fused(build(net, torch.zeros(1, *shape)))
+    graph = fuse_affine(build(net, torch.zeros(1, *shape)))
     for width in (0.0, 0.05, 0.5):
         region = boxes(1, 4, shape, width)
         _, ends = with_forms(graph, region)
@@ -91,7 +91,7 @@ def test_forms_pay_for_every_rounding(seed: int, width: float) -> None:
             layer.weight.mul_(1e3)
             layer.weight[::2] = -layer.weight[1::2].flip(0) * (1 + 2**-20)  # rows that nearly cancel in the next layer
     net = Network.from_torch(model, shape=(3,))
-    graph = fused(build(net, torch.zeros(1, 3)))
+    graph = fuse_affine(build(net, torch.zeros(1, 3)))
     region = boxes(seed, 3, (3,), width)
     _, ends = with_forms(graph, region)
     nodes = [
@@ -109,7 +109,7 @@ def test_forms_pay_for_every_rounding(seed: int, width: float) -> None:
 def test_planes_of_forms_stay_below(name: str) -> None:
     _, net = network(name)
     shape = ZOO[name].shape
-    graph = fused(build(net, torch.zeros(1, *shape)))
+    graph = fuse_affine(build(net, torch.zeros(1, *shape)))
     region = boxes(3, 4, shape, 0.2)
     region = Box.between(region.lower, torch.where(torch.arange(region.lower[0].numel()).reshape(shape) == 0, region.lower, region.upper))
     forms, _ = with_forms(graph, region)
@@ -130,7 +130,7 @@ def test_planes_of_forms_stay_below(name: str) -> None:
 
 def test_forms_are_tighter_than_intervals_and_share_adds_up() -> None:
     _, net = perceptron(0, 4, 20, 20, 20, 3)
-    graph = fused(build(net, torch.zeros(1, 4)))
+    graph = fuse_affine(build(net, torch.zeros(1, 4)))
     region = boxes(0, 8, (4,), 0.3)
     forms = Forms.over(graph.entry, *region.enclosing_box())
     better, _ = propagate(graph, region, forms)
@@ -146,7 +146,7 @@ def test_fused_graphs_compute_the_same(name: str) -> None:
     _, net = network(name)
     x = torch.randn(5, *ZOO[name].shape)
     graph = build(net, x)
-    shorter = fused(graph)
+    shorter = fuse_affine(graph)
     assert len(shorter.nodes) <= len(graph.nodes)
     assert [node.place for node in shorter.nodes] == list(range(len(shorter.nodes)))
     assert torch.equal(values(graph, x)[graph.output], values(shorter, x)[shorter.output])
@@ -164,7 +164,7 @@ def test_a_product_and_a_sum_become_one_node() -> None:
 
     net = Network.from_torch(Split().eval(), shape=(3,))
     graph = build(net, torch.zeros(1, 3))
-    shorter = fused(graph)
+    shorter = fuse_affine(graph)
     assert len(shorter.nodes) == len(graph.nodes) - 1
     for node in shorter.nodes:
         if isinstance(node, Affine) and (rows := node.rows(torch.arange(node.size))) is not None:
@@ -178,7 +178,7 @@ def test_a_product_and_a_sum_become_one_node() -> None:
 def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
     """Random decisions, then every sampled point that meets them; and bounds get better by training."""
     _, net = perceptron(seed, 6, 12, 12, 3)
-    graph = fused(build(net, torch.zeros(1, 6)))
+    graph = fuse_affine(build(net, torch.zeros(1, 6)))
     region = boxes(seed, 1, (6,), 0.6)
     x = region.sample(4000, Chance.of(range(len(region)), seed))[:, 0]
     found = values(graph, x)
@@ -197,10 +197,10 @@ def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
         meets = ((pre * sign)[:, chosen] >= 0).all(1)
         assert not (bool(empty) and bool(meets.any()))
         matrix, offset = torch.eye(3, dtype=torch.float64)[:, None], torch.zeros((3, 1), dtype=torch.float64)
-        rows = Rows(graph, taken(held, torch.zeros(3, dtype=torch.int64)), graph.output, matrix, offset, sign.expand(3, -1))
+        rows = RowTask(graph, take_rows(held, torch.zeros(3, dtype=torch.int64)), graph.output, matrix, offset, sign.expand(3, -1))
         start = torch.full((3, pre.shape[1]), math.nan, dtype=torch.float64)
         with torch.no_grad():
-            first, after = (rows.trained(start.clone(), torch.zeros_like(start), steps, 0.2) for steps in (0, 25))
+            first, after = (rows.train(start.clone(), torch.zeros_like(start), steps, 0.2) for steps in (0, 25))
         assert bool((after.least >= first.least).all())
         if bool(meets.any()):
             truth = found[graph.output].flatten(1)[meets].amin(0)
@@ -209,10 +209,10 @@ def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
 
 def test_trained_ends_hold_and_are_narrower() -> None:
     _, net = perceptron(1, 6, 14, 14, 14, 2)
-    graph = fused(build(net, torch.zeros(1, 6)))
+    graph = fuse_affine(build(net, torch.zeros(1, 6)))
     region = boxes(1, 2, (6,), 0.5)
     with torch.no_grad():
-        held = tightened(graph, region, 15, 0.2, 5)
+        held = tighten_intermediate_bounds(graph, region, 15, 0.2, 5)
         before, _ = propagate(graph, region)
     inner = arguments(graph)[-1]
     assert arguments(graph)[0] not in held  # its ends are exact already
@@ -221,7 +221,7 @@ def test_trained_ends_hold_and_are_narrower() -> None:
         for node, value in values(graph, x).items():
             if node in held:
                 assert bool((value >= held[node][0] - 1e-9).all() and (value <= held[node][1] + 1e-9).all())
-    assert len(bent(graph)) == 3
+    assert len(relu_like_functions(graph)) == 3
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -240,7 +240,7 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
         + 0.1 * torch.randn((40, 2, 3), generator=generator, dtype=torch.float64) * (upper - lower).amax(1)[:, None, None]
     )
     everything = torch.ones((40, 2), dtype=torch.bool)
-    cut = branch.reduced(branch.Planes(slope, constant), lower, upper, everything)
+    cut = branch.shrink_box(branch.BoxPlanes(slope, constant), lower, upper, everything)
     share = torch.rand((200, 1, 2), generator=generator, dtype=torch.float64)
     points = torch.cat([lower + share * (upper - lower), lower[None], upper[None]])
     points = torch.minimum(torch.maximum(points, lower), upper)
@@ -272,8 +272,8 @@ def test_a_failure_by_the_last_digit_is_not_ruled_out(seed: int) -> None:
     constant = float(-truth)
     while truth + Fraction(constant) > 0:
         constant = math.nextafter(constant, -math.inf)
-    planes = branch.Planes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
-    cut = branch.reduced(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
+    planes = branch.BoxPlanes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
+    cut = branch.shrink_box(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
     assert bool(cut.open.all())
     assert bool(((corner >= cut.lower) & (corner <= cut.upper)).all())
     assert float((cut.upper - cut.lower).max()) < 1e-5  # and little more than the corner is left
@@ -289,7 +289,7 @@ def grid(low: Tensor, high: Tensor, steps: int) -> Tensor:
 def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, seed: int) -> None:
     """After every step, each failing point of a grid lies in a part that is left, and its score is at least the part's bound."""
     _, net = perceptron(seed, 2, 10, 10, 2)
-    graph = prepared(net, Box.between(-torch.ones(1, 2), torch.ones(1, 2)))
+    graph = prepare_graph(net, Box.between(-torch.ones(1, 2), torch.ones(1, 2)))
     region = boxes(seed, 1, (2,), 2.0)
     x = grid(region.lower[0], region.upper[0], 61)
     found = values(graph, x)
@@ -320,7 +320,7 @@ def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, 
 def test_the_queue_stays_short_when_it_may_not_grow() -> None:
     """Nothing fails here, but only just: breadth first many boxes wait, depth first few do, and both come to the end."""
     _, net = perceptron(3, 4, 24, 24, 2)
-    graph = prepared(net, Box.between(-torch.ones(1, 4), torch.ones(1, 4)))
+    graph = prepare_graph(net, Box.between(-torch.ones(1, 4), torch.ones(1, 4)))
     region = boxes(3, 1, (4,), 3.0)
     x = grid(region.lower[0], region.upper[0], 21)
     least = float((values(graph, x)[graph.output].flatten(1) @ torch.tensor([1.0, -1.0]).double()).min())
@@ -340,7 +340,7 @@ def test_the_queue_stays_short_when_it_may_not_grow() -> None:
 
 def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     model, net = perceptron(3, 3, 10, 8, 2)
-    graph, twin = fused(build(net, torch.zeros(1, 3))), model.double()
+    graph, twin = fuse_affine(build(net, torch.zeros(1, 3))), model.double()
     region, generator = boxes(0, 60, (3,), 0.8), torch.Generator().manual_seed(0)
     x = torch.stack(list(region.sample(400, Chance.of(range(len(region)), 0))))
     matrix = torch.randn((60, 2, 2, 2), generator=generator, dtype=torch.float64)
@@ -356,7 +356,7 @@ def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(monke
     for undecided in (-1, branch.UNDECIDED):
         monkeypatch.setattr(branch, "UNDECIDED", undecided)
         monkeypatch.setattr(branch, "TRIAL", 240)
-        seen = cut.bound(Question(graph, region, rules), parts)
+        seen = cut.bound(PolytopeQuestion(graph, region, rules), parts)
         assert not (fails & ~seen.parts.open).any()
         left.append(int(seen.parts.open.sum()))
     assert bool(fails.any())

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding.boxes import Boxes
-from holdfast.bounding.bundles import bundled
-from holdfast.bounding.coupled import Memory, coupling, obstacle, scores
+from holdfast.bounding.block_sparse import bundle_rows
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, build
-from holdfast.bounding.lagrangian import Coupling, Numbers, _bound, _planes, _top, least, proved
+from holdfast.bounding.joint_relu import Memory, coupling, obstacle, scores
+from holdfast.bounding.node_bounds import Boxes
+from holdfast.bounding.sdp_dual import Coupling, DualVariables, _bound, _planes, _top, least, prove_rows
 from holdfast.region import Ball, Frames, Region
 
 
@@ -94,10 +94,10 @@ def test_any_numbers_are_sound(seed: int, p: float, wild: float) -> None:
     _, question, rows = asked(graph, region)
     begun, units, _ = _planes(question)
     g = seeded(seed)
-    numbers = Numbers(*(v + wild * torch.randn(v.shape, generator=g, dtype=torch.float64) for v in begun.values()))
+    numbers = DualVariables(*(v + wild * torch.randn(v.shape, generator=g, dtype=torch.float64) for v in begun.values()))
     numbers = replace(numbers, wall=numbers.wall.abs(), limit=numbers.limit.abs(), pull=numbers.pull.abs())
     for _ in range(80):
-        found = proved(question, numbers.times(units))
+        found = prove_rows(question, numbers.times(units))
         if found.isfinite().all():
             break
         numbers = numbers.convexer(found.isinf(), 1.3, question.ahead)
@@ -149,7 +149,7 @@ def test_gradients_are_those_of_the_bound() -> None:
     question = question.rows(torch.tensor([0]))
     begun, units, _ = _planes(question)
     # Not where training begins: there the peaks of two sides are equal.
-    begun = Numbers(*(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values()))
+    begun = DualVariables(*(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values()))
     numbers = begun.times(units).convexer(torch.tensor([True]), 3.0, question.ahead)
     value, slopes = _bound(question, numbers, torch.zeros(1, dtype=torch.float64))
     assert value.isfinite().all()
@@ -159,7 +159,7 @@ def test_gradients_are_those_of_the_bound() -> None:
         sides = []
         for sign in (1, -1):
             moved = [v + sign * step * way if j == k else v for j, v in enumerate(numbers.values())]
-            sides.append(float(_bound(question, Numbers(*moved), torch.zeros(1, dtype=torch.float64))[0]))
+            sides.append(float(_bound(question, DualVariables(*moved), torch.zeros(1, dtype=torch.float64))[0]))
         assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(float((slope * way).sum()), rel=2e-2, abs=1e-6)
 
 
@@ -170,7 +170,7 @@ def test_bundles_say_what_the_whole_matrix_says() -> None:
     loose = torch.randn(10, 30, generator=g, dtype=torch.float64) * (torch.rand(10, 30, generator=g) < 0.4)
     matrix, own = torch.cat([windows, loose]), torch.arange(28) % 30
     weight, square = torch.randn(2, 28, generator=g, dtype=torch.float64), torch.randn(2, 30, 30, generator=g, dtype=torch.float64)
-    made = bundled(matrix, own, [(0, 18), (18, 18), (18, 28)])
+    made = bundle_rows(matrix, own, [(0, 18), (18, 18), (18, 28)])
     assert len(made) == 2
     assert made[0].values.shape == (6, 3, 5)
     total, apart = torch.zeros(2, 30, 30, dtype=torch.float64), torch.zeros(2, 30, 30, dtype=torch.float64)
@@ -193,7 +193,7 @@ def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothin
     low = scores(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
     assert 0 < float(low) <= float((met(graph, region, rows[0]) + 5).min())
     assert float(scores(graph, region, rows, -low[:, None].expand(1, 3) + 4.9, sign=True)) <= 0
-    monkeypatch.setattr("holdfast.bounding.coupled.FEW", 3)
+    monkeypatch.setattr("holdfast.bounding.joint_relu.FEW", 3)
     assert scores(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
     assert "Euclidean" in str(obstacle(graph, ball(1, 0.3)))
     smooth = build(hf.Network.from_torch(nn.Sequential(nn.Linear(2, 2), nn.Tanh()).eval()), torch.zeros(1, 2))
@@ -211,8 +211,8 @@ def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(monke
         over.append(True)
         return found
 
-    monkeypatch.setattr("holdfast.bounding.coupled.least", last)
-    monkeypatch.setattr("holdfast.clock.passed", lambda: bool(over))
+    monkeypatch.setattr("holdfast.bounding.joint_relu.least", last)
+    monkeypatch.setattr("holdfast.time_limit.passed", lambda: bool(over))
     assert 0 < float(scores(graph, region, rows, offset, sign=False)) < 0.0011
     over.clear()
     assert math.isnan(float(scores(graph, region, rows, offset - 0.01, sign=True)))

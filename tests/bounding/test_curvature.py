@@ -5,8 +5,8 @@ import torch
 from bounds_regions import seeded
 from torch import Tensor
 
-from holdfast.bounding import curvature
-from holdfast.bounding.curvature import Curvature, Pair, Stored
+from holdfast.bounding import quadratic_part
+from holdfast.bounding.quadratic_part import Curvature, Pair, Stored
 
 BATCH, N, BEFORE, D, M = 2, 3, 4, 5, 6
 
@@ -53,12 +53,12 @@ def dense(bent: Curvature) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(params=[1, 2**20], ids=["row by row", "at once"], autouse=True)
 def slabs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(curvature.SLAB, "cpu", request.param)
+    monkeypatch.setitem(quadratic_part.SLAB, "cpu", request.param)
 
 
 def test_what_is_stored_is_the_recipe_written_out() -> None:
     bent = recipe()
-    stored, (Q, C) = bent.stored(), dense(bent)
+    stored, (Q, C) = bent.store_slabs(), dense(bent)
     torch.testing.assert_close(stored.Q, Q)
     torch.testing.assert_close(stored.C, C)
 
@@ -70,16 +70,16 @@ def test_recipes_add_up_and_are_scaled_and_mapped() -> None:
     for found, value in zip(dense(both), wanted, strict=True):
         torch.testing.assert_close(found, value)
     order = torch.tensor([2, 0])
-    moved = first.mapped(lambda t: t.index_select(1, order)).stored()
+    moved = first.apply_map(lambda t: t.index_select(1, order)).store_slabs()
     torch.testing.assert_close(moved.Q, dense(first)[0][:, order])
 
 
 def test_inputs_that_came_in_another_order_are_laid_anew() -> None:
     bent, place = recipe(), torch.tensor([4, 0, D, 2, 1, 3])
     Q = torch.nn.functional.pad(dense(bent)[0], (0, 1, 0, 1))[:, :, place][..., place]
-    full = Curvature(((None, bent.stored()),), bent.pairs).reordered(place).stored()
+    full = Curvature(((None, bent.store_slabs()),), bent.pairs).reorder_inputs(place).store_slabs()
     outer = Curvature((), bent.pairs)
-    alone = torch.nn.functional.pad(outer.stored().Q, (0, 1, 0, 1))[:, :, place][..., place]
+    alone = torch.nn.functional.pad(outer.store_slabs().Q, (0, 1, 0, 1))[:, :, place][..., place]
     torch.testing.assert_close(full.Q, Q + alone)
 
 

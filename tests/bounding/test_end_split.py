@@ -10,20 +10,20 @@ from bounds_zoo import values
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock
-from holdfast.bounding.alpha_beta_crown import arguments, tightened, together
-from holdfast.bounding.boxes import Boxes, Ends
-from holdfast.bounding.branching import end_split
-from holdfast.bounding.branching.end_split import EndSplit, Leaves, Sought, refined
-from holdfast.bounding.branching.frontier import Question
+from holdfast import time_limit
+from holdfast.bounding.alpha_beta_crown import arguments, tighten_intermediate_bounds, together
+from holdfast.bounding.branching import intermediate_refinement
+from holdfast.bounding.branching.intermediate_refinement import EndSplit, SignLeaves, Sought, refine_intermediate_bounds
 from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.crown_within import propagate
+from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
+from holdfast.bounding.crown_with_fixed_bounds import propagate
+from holdfast.bounding.graph.fusion import fuse_affine
 from holdfast.bounding.graph.graph import Graph, Node, build
-from holdfast.bounding.graph.prepare import fused
-from holdfast.bounding.undecided import Undecided
-from holdfast.chance import Chance
+from holdfast.bounding.node_bounds import Boxes, Ends
+from holdfast.bounding.unstable_subnetwork import Undecided
 from holdfast.network import Network
 from holdfast.property import Avoid
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Region
 
 
@@ -44,7 +44,7 @@ def graph_of(seed: int, *sizes: int, residual: bool = False) -> Graph:
     torch.manual_seed(seed)
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     net = Network.from_torch((Residual() if residual else nn.Sequential(*layers[:-1])).eval(), shape=(sizes[0],))
-    return fused(build(net, torch.zeros(1, sizes[0])))
+    return fuse_affine(build(net, torch.zeros(1, sizes[0])))
 
 
 def box(seed: int, size: int, width: float) -> Box:
@@ -55,7 +55,7 @@ def box(seed: int, size: int, width: float) -> Box:
 def by_planes(graph: Graph, region: Region) -> tuple[Boxes, dict[Node, Ends], dict[Node, Tensor]]:
     """Boxes, trained ends of all arguments, and that all are worth more."""
     known, _ = propagate(graph, region)
-    held = tightened(graph, region, 20, 0.2, 64)
+    held = tighten_intermediate_bounds(graph, region, 20, 0.2, 64)
     ends = {node: held.get(node, (known.lower[node], known.upper[node])) for node in arguments(graph)}
     return known, ends, {node: torch.ones_like(ends[node][0], dtype=torch.bool) for node in ends}
 
@@ -75,7 +75,7 @@ def test_ends_hold_every_value_and_are_narrower_than_trained_ones(p: float, resi
     region = Ball(torch.full((1, 3), 0.3, dtype=torch.float64), torch.full((1,), 1.5, dtype=torch.float64), p)
     _, ends, worth = by_planes(graph, region)
     row = torch.tensor([[1.0, -1.0]]).double(), torch.tensor([-100.0]).double()  # it fails everywhere
-    narrower, positive = refined(graph, region, ends, row, 2, 16, worth=worth)
+    narrower, positive = refine_intermediate_bounds(graph, region, ends, row, 2, 16, worth=worth)
     found = values(graph, points(region, 2000))
     assert not bool(positive.any())
     for node, (lower, upper) in narrower.items():
@@ -97,10 +97,10 @@ def test_a_row_is_positive_only_where_it_is(seed: int) -> None:
     axes = [torch.linspace(float(a), float(b), 401, dtype=torch.float64) for a, b in zip(low[0], high[0], strict=True)]
     matrix = torch.tensor([[1.0, -1.0], [-1.0, 0.5]]).double()
     least = (values(graph, torch.cartesian_prod(*axes))[graph.output].flatten(1) @ matrix.mT).amin(0)
-    _, fails = refined(graph, region, ends, (matrix, -least - 1e-6), 5, 32, worth=worth)
+    _, fails = refine_intermediate_bounds(graph, region, ends, (matrix, -least - 1e-6), 5, 32, worth=worth)
     assert not bool(fails.any())
     spread = matrix.abs() @ (known.upper[graph.output] - known.lower[graph.output]).flatten()
-    _, holds = refined(graph, region, ends, (matrix, -least + 0.1 * spread), 5, 32, worth=worth)
+    _, holds = refine_intermediate_bounds(graph, region, ends, (matrix, -least + 0.1 * spread), 5, 32, worth=worth)
     assert bool(holds.all())
 
 
@@ -118,7 +118,7 @@ def test_what_is_undecided_says_all_there_is_to_say(residual: bool) -> None:
     truth = (values(graph, x)[graph.output].flatten(1) @ matrix.mT + offset).gather(1, task[:, None]).squeeze(1)
     assert torch.allclose(undecided.at(x.float(), task).double(), truth, atol=1e-4)
     none = torch.zeros((4, len(undecided.place)))
-    draft = undecided.trained(torch.arange(4), none, none * torch.nan, none, 10, 0.5)
+    draft = undecided.train(torch.arange(4), none, none * torch.nan, none, 10, 0.5)
     assert draft.planes.shape == (4, 3)
     assert bool((draft.entering >= 0).all())
 
@@ -143,8 +143,8 @@ def test_any_slopes_and_multipliers_stay_below_their_part(residual: bool) -> Non
     sign = torch.where(torch.rand(sign.shape, generator=chance) < 0.3, sign, 0).to(torch.int8)
     slope, multiplier = (torch.rand(sign.shape, generator=chance) for _ in range(2))
     first = EndSplit(4).start(asked)
-    parts = Leaves(task, first.open[task], first.bound[task], sign=sign, slope=slope, multiplier=multiplier * sign.abs())
-    for k, least in enumerate(asked.proved(parts).tolist()):
+    parts = SignLeaves(task, first.open[task], first.bound[task], sign=sign, slope=slope, multiplier=multiplier * sign.abs())
+    for k, least in enumerate(asked.prove(parts).tolist()):
         inside = (signs * sign[k] >= 0).all(1)
         held += int(inside.sum())
         assert least <= float(truth[inside, int(task[k])].min()) + 1e-9
@@ -158,9 +158,9 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     graph, region = graph_of(3, 6, 14, 14, 14, 2), box(3, 6, 1.0)
     _, ends, worth = by_planes(graph, region)
     seen: list[tuple[int, int]] = []
-    kept = end_split._Trees._with_ends
+    kept = intermediate_refinement._Trees._with_ends
 
-    def told(self: end_split._Trees, question: Sought, parts: Leaves) -> Leaves:
+    def told(self: intermediate_refinement._Trees, question: Sought, parts: SignLeaves) -> SignLeaves:
         place = question.undecided.place
         seen.append((len(self.place), len(place)))
         after, at = kept(self, question, parts), together(question.graph, values(question.graph, points(region, 200)))
@@ -170,12 +170,12 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
             assert bool((now | ~before).all())
         return after
 
-    monkeypatch.setattr(end_split._Trees, "_with_ends", told)
-    monkeypatch.setattr(end_split, "ROUNDS", 2)
-    monkeypatch.setattr(end_split, "FRESH", 0.0)
+    monkeypatch.setattr(intermediate_refinement._Trees, "_with_ends", told)
+    monkeypatch.setattr(intermediate_refinement, "ROUNDS", 2)
+    monkeypatch.setattr(intermediate_refinement, "FRESH", 0.0)
     matrix = torch.tensor([[1.0, -1.0]]).double()
     row = matrix, 0.01 - (values(graph, points(region, 4000))[graph.output].flatten(1) @ matrix.mT).amin(0)  # holds, if only just
-    narrower, _ = refined(graph, region, ends, row, 3, 4, worth=worth)
+    narrower, _ = refine_intermediate_bounds(graph, region, ends, row, 3, 4, worth=worth)
     assert len(seen) >= 4
     assert all(after <= before for before, after in seen)
     assert any(after < before for before, after in seen)
@@ -183,10 +183,10 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     for node, (lower, upper) in narrower.items():
         assert bool((found[node] >= lower - 1e-9).all() and (found[node] <= upper + 1e-9).all())
     began = time.monotonic()
-    with clock.within(began):
-        assert refined(graph, region, ends, row, 6, 8, worth=worth)[0] == ends
-    with clock.within(began + 0.3):
-        refined(graph, region, ends, row, 20, 1, worth=worth)
+    with time_limit.within(began):
+        assert refine_intermediate_bounds(graph, region, ends, row, 6, 8, worth=worth)[0] == ends
+    with time_limit.within(began + 0.3):
+        refine_intermediate_bounds(graph, region, ends, row, 20, 1, worth=worth)
     assert time.monotonic() - began < 5
 
 
@@ -203,7 +203,7 @@ def test_verdicts_are_those_of_signs_alone(seed: int) -> None:
             rule = ActivationSplit(batch=32, passes=passes)
             frontier = rule.start(graph, region, rules)
             for _ in range(12):
-                frontier, _ = rule.advance(Question(graph, region, rules), frontier)
+                frontier, _ = rule.advance(PolytopeQuestion(graph, region, rules), frontier)
                 if not len(frontier):
                     break
             left[passes] = frontier
@@ -221,7 +221,7 @@ def test_a_question_of_many_inputs_is_settled_before_anything_is_cut() -> None:
     sizes = (24, 20, 20, 20, 20, 2)
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     net = Network.from_torch(nn.Sequential(*layers[:-1]).eval(), shape=(24,))
-    graph, region = fused(build(net, torch.zeros(1, 24))), box(0, 24, 0.25)
+    graph, region = fuse_affine(build(net, torch.zeros(1, 24))), box(0, 24, 0.25)
     row = torch.tensor([1.0, -1.0]).double()
     lowest = float((values(graph, points(region, 4000))[graph.output].flatten(1) @ row).min())
     names = [f"(declare-const X_{i} Real)" for i in range(24)]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
-from holdfast.bounding.branching.frontier import BranchAndBound, Frontier, Points, Seen, upto
+from holdfast import batch, time_limit
+from holdfast.bounding.branching.subproblem_queue import Frontier, Points, Seen, SubproblemSearch, upto
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Middle(BranchAndBound[Asked, Intervals]):
+class Middle(SubproblemSearch[Asked, Intervals]):
     together: int = 4
     waiting: int = 1000
     finest: float = 1e-3
@@ -113,7 +113,7 @@ def test_bounds_of_children_are_never_below_those_of_their_parents() -> None:
 
 def test_with_the_clock_nothing_is_cut_and_nothing_is_lost() -> None:
     question = Asked(torch.tensor([0.3, 2.0], dtype=torch.float64), 0.01)
-    with clock.within(0.0):
+    with time_limit.within(0.0):
         after, _ = Middle().advance(question, start(2))
     assert after.task.tolist() == [0]  # the other was settled by the look itself
     assert (after.lower.tolist(), after.upper.tolist()) == ([0.0], [1.0])

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph.graph import Graph, Relaxed, build
+from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.relax import (
     Abs,
     Clip,
@@ -41,9 +41,9 @@ from holdfast.bounding.relax import (
     Step,
     Tanh,
 )
-from holdfast.chance import Chance
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Region
 
 FUNCTIONS: list[tuple[Relaxation, float, float]] = [  # and where it is asked

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import holdfast as hf
-from holdfast.bounding.graph.agreement import value
+from holdfast.bounding.graph.equivalence_check import value
 from holdfast.bounding.graph.graph import build, refusals
 
 

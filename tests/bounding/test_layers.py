@@ -18,7 +18,7 @@ from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph.graph import Graph, Relaxed, build
 from holdfast.bounding.relax import Clip, Exp, Power, Silu
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Region
 
 

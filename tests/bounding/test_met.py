@@ -10,11 +10,11 @@ import holdfast as hf
 from holdfast.api.radius import radius_problems
 from holdfast.attacks.descent import descend
 from holdfast.bounding import crown
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed, build
-from holdfast.bounding.graph.of_problem import rows_of
-from holdfast.chance import Chance
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed, build
+from holdfast.bounding.graph.problem_graph import rows_of
 from holdfast.problem import Problem
 from holdfast.property import Robustness
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Region
 
 KINDS = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}
@@ -41,7 +41,7 @@ def values(graph: Graph, x: Tensor) -> dict[Node, Tensor]:
     lead, x = x.shape[:2], x.flatten(0, 1)
     for node in graph.nodes:
         inputs = [known[source] for source in node.inputs]
-        if isinstance(node, Entry):
+        if isinstance(node, InputNode):
             known[node] = x.double().reshape(len(x), *node.shape)
         elif isinstance(node, Affine):
             known[node] = node.forward([v.flatten(1) for v in inputs]).reshape(len(x), *node.shape)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Affine, build
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 
 
 class Tangled(nn.Module):

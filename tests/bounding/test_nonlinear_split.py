@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import batch, clock
-from holdfast.bounding.branching.frontier import Question
+from holdfast import batch, time_limit
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges, _cut_once
-from holdfast.bounding.branching.range_score import arguments_of, cut_points
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Relaxed, build
-from holdfast.bounding.second_order import Quadratic
-from holdfast.chance import Chance
+from holdfast.bounding.branching.preactivation_score import arguments_of, cut_points
+from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Relaxed, build
+from holdfast.bounding.quadratic_models import Quadratic
 from holdfast.property import Avoid
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Region
 
 INPUTS = 6
@@ -49,7 +49,7 @@ def values(graph: Graph, x: Tensor) -> dict[object, Tensor]:
     """Every node at points x (n, inputs), in float64."""
     found: dict[object, Tensor] = {}
     for node in graph.nodes:
-        if isinstance(node, Entry):
+        if isinstance(node, InputNode):
             found[node] = x
         elif isinstance(node, Affine):
             found[node] = node.forward([found[s] for s in node.inputs])
@@ -59,10 +59,10 @@ def values(graph: Graph, x: Tensor) -> dict[object, Tensor]:
     return found
 
 
-def question(graph: Graph, x: Tensor, p: float, radius: float) -> Question:
+def question(graph: Graph, x: Tensor, p: float, radius: float) -> PolytopeQuestion:
     region = Ball(x, torch.full((len(x),), radius, dtype=torch.float64), p)
     matrix = torch.tensor([[[1.0, -1.0], [-1.0, 2.0]]], dtype=torch.float64).expand(len(x), -1, -1)
-    return Question(graph, region, Avoid.failing(matrix, torch.full(matrix.shape[:2], -0.5, dtype=torch.float64)))
+    return PolytopeQuestion(graph, region, Avoid.failing(matrix, torch.full(matrix.shape[:2], -0.5, dtype=torch.float64)))
 
 
 def rule(graph: Graph, models: bool) -> NonlinearSplit:
@@ -73,7 +73,7 @@ def rule(graph: Graph, models: bool) -> NonlinearSplit:
     return NonlinearSplit(view=view, bends=bends)
 
 
-def inside(asked: Question, parts: Ranges, x: Tensor, task: Tensor) -> Tensor:
+def inside(asked: PolytopeQuestion, parts: Ranges, x: Tensor, task: Tensor) -> Tensor:
     """x (points, inputs), each of a task -> (points, parts) bool: which parts hold it."""
     met = values(asked.graph, x)
     held = torch.cat([met[node] for node in arguments_of(asked.graph)], dim=1)[:, None]
@@ -118,7 +118,7 @@ def test_parts_cover_all_failures_and_no_point_is_below_its_part(kind: str, p: f
         assert bool((score >= least - 1e-9).all())
 
 
-def _downhill(ask: Question, x: Tensor, task: Tensor) -> Tensor:
+def _downhill(ask: PolytopeQuestion, x: Tensor, task: Tensor) -> Tensor:
     """A few steps of gradient descent of the score, kept in the region."""
     rules, region = batch.take(ask.rules, task), batch.take(ask.region, task)
     for _ in range(4):
@@ -161,7 +161,7 @@ def test_what_the_clock_leaves_no_time_for_stays_as_it_was(models: bool) -> None
     graph, x = asked("gru")
     ask, cut = question(graph, x, 2, 1.0), rule(graph, models)
     frontier, _ = cut.advance(ask, cut.start(graph, ask.region, ask.rules))
-    with clock.within(0.0):
+    with time_limit.within(0.0):
         after, _ = cut.advance(ask, frontier)
     for before, now in zip(batch.tensors(frontier), batch.tensors(after), strict=True):
         torch.testing.assert_close(now[after.depth.argsort(stable=True)], before[frontier.depth.argsort(stable=True)], equal_nan=True)

@@ -13,12 +13,12 @@ from mpmath import mp, mpf
 from torch import Tensor
 
 from holdfast.bounding.crown import propagate
-from holdfast.bounding.curvature import Curvature, Stored
 from holdfast.bounding.graph.graph import build
+from holdfast.bounding.quadratic_models import Bends, Quadratic, QuadraticModel, VariableBall, _along
+from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
-from holdfast.bounding.second_order import Ball, Bends, Model, Quadratic, _along
 from holdfast.region import Region
 from holdfast.region.norms import dual
 
@@ -105,13 +105,13 @@ def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> N
 
     n, d, m = 5, 3, 2
     Q, C = some(1, n, d, d, scale=0.2), some(1, n, d, m, scale=0.1)
-    bent, ball = Curvature(((None, Stored(Q + Q.mT, C)),)), Ball(dual(p), torch.zeros(d, dtype=torch.long))
-    y = Model(
+    bent, ball = Curvature(((None, Stored(Q + Q.mT, C)),)), VariableBall(dual(p), torch.zeros(d, dtype=torch.long))
+    y = QuadraticModel(
         some(1, n), some(1, n, d), some(1, n, m, scale=named), bent, some(1, n).abs() * 0.01, torch.full((1, n), 9.0), torch.arange(d), ball
     )
     found = _along(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
     assert found.bent is not None
-    form, parts = found.bent.stored(), found.parts
+    form, parts = found.bent.store_slabs(), found.parts
     v = some(4000, d)
     v = v / v.abs().amax(1, keepdim=True) if math.isinf(p) else v / v.norm(p, dim=1, keepdim=True)
     v, r = v * torch.rand((4000, 1), generator=g) ** 0.2, some(4000, m).sign()

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.bounding import spectral
-from holdfast.bounding.curvature import Curvature, Stored
-from holdfast.bounding.second_order import Ball, _narrowed
+from holdfast.bounding import eigenvalue_bounds
+from holdfast.bounding.quadratic_models import VariableBall, _narrow_by_eigenvalues
+from holdfast.bounding.quadratic_part import Curvature, Stored
 
 
 def forms(seed: int, d: int, m: int, kind: str) -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def worst(Q: Tensor, C: Tensor, groups: Tensor, sign: float) -> Tensor:
 def test_no_point_lies_outside(kind: str, shared: bool) -> None:
     Q, C = forms(3, 12, 7, kind)
     groups = torch.arange(12) // 4 if shared else torch.arange(12)
-    low, high = spectral.reach(Q, C, groups)
+    low, high = eigenvalue_bounds.reach(Q, C, groups)
     up, down = worst(Q, C, groups, 1.0), worst(Q, C, groups, -1.0)
     assert bool((up <= high).all())
     assert bool((-down >= low).all())
@@ -56,7 +56,7 @@ def test_no_point_lies_outside(kind: str, shared: bool) -> None:
 
 def test_mixed_signs_cost_less_than_their_sizes_together() -> None:
     Q, C = forms(0, 64, 200, "mixed")
-    low, high = spectral.reach(Q, C, torch.arange(64))
+    low, high = eigenvalue_bounds.reach(Q, C, torch.arange(64))
     together = Q.abs().sum((-1, -2)) / 2 + C.abs().sum((-1, -2))
     assert float(((high - low) / 2 / together).max()) < 0.5
 
@@ -66,7 +66,7 @@ def test_weights_follow_the_form() -> None:
     Q, C = forms(7, 32, 40, "mixed")
     Q = (Q + Q.mT) / 8
     Q[:, ::4, ::4] -= 8 * torch.eye(8).double()
-    _, high = spectral.reach(Q, C, torch.arange(32))
+    _, high = eigenvalue_bounds.reach(Q, C, torch.arange(32))
     rows, columns = Q.square().sum(-1).sqrt(), 3 * C.square().sum(-2).sqrt()
     form = Q + (C / columns[:, None]) @ C.mT
     plain = (torch.linalg.eigvalsh(form / rows[:, :, None].sqrt() / rows[:, None].sqrt())[:, -1] * rows.sum(-1) + columns.sum(-1)) / 2
@@ -76,20 +76,20 @@ def test_weights_follow_the_form() -> None:
 def test_columns_that_are_forgotten_are_paid_for() -> None:
     Q, C = forms(8, 10, 9, "mixed")
     C[..., :4] *= 1e-3
-    low, high = spectral.reach(1e-6 * Q, C, torch.arange(10))
+    low, high = eigenvalue_bounds.reach(1e-6 * Q, C, torch.arange(10))
     assert bool((worst(1e-6 * Q, C, torch.arange(10), 1.0) <= high).all())
     only = C.clone()
     only[..., 4:] = 0  # and nothing else: they are all that there is
-    low, high = spectral.reach(0 * Q, only, torch.arange(10))
+    low, high = eigenvalue_bounds.reach(0 * Q, only, torch.arange(10))
     assert bool((worst(1e-12 * Q, only, torch.arange(10), 1.0) <= high + 1e-9).all())
     assert bool((low < 0).all())
 
 
 def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
     Q, C = forms(1, 9, 3, "mixed")
-    alone = spectral.reach(Q, C, torch.arange(9))
+    alone = eigenvalue_bounds.reach(Q, C, torch.arange(9))
     Q[2, 1, 1], C[4, 0, 0] = torch.nan, torch.inf
-    low, high = spectral.reach(Q, C, torch.arange(9))
+    low, high = eigenvalue_bounds.reach(Q, C, torch.arange(9))
     assert low.isinf().tolist() == high.isinf().tolist() == [False, False, True, False, True, False]
     kept = low.isfinite()
     torch.testing.assert_close(low[kept], alone[0][kept])
@@ -99,7 +99,7 @@ def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
 @pytest.mark.parametrize("m", [0, 2])
 def test_sizes_at_the_ends_of_float64_are_no_trouble(size: float, m: int) -> None:
     """Nothing may be found there; but what is said is true."""
-    low, high = spectral.reach(
+    low, high = eigenvalue_bounds.reach(
         torch.full((1, 9, 9), size, dtype=torch.float64), torch.full((1, 9, m), size, dtype=torch.float64), torch.arange(9)
     )
     assert float(high) >= size * (81 / 2 + 9 * m)
@@ -111,8 +111,8 @@ def test_models_are_held_to_them_only_where_the_ball_lies_in_that_of_norm_two() 
     bent = Curvature(((None, Stored(Q, C)),))
     inputs = torch.arange(16)
     for q, held in ((1.0, True), (2.0, True), (1.5, False), (torch.inf, False)):
-        ball = Ball(q, torch.zeros(16, dtype=torch.long))
-        middle, width = ball.curved(bent, inputs)
+        ball = VariableBall(q, torch.zeros(16, dtype=torch.long))
+        middle, width = ball.bound_quadratic(bent, inputs)
         loose = bent.sums.rows.sum(-1) / 2 + bent.sums.cross_rows.sum(-1)
         assert bool((width < loose).all())
         if q == 1.5:  # the norm 3: a diagonal direction reaches beyond the ball of norm 2
@@ -121,7 +121,7 @@ def test_models_are_held_to_them_only_where_the_ball_lies_in_that_of_norm_two() 
             assert bool((value <= middle[0] + width[0]).all())
         if held:
             groups = inputs if q == 1 else ball.groups
-            inner, narrow = _narrowed(bent, torch.zeros_like(width), loose, groups)
+            inner, narrow = _narrow_by_eigenvalues(bent, torch.zeros_like(width), loose, groups)
             assert bool((width <= narrow * (1 + 1e-9) + 1e-12).all() or q == 1)
             assert bool((narrow < loose).all())
             assert inner.shape == width.shape

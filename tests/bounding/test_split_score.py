@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock
-from holdfast.bounding.alpha_beta_crown import apart, arguments, bent, tightened, together
+from holdfast import time_limit
+from holdfast.bounding.alpha_beta_crown import apart, arguments, relu_like_functions, tighten_intermediate_bounds, together
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.split_score import costs
-from holdfast.bounding.crown_within import propagate
+from holdfast.bounding.crown_with_fixed_bounds import propagate
+from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.prepare import prepared
 from holdfast.region import Box
 from holdfast.verification.vnnlib import parse
 
@@ -29,13 +29,13 @@ def over(net: hf.Network, width: float) -> tuple[Graph, Box]:
     assert net.shape is not None
     centre = torch.zeros((2, *(size or 1 for size in net.shape)), dtype=torch.float64)
     region = Box.between(centre - width, centre + width)
-    return prepared(net, region), region
+    return prepare_graph(net, region), region
 
 
 def direct(graph: Graph, known: object, entering: Tensor) -> Tensor:
     """The cost of a plane in the bound itself, and nothing else."""
     lower, upper = (together(graph, side) for side in (known.lower, known.upper))  # type: ignore[attr-defined]
-    above = together(graph, {n.inputs[0]: known.planes[n].upper_offset for n in bent(graph)})  # type: ignore[attr-defined]
+    above = together(graph, {n.inputs[0]: known.planes[n].upper_offset for n in relu_like_functions(graph)})  # type: ignore[attr-defined]
     return torch.where((lower < 0) & (upper > 0), entering * above + 1e-9 * (upper - lower), 0)
 
 
@@ -64,7 +64,7 @@ def test_it_is_half_of_what_a_change_of_the_ends_can_do() -> None:
     low, up = known.lower[second].flatten(1), known.upper[second].flatten(1)
     share = torch.where((low < 0) & (up > 0), entering[:, 6:] / (up - low) / 2, 0)
     weight = (share * -low) @ matrix.clamp_min(0) + (share * up) @ (-matrix).clamp_min(0)
-    above = known.planes[bent(graph)[0]].upper_offset
+    above = known.planes[relu_like_functions(graph)[0]].upper_offset
     undecided = ((known.lower[first] < 0) & (known.upper[first] > 0)).flatten(1)
     assert bool(undecided.any())
     assert torch.allclose(found.flatten(1), torch.where(undecided, weight * above.flatten(1), 0), atol=1e-7)
@@ -73,11 +73,11 @@ def test_it_is_half_of_what_a_change_of_the_ends_can_do() -> None:
 @pytest.mark.usefixtures("cpu_clock")
 def test_training_ends_with_the_clock() -> None:
     graph, region = over(network(2, 6, 14, 14, 14, 2), 0.5)
-    with torch.no_grad(), clock.within(time.monotonic()):
-        assert tightened(graph, region, 15, 0.2, 5) == {}
+    with torch.no_grad(), time_limit.within(time.monotonic()):
+        assert tighten_intermediate_bounds(graph, region, 15, 0.2, 5) == {}
     began = time.monotonic()
-    with torch.no_grad(), clock.within(began + 0.4):
-        tightened(graph, region, 100_000, 0.2, 5)
+    with torch.no_grad(), time_limit.within(began + 0.4):
+        tighten_intermediate_bounds(graph, region, 100_000, 0.2, 5)
     assert time.monotonic() - began < 10  # every one of its rows would take minutes
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.bounding.crown import linear_bound, lower_bound, propagate
 from holdfast.bounding.graph.graph import Affine, build
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 
 FRAMES, FEATURES, BATCH = 4, 2, 6
 LAYERS = {
@@ -81,8 +81,8 @@ def test_the_short_way_is_as_tight_as_the_long_one(name: str) -> None:
     for kind in ("one each", "some"):
         short = hf.region.Frames(x, 0.3, 2.0, domain=(-100.0, 100.0), mask=masks(kind))
         long = hf.region.Frames(x, 0.3, 2.0, domain=(-wide, wide), mask=masks(kind))
-        assert long.condensed() is None
-        assert (short.condensed() is None) == bool(masks(kind).all(1).any())
+        assert long.condense() is None
+        assert (short.condense() is None) == bool(masks(kind).all(1).any())
         found, expected = (lower_bound(graph, propagate(graph, region), rows, offset) for region in (short, long))
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-10)
 

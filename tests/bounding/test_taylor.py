@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from holdfast import batch
 from holdfast.bounding import taylor
-from holdfast.bounding.branching.choice import cut_for
-from holdfast.bounding.branching.frontier import Question
+from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
+from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
+from holdfast.bounding.graph.fusion import fuse_affine
 from holdfast.bounding.graph.graph import Graph, build
-from holdfast.bounding.graph.prepare import fused
 from holdfast.network import Network
 from holdfast.property import Avoid
 from holdfast.region import Box
@@ -56,7 +56,7 @@ def made(name: str, seed: int = 0, gain: float = 2.0) -> tuple[nn.Module, Networ
         for parameter in model.parameters():
             parameter.mul_(gain)
     net = Network.from_torch(model, shape=(3,))
-    return model, net, fused(build(net, torch.zeros(1, 3, dtype=torch.float64)))
+    return model, net, fuse_affine(build(net, torch.zeros(1, 3, dtype=torch.float64)))
 
 
 def boxes(seed: int, count: int, width: float) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ def test_nothing_lies_below_a_model_or_its_plane(name: str, width: float) -> Non
 @pytest.mark.parametrize("name", [name for name in ZOO if ZOO[name].shape == (4,)][::3])
 def test_networks_of_all_kinds_have_models_or_a_reason(name: str) -> None:
     model, net = network(name)
-    graph = fused(build(net, torch.zeros(1, 4)))
+    graph = fuse_affine(build(net, torch.zeros(1, 4)))
     if taylor.obstacle(graph) is not None:
         return
     generator = torch.Generator().manual_seed(0)
@@ -169,7 +169,7 @@ def test_no_failure_lies_outside_of_what_is_left_of_a_box(name: str, seed: int, 
     cut = SmoothSplit()
     parts = cut.start(graph, Box.between(lower, upper), rules)
     parts = batch.take(parts, torch.arange(6)) if seed % 2 else type(parts)(**{**vars(parts), "bound": torch.full((6,), -9.0).double()})
-    seen = cut.bound(Question(graph, Box.between(lower, upper), rules), parts).parts
+    seen = cut.bound(PolytopeQuestion(graph, Box.between(lower, upper), rules), parts).parts
     fails = (rows + offset < -1e-12).all(-1)  # (n, boxes, polytopes)
     assert not (fails & ~seen.open).any()
     inside = ((points >= seen.lower) & (points <= seen.upper)).all(-1)
@@ -193,7 +193,7 @@ def test_ranges_by_models_and_by_forms_agree(name: str) -> None:
 def test_networks_without_models_are_cut_as_before() -> None:
     torch.manual_seed(0)
     net = Network.from_torch(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).eval(), shape=(2,))
-    graph = fused(build(net, torch.zeros(1, 2)))
+    graph = fuse_affine(build(net, torch.zeros(1, 2)))
     assert taylor.obstacle(graph) is not None
     assert type(cut_for(graph, Box.between(torch.zeros(1, 2).double(), torch.ones(1, 2).double()))) is InputSplit
     (found,) = reach(net, (torch.zeros(2), torch.ones(2)), methods=[SmoothSplit()])
@@ -207,11 +207,11 @@ def test_inputs_that_stay_still_cost_nothing() -> None:
     net = Network.from_torch(model, shape=(200,))
     lower, upper = torch.zeros(200), torch.zeros(200)
     upper[[3, 77]] = 2.0
-    graph = fused(build(net, torch.zeros(1, 200)))
+    graph = fuse_affine(build(net, torch.zeros(1, 200)))
     region = Box.between(lower[None].double(), upper[None].double())
     cut = cut_for(graph, region)
     assert isinstance(cut, SmoothSplit)
     rules = Avoid(torch.ones(1, 1, 1, 1).double(), torch.zeros(1, 1, 1).double())
-    assert cut.at_once(Question(graph, region, rules)) > 100
+    assert cut.at_once(PolytopeQuestion(graph, region, rules)) > 100
     (found,) = reach(net, (lower, upper), tolerance=1e-3)
     assert found.closed

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding import crown, crown_windows
-from holdfast.bounding.boxes import Boxes
+from holdfast.bounding import crown, crown_patches
 from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed, build
 from holdfast.bounding.graph.kernel import convolution
 from holdfast.bounding.graph.node import is_image
-from holdfast.chance import Chance
+from holdfast.bounding.node_bounds import Boxes
+from holdfast.random_streams import Chance
 from holdfast.region import Region
 
 CHANNELS, HIGH, WIDE = 2, 7, 9
@@ -95,8 +95,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 @pytest.fixture(autouse=True)
 def _whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows wherever they can go, and no matrices."""
-    monkeypatch.setattr(crown_windows, "SMALL", 0)
-    monkeypatch.setattr(crown_windows, "WORTH", 0)
+    monkeypatch.setattr(crown_patches, "SMALL", 0)
+    monkeypatch.setattr(crown_patches, "WORTH", 0)
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", 0)
 
 
@@ -125,7 +125,7 @@ def dense(graph: Graph, region: Region, executed: torch.dtype | None = None) -> 
         return crown.propagate(graph, region, executed)
 
 
-def every_element(self: crown.Refinement, node: Node) -> Tensor:
+def every_element(self: crown.IntermediateRefinement, node: Node) -> Tensor:
     """Both ends of all that moves, of use or not."""
     moving = self.boxes.moving[node]
     return (self.boxes.upper[node] > self.boxes.lower[node])[moving].flatten(1)
@@ -136,7 +136,7 @@ def every_element(self: crown.Refinement, node: Node) -> Tensor:
 def test_windows_find_what_dense_rows_find(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, graph, x = network(name)
     region = regions(x)[kind]
-    monkeypatch.setattr(crown.Refinement, "_needed", every_element)
+    monkeypatch.setattr(crown.IntermediateRefinement, "_elements_to_refine", every_element)
     found, expected = crown.propagate(graph, region), dense(graph, region)
     for node in graph.nodes:
         for a, b in ((found.lower[node], expected.lower[node]), (found.upper[node], expected.upper[node])):
@@ -203,7 +203,7 @@ def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatc
     boxes = crown.propagate(graph, hf.region.Ball(x, 0.001))
     read = [node.inputs[0] for node in graph.nodes if isinstance(node, Relaxed)]
     for node in read:
-        way = crown_windows.route(graph, boxes, node)
+        way = crown_patches.route(graph, boxes, node)
         assert way is not None
         assert way.until == 1
         assert not way.rest
@@ -215,7 +215,7 @@ def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatc
 def test_bunches_hold_every_element_once(elements: list[tuple[int, int]], at_once: int) -> None:
     owner, place = torch.tensor(elements).t()
     seen = list[int]()
-    for rows, there in crown_windows.bunches(owner, place, at_once):
+    for rows, there in crown_patches.bunches(owner, place, at_once):
         assert rows.numel() <= at_once
         assert bool(there[:, 0].all())
         seen += rows[there].tolist()

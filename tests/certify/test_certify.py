@@ -13,15 +13,15 @@ import holdfast as hf
 import truth
 from holdfast.attacks.descent import descend
 from holdfast.bounding import crown
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS
-from holdfast.bounding.relax import Planes, Relaxation
+from holdfast.bounding.graph.problem_graph import ASSUMPTIONS
+from holdfast.bounding.relax import LinearBounds, Relaxation
 from holdfast.bounding.relax import base as relaxations
 from holdfast.certify import Certify
 from holdfast.certify.certify import proved_score
-from holdfast.chance import Chance
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Family, Frames, Patch, Sparse
 
 INF = math.inf
@@ -310,7 +310,7 @@ def test_a_softmax_that_is_not_the_last_word_is_not_left_out(tail: Callable[[Ten
 
     problem = truth.radius_problem(hf.Network.from_torch(Tailed().eval()), Ball(known.x, zero(known.x), 2), known.y)
     found = proved(problem)
-    inside = problem.tiled(found[None] * (1 - 1e-6))
+    inside = problem.tile_radii(found[None] * (1 - 1e-6))
     assert (inside.score(inside.region.sample(500, Chance.of(range(len(inside.region)), 0))) > 0)[:, found > 0].all()
 
 
@@ -340,11 +340,11 @@ def test_an_input_that_is_wrong_already_has_radius_zero() -> None:
 # ---------------------------------------------------------------- the alarm works
 
 
-def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> Planes:
+def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> LinearBounds:
     """Planes with intercepts moved inwards: a mistake of the kind that POPQORN shipped."""
     found = relaxations.planes(relaxation, lower, upper)
     gap = 0.35
-    return Planes(found.lower, found.lower_offset + gap, found.upper, found.upper_offset - gap)
+    return LinearBounds(found.lower, found.lower_offset + gap, found.upper, found.upper_offset - gap)
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.ReLU(), nn.Sigmoid()], ids=lambda a: type(a).__name__)

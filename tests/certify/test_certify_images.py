@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding import crown, crown_windows
+from holdfast.bounding import crown, crown_patches
 from holdfast.bounding.graph import graph as graphs
 from holdfast.certify import certify
 from holdfast.certify.certify import Known
@@ -29,9 +29,9 @@ class Residual(nn.Module):
 @pytest.fixture(autouse=True)
 def _whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small images are treated as large ones."""
-    for module in (crown, crown_windows):
+    for module in (crown, crown_patches):
         monkeypatch.setattr(module, "SMALL", 0)
-    monkeypatch.setattr(crown_windows, "WORTH", 0)
+    monkeypatch.setattr(crown_patches, "WORTH", 0)
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", 0)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding.offsets import in_offsets
+from holdfast.bounding.drift_parameters import in_offsets
 from holdfast.certify import Certify, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.problem import Problem

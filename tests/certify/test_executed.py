@@ -12,8 +12,8 @@ import holdfast as hf
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.relax import Mish
-from holdfast.chance import Chance
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region import Ball
 from holdfast.result import Key
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from torch import nn
 
 import holdfast as hf
-from holdfast.certify.smoothing import Noise, Smoothing, smoothed, smoothing_problem
+from holdfast.certify.smoothing import Smoothing, SmoothingSettings, smoothed, smoothing_problem
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.property import Robustness
@@ -57,14 +57,14 @@ def test_the_confidence_is_kept_over_many_seeds() -> None:
 
 @pytest.mark.parametrize("chance", [0.55, 0.9, 0.999])
 def test_the_lower_end_of_a_probability_covers_it(chance: float) -> None:
-    noise = Noise(1.0, 300, 0.9)
+    noise = SmoothingSettings(1.0, 300, 0.9)
     counts = np.random.default_rng(0).binomial(300, chance, 2000)
     ends = {k: noise.at_least(int(k)) for k in set(counts)}
     assert sum(ends[k] <= chance for k in counts) >= 0.9 * 2000 - 3 * math.sqrt(0.09 * 2000)
 
 
 def test_certain_samples_give_the_largest_radius_and_none_give_zero() -> None:
-    noise = Noise(0.5, 1000, 0.999)
+    noise = SmoothingSettings(0.5, 1000, 0.999)
     assert noise.at_least(0) == 0
     assert noise.at_least(1000) == pytest.approx(0.001 ** (1 / 1000))
     assert noise.radius(noise.at_least(1000)) == pytest.approx(0.5 * float(norm.ppf(0.001 ** (1 / 1000))))

@@ -13,13 +13,13 @@ from scipy.optimize import linprog, minimize
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock
-from holdfast.bounding.branching.choice import cut_for
+from holdfast import time_limit
+from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import build
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Frames, Sparse
 from holdfast.result import Key
 
@@ -244,8 +244,8 @@ def test_time_for_nothing_and_time_for_everything_end_alike_where_ranges_are_cut
         state, turn, low = method.start(problem, 0), 0, torch.zeros(2, dtype=torch.float64)
         while state is not None:
             assert turn < 400
-            with clock.within(math.inf if turn % often == 0 else time.monotonic()):
-                state, claims = method.step(problem, method.told(problem, state, low, upper))
+            with time_limit.within(math.inf if turn % often == 0 else time.monotonic()):
+                state, claims = method.step(problem, method.update_bounds(problem, state, low, upper))
             found = low if claims.proved is None else claims.proved  # a step that a signal ended claims nothing
             assert bool((found >= low).all())
             low, turn = found, turn + 1
@@ -266,8 +266,8 @@ def test_the_clock_ends_a_step_and_nothing_is_claimed_that_is_not_proved(goal: A
         upper = torch.tensor([exact_least(model, box, i, int(y[i])) for i in range(2)], dtype=torch.float64)
     state, turn, low = method.start(problem, 0), 0, torch.full((2,), -math.inf, dtype=torch.float64)
     while state is not None and turn < 400:
-        with clock.within(0.0 if turn % 2 else math.inf):
-            state, claims = method.step(problem, method.told(problem, state, low, upper))
+        with time_limit.within(0.0 if turn % 2 else math.inf):
+            state, claims = method.step(problem, method.update_bounds(problem, state, low, upper))
         turn += 1
         if claims.proved is None:  # it was cut off
             assert turn % 2 == 0

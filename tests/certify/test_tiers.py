@@ -13,11 +13,11 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import clock, memory
+from holdfast import memory_budget, time_limit
 from holdfast.api.radius import default_methods, radius_problems
-from holdfast.certify.tighten import quadratic_of
-from holdfast.chance import Chance
+from holdfast.certify.tight_tier import quadratic_of
 from holdfast.question import Question
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Frames
 from holdfast.report.page import render
 from holdfast.report.table import table
@@ -139,7 +139,7 @@ def test_tiers_are_chosen_by_name() -> None:
 
 def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the deviation of a curve computed as zero, proofs would reach beyond an attack, and that is an error."""
-    from holdfast.bounding import second_order as quadratic
+    from holdfast.bounding import quadratic_models as quadratic
 
     net, x, y = asked(Reader(nn.RNN), (4, 3))
     monkeypatch.setattr(quadratic, "deviation", lambda curve, slope, bend, lower, upper, at: (curve.function(at), curve.function(at)))
@@ -158,8 +158,8 @@ def test_many_inputs_are_no_reason_to_do_nothing() -> None:
 
 @pytest.mark.parametrize("room", [2**10, 2**24 + 2**22], ids=["for nothing", "for no training"])
 def test_what_memory_does_not_hold_is_said(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.bounding.second_order.free_bytes", lambda device: room)
-    monkeypatch.setattr("holdfast.certify.tighten.free_bytes", lambda device: room)
+    monkeypatch.setattr("holdfast.bounding.quadratic_models.free_bytes", lambda device: room)
+    monkeypatch.setattr("holdfast.certify.tight_tier.free_bytes", lambda device: room)
     net, x, y = asked(Wide(), (4, 90), count=1)
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten(steps=2)])
     [said] = record.skipped
@@ -196,7 +196,7 @@ def mixed(count: int = 1, kind: type[nn.Module] = Mixed) -> hf.Problem:
 def test_a_stage_that_lacks_memory_is_named_in_the_record(method: Any) -> None:
     """Linear bounds were handed out as finished, as if the second-order models had been used."""
     problem = mixed()
-    with memory.within(2**18):
+    with memory_budget.within(2**18):
         [short] = hf.solve([problem], [method], hf.Stop(queries=3000))
     [said] = [reason for reason in short.skipped if "left out" in reason]
     assert "second-order models were left out (one input needs" in said
@@ -209,14 +209,14 @@ def test_a_stage_that_lacks_memory_is_named_in_the_record(method: Any) -> None:
 
 
 def test_linear_bounds_that_are_trained_beyond_the_limit_are_named() -> None:
-    with memory.within(2**13):
+    with memory_budget.within(2**13):
         [record] = hf.solve([mixed()], [hf.certify.Tighten(steps=1)])
     assert "trained linear bounds take" in record.bracket.note
     assert "8 KiB may be used: they were trained row by row" in record.bracket.note
 
 
 def test_relus_that_are_too_many_to_be_bounded_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.bounding.coupled.FEW", 1)
+    monkeypatch.setattr("holdfast.bounding.joint_relu.FEW", 1)
 
     class Plain(nn.Sequential):
         def __init__(self) -> None:
@@ -232,7 +232,7 @@ def test_relus_that_are_too_many_to_be_bounded_together_are_named(monkeypatch: p
 def test_terminal_and_page_name_what_was_left_out(tmp_path: Path) -> None:
     problem = mixed()
     with hf.Store.create(tmp_path / "run", Question()) as store:
-        with memory.within(2**18):
+        with memory_budget.within(2**18):
             hf.solve([problem], [hf.certify.Tighten(steps=1)], store=store)
         page, console = render(store), Console(width=300, record=True, file=io.StringIO())
         console.print(table(store))
@@ -243,7 +243,7 @@ def test_terminal_and_page_name_what_was_left_out(tmp_path: Path) -> None:
 
 
 def test_training_that_takes_long_is_left_to_graphics_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.certify.tighten.MOST_ON_A_PROCESSOR", 0)
+    monkeypatch.setattr("holdfast.certify.tight_tier.MOST_ON_A_PROCESSOR", 0)
     net, x, y = asked(Reader(nn.RNN), (3, 3), count=1)
     fast = hf.solve([question(net, x, y)], [hf.certify.Certify()])[0].bracket.lower.value
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
@@ -263,7 +263,7 @@ def small_conv() -> nn.Module:
 
 
 def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.bounding.second_order.free_bytes", lambda device: 1)
+    monkeypatch.setattr("holdfast.bounding.quadratic_models.free_bytes", lambda device: 1)
 
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
@@ -328,7 +328,7 @@ def test_trained_planes_and_the_clock(goal: Any, monkeypatch: pytest.MonkeyPatch
     usual, _ = proved(problem, method, torch.full((2,), -math.inf, dtype=torch.float64))
     state, claims, turn = method.start(problem, 0), None, 0
     while state is not None:
-        with clock.within(0.0 if turn % 2 else math.inf):
+        with time_limit.within(0.0 if turn % 2 else math.inf):
             state, claims = method.step(problem, state)
         turn += 1
     assert claims is not None
@@ -339,7 +339,7 @@ def test_planes_and_models_together_are_the_better_of_both(monkeypatch: pytest.M
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
     net, x, y = asked(model, (4, 3), count=3)
     both = lower(hf.radius(net, x, y, methods=[hf.certify.Tighten(steps=4), *ATTACKS]))
-    monkeypatch.setattr("holdfast.certify.tighten.bent", lambda graph: [])
+    monkeypatch.setattr("holdfast.certify.tight_tier.bent", lambda graph: [])
     models = lower(hf.radius(net, x, y, methods=[hf.certify.Tighten(steps=4)]))
     assert (both >= 0.98 * models).all()
 
@@ -355,7 +355,7 @@ def proved(problem: hf.Problem, method: Any, known: Tensor) -> tuple[Tensor, int
     """What the method proves when it is told before every step that this much is known, and how many steps it takes."""
     state, claims, steps = method.start(problem, 0), None, 0
     while state is not None:
-        state, claims = method.step(problem, method.told(problem, state, known, torch.full_like(known, math.inf)))
+        state, claims = method.step(problem, method.update_bounds(problem, state, known, torch.full_like(known, math.inf)))
         steps += 1
     assert claims is not None
     return claims.proved, steps
@@ -397,7 +397,7 @@ def test_a_step_that_the_clock_ends_claims_only_what_was_proved(method: Any) -> 
     usual, _ = proved(problem, method, torch.zeros(2, dtype=torch.float64))
     state, low, turn = method.start(problem, 0), torch.zeros(2, dtype=torch.float64), 0
     while state is not None:
-        with clock.within(time.monotonic() if turn % 2 else math.inf):
+        with time_limit.within(time.monotonic() if turn % 2 else math.inf):
             state, claims = method.step(problem, state)
         found = low if claims.proved is None else claims.proved  # a step that a signal ended claims nothing
         assert (found >= low).all()
@@ -417,10 +417,10 @@ def test_training_taken_up_again_is_the_same_training() -> None:
         while state.search is not None or state.trial is not None:
             state, _ = method.advance(problem, state)
         before = {key: value.clone() for key, value in state.bends.items()}
-        after = method._climbed(problem, state)
+        after = method._train_block(problem, state)
         assert all(torch.equal(before[key], value) for key, value in state.bends.items())
         if block == 3:
-            once, twice = method._climbed(problem, after), method._climbed(problem, after)
+            once, twice = method._train_block(problem, after), method._train_block(problem, after)
             assert all(torch.equal(once.bends[key], value) for key, value in twice.bends.items())
             after = once
         found.append(after)

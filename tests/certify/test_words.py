@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 
 WORDS, GROUP, LENGTH = 15, 3, 5  # five groups of three synonyms
 SYNONYMS = {word: [other for other in range(WORDS) if other // GROUP == word // GROUP and other != word] for word in range(WORDS - GROUP)}

@@ -30,25 +30,25 @@ from safetensors.numpy import save_file
 from test_cli_check import change_record
 from torch import nn
 
-from holdfast.api.prove import packed
+from holdfast.api.prove import pack_proof
 from holdfast.cli import main
 from holdfast.cli.bundle import findings
 from holdfast.cli.check import Wanted
 from holdfast.cli.command import command_of
 from holdfast.cli.prove import at_the_end
 from holdfast.errors import HoldfastError
-from holdfast.evidence import looking, manifest
-from holdfast.evidence.accepted import certified
+from holdfast.evidence import bundle_verification, manifest
 from holdfast.evidence.archive import RATIO, pack, unpack
 from holdfast.evidence.bundle import state
-from holdfast.evidence.certificates import Checked, checked
+from holdfast.evidence.certificates import CertificateCheck, check_certificates
+from holdfast.evidence.checker_results import judge_certificates
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.keys import PublicKey, public_key
 from holdfast.evidence.model import signing_digest
 from holdfast.evidence.signature import pae
 from holdfast.evidence.statement import read_by_others
 from holdfast.store import Store
-from holdfast_check.container import read as read_container
+from holdfast_check.container import read_container as read_container
 
 pytest.importorskip("cryptography", reason="the package cryptography is not installed: pip install 'holdfast[evidence]'")
 
@@ -115,7 +115,7 @@ def altered(bundle: Path, alter: Alter, *, listed: bool = False, stated: bool = 
             told["subject"][0]["digest"]["sha256"] = hashlib.sha256((folder / manifest.FILE).read_bytes()).hexdigest()
             if stated:
                 with Store.read(folder / "run") as store:
-                    told = state(folder, store, manifest.read(folder))
+                    told = state(folder, store, manifest.read_manifest(folder))
                 (folder / manifest.SIGNATURE).unlink(missing_ok=True)
             (folder / manifest.STATEMENT).write_bytes(manifest.as_bytes(told))
         return pack(folder, target)
@@ -172,7 +172,7 @@ def test_what_was_not_checked_is_no_all_held(here: Path, ask: Ask) -> None:
 def signed_by(bundle: str, *keys: str) -> Finding:
     with TemporaryDirectory() as place:
         unpack(Path(bundle), Path(place))
-        return looking.signatures(Path(place), [public_key(Path(name)) for name in keys])
+        return bundle_verification.signatures(Path(place), [public_key(Path(name)) for name in keys])
 
 
 def test_signatures_are_put_beside_each_other_and_change_nothing_else(here: Path, ask: Ask) -> None:
@@ -540,8 +540,8 @@ def test_a_claim_counts_as_accepted_only_by_a_certificate_about_it(made: Path, t
 
     def found(accepted: bool | None = True, *, beside: bool = False, again: bool = False, **said: Any) -> Finding:
         certificate(tmp_path / "certificates/0.proof", question, **{"centre": x, "label": given.label, "radius": value} | said)
-        one = Checked("certificates/0.proof", question, "proof", accepted, "", beside)
-        return certified(tmp_path, [one], again=again)
+        one = CertificateCheck("certificates/0.proof", question, "proof", accepted, "", beside)
+        return judge_certificates(tmp_path, [one], again=again)
 
     assert found().told == "2 claims: 1 accepted by the checker, 1 without certificate"
     assert found(radius=0.995 * value, low=-1.0).told == found().told
@@ -554,18 +554,18 @@ def test_a_claim_counts_as_accepted_only_by_a_certificate_about_it(made: Path, t
         assert found(**open_still).state == found(**open_still, again=True).state == "unchecked"
         assert "0 accepted" in found(**open_still).told
     assert "0 accepted" in found(beside=True).told
-    shown = Checked("certificates/0.witness", question, "witness", True, "")
-    assert certified(tmp_path, [shown], again=False).told.endswith("2 without certificate; 1 of 1 witness files accepted")
+    shown = CertificateCheck("certificates/0.witness", question, "witness", True, "")
+    assert judge_certificates(tmp_path, [shown], again=False).told.endswith("2 without certificate; 1 of 1 witness files accepted")
 
 
 def test_the_checker_is_asked_where_it_is_there(made: Path, tmp_path: Path) -> None:
     """Without the model, or without the checker, nobody has looked; what it cannot follow it does not accept."""
     certificate(tmp_path / "certificates/0.proof", "q")
     (tmp_path / "certificates/1.proof").write_bytes(bytes(20))
-    lost, broken = checked(tmp_path, {})
+    lost, broken = check_certificates(tmp_path, {})
     assert lost.accepted is None
     assert broken.accepted is False
-    [one, _] = checked(tmp_path, {"0" * 64: made / "smooth.onnx"})
+    [one, _] = check_certificates(tmp_path, {"0" * 64: made / "smooth.onnx"})
     assert not one.accepted  # no checker, or another model
 
 
@@ -695,7 +695,7 @@ def reproved(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], No
     metadata, arrays = read_container(path.read_bytes())
     header, arrays = json.loads(metadata["holdfast-proof"]), dict(arrays)
     change(header, arrays)
-    path.write_bytes(packed(header, arrays))
+    path.write_bytes(pack_proof(header, arrays))
 
 
 def another_network(folder: Path) -> None:

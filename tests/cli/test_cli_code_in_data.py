@@ -17,7 +17,7 @@ from test_cli_verify import SQUARE, instances, write_net
 
 from holdfast.errors import BadInput
 from holdfast.files import new_file
-from holdfast.reading.source import call, import_only, named
+from holdfast.reading.source import call, import_named, import_only
 
 EVIL = """
 open("RAN", "w").close()
@@ -159,9 +159,9 @@ def test_a_monitor_of_your_own_code_says_how_it_is_opened(evil: Path, ask: Ask) 
 
 def test_only_confirmed_names_are_imported_inside_the_block(evil: Path) -> None:
     with import_only(["json:loads"], "Say so."):
-        assert named("json:loads", "model")[1] == "loads"
+        assert import_named("json:loads", "model")[1] == "loads"
         with pytest.raises(BadInput, match=r"'w6_evil:made' is code, and a file names it, not you: it is not run\. Say so\."):
-            named("w6_evil:made", "model")
+            import_named("w6_evil:made", "model")
     assert not ran(evil)
     assert call("w6_evil:made", "model") is not None
     assert ran(evil)
@@ -171,12 +171,12 @@ def test_the_working_folder_stays_on_the_path_only_for_code_that_lies_in_it(evil
     """A model from an installed package: then no file of the folder of data is imported later, whatever it is called."""
     here = os.getcwd()
     assert here not in sys.path
-    named("json:loads", "model")
+    import_named("json:loads", "model")
     assert here not in sys.path
     with pytest.raises(BadInput, match="cannot import"):
-        named("w6_is_not_there:f", "model")
+        import_named("w6_is_not_there:f", "model")
     assert here not in sys.path
-    named("w6_evil:made", "model")
+    import_named("w6_evil:made", "model")
     assert here in sys.path
 
 

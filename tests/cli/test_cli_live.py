@@ -25,14 +25,14 @@ def test_a_pipe_sees_a_line_now_and_then(
 ) -> None:
     monkeypatch.setattr(live, "EVERY", 0.0)
     out = io.StringIO()
-    with live.Live(Console(file=out), "radius", 4) as progress:
+    with live.LiveProgress(Console(file=out), "radius", 4) as progress:
         progress(half(left))
     assert out.getvalue() == ""  # what is asked for stands there alone
     assert capsys.readouterr().err == f"{said} mean [0.1, 0.3]\n"
 
 
 def test_lines_are_seconds_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    with live.Live(Console(file=io.StringIO()), "radius", 4) as progress:
+    with live.LiveProgress(Console(file=io.StringIO()), "radius", 4) as progress:
         for _ in range(5):
             progress(half(None))
     assert capsys.readouterr().err == ""

@@ -14,7 +14,7 @@ import holdfast as hf
 from holdfast.api.radius import radius_problems
 from holdfast.cli.commands.monitor import Evaluate
 from holdfast.cli.commands.radius import Radius
-from holdfast.cli.monitor.making import of_texts
+from holdfast.cli.monitor.building import of_texts
 from holdfast.cli.monitor.scores import show_scores
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network

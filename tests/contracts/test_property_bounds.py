@@ -15,12 +15,12 @@ import holdfast as hf
 from holdfast import batch
 from holdfast.attacks import PGD
 from holdfast.certify import Certify, Split, Tighten
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, Confidence, Property, Reach, Robustness, Targeted, Tie, Uncertainty
 from holdfast.property.probability import probabilities
+from holdfast.random_streams import Chance
 from holdfast.region import Ball
 from holdfast.result import Key
 

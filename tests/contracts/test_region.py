@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region import (
     Ball,
     Box,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.budget import Budget
 
 SHAPES = [((6,), ()), ((2, 2, 2), (0,)), ((3, 2), (1,)), ((2, 3), (0,)), ((2, 1, 2), ())]

@@ -21,11 +21,11 @@ import truth
 from holdfast.bounding import relax
 from holdfast.bounding.graph.graph import HANDLERS
 from holdfast.bounding.relax.base import intercept, planes
-from holdfast.chance import Chance
 from holdfast.cli import main
 from holdfast.cli.command import COMMANDS
 from holdfast.method import Method, known_methods
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.result import Key
 
 ROOT = Path(__file__).parents[2]

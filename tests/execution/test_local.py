@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.execution import Here, Local, crew, local
-from holdfast.execution.dealing import Memory
+from holdfast.batch_solver import BatchWorker
+from holdfast.execution import Here, Local, local, worker_pool
+from holdfast.execution.scheduler import InMemorySink
 from holdfast.execution.task import Outputs
 from holdfast.method import Claims, Method
 from holdfast.result import Key, Record
 from holdfast.solver import Progress, Stop, ask, solve
-from holdfast.work import Batches
 
 COUNT, BAD = 12, 5
 MARK = np.float32(0.015625)  # the first number of the input at fault, and of no other
@@ -119,7 +119,7 @@ def seen(record: Record) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_input_that_cannot_be_answered_costs_no_other(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "FIRST", 1.0)
+    monkeypatch.setattr(worker_pool, "FIRST", 1.0)
     what, why = FAULTS[fault]
     held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")  # which a copy of this process has as well
     expected = solve([problem()], [Counting()], batch=4)
@@ -157,7 +157,7 @@ def test_what_the_model_answered_at_the_inputs_travels_with_the_tasks() -> None:
     asked.network.module.forward = counted  # type: ignore[method-assign]
     asked.check()
     usual = len(here)
-    ask([asked], [Counting()], batch=4, store=Memory(), executor=Local(2), hashed=False, outputs=told.append)
+    ask([asked], [Counting()], batch=4, store=InMemorySink(), executor=Local(2), hashed=False, outputs=told.append)
     assert len(here) == 2 * usual
     values = {key.index: row for outputs in told for key, row in zip(outputs.keys, outputs.values, strict=True)}
     assert torch.equal(torch.stack([values[row] for row in range(COUNT)]), torch.from_numpy(answers(X.numpy())))
@@ -212,7 +212,7 @@ def test_what_was_told_before_the_time_was_over_stays(monkeypatch: pytest.Monkey
                 time.sleep(600)
             return super().step(problem, state)
 
-    monkeypatch.setattr(crew, "GRACE", 0.2)
+    monkeypatch.setattr(worker_pool, "GRACE", 0.2)
     found = solve([problem()], [Stuck()], Stop(seconds=120, each=0.2), batch=4, executor=Local(1))
     late = found[4:8]
     assert {record.status for record in late} == {"stopped"}
@@ -221,8 +221,8 @@ def test_what_was_told_before_the_time_was_over_stays(monkeypatch: pytest.Monkey
     assert {record.status for record in (*found[:4], *found[8:])} == {"finished"}
 
 
-def made() -> Batches:
-    return Batches([problem()], [Counting()], Stop(), 0, hashed=False)
+def made() -> BatchWorker:
+    return BatchWorker([problem()], [Counting()], Stop(), 0, hashed=False)
 
 
 def test_a_process_that_begins_anew_builds_its_own_worker(monkeypatch: pytest.MonkeyPatch) -> None:

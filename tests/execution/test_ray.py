@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from test_local import COUNT, Counting, problem, seen
 
+from holdfast.batch_solver import BatchWorker
 from holdfast.execution.ray import Ray
 from holdfast.solver import Progress, Stop, solve
-from holdfast.work import Batches
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 
-def made() -> Batches:
-    return Batches([problem()], [Counting()], Stop(), 0, hashed=False)
+def made() -> BatchWorker:
+    return BatchWorker([problem()], [Counting()], Stop(), 0, hashed=False)
 
 
 @pytest.fixture

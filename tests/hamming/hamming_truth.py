@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounding.graph.graph import build
-from holdfast.hamming.chain import Chain, chain_of
+from holdfast.hamming.layer_chain import Chain, chain_of
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from holdfast.bounding.crown import linear_bound, propagate, walked_region
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.relax import Abs, Clip, LeakyRelu, Relu
-from holdfast.chance import Chance
 from holdfast.hamming import bound as bounding
 from holdfast.hamming.bound import bound
+from holdfast.random_streams import Chance
 from holdfast.region.budget import Budget
 
 

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.bounding.graph.graph import build
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.hamming import budget_split
-from holdfast.hamming.branch import Branch, Tree
-from holdfast.hamming.budget_split import BudgetSplit, Domains, Question, region_of
-from holdfast.hamming.chain import chain_of
+from holdfast.hamming.branch import Branch, BudgetTree
+from holdfast.hamming.budget_split import BudgetQuestion, BudgetSplit, Domains, region_of
 from holdfast.hamming.greedy import Greedy
+from holdfast.hamming.layer_chain import chain_of
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Sparse
 from holdfast.region.budget import Budget
 from holdfast.result import Bracket, Key
@@ -230,7 +230,7 @@ def lowest_under_attack(problem: Problem, count: int, generator: torch.Generator
 # ---------------------------------------------------------------- children cover their parents
 
 
-def question_of(seed: int, axes: tuple[int, ...], shape: tuple[int, ...], levels: Tensor | None = None) -> tuple[Problem, Question]:
+def question_of(seed: int, axes: tuple[int, ...], shape: tuple[int, ...], levels: Tensor | None = None) -> tuple[Problem, BudgetQuestion]:
     x = inputs(seed, 2, shape)
     free = torch.rand((2, *(1 if a in axes else n for a, n in enumerate(shape))), generator=torch.Generator().manual_seed(seed)) < 0.9
     free.flatten(1)[:, :3] = True
@@ -238,7 +238,7 @@ def question_of(seed: int, axes: tuple[int, ...], shape: tuple[int, ...], levels
     return problem, budget_split.question_of(problem)
 
 
-def random_domains(question: Question, seed: int, count: int) -> Domains:
+def random_domains(question: BudgetQuestion, seed: int, count: int) -> Domains:
     """Domains with any groups and budgets, none of which has more groups than budget."""
     generator = torch.Generator().manual_seed(seed)
     row = torch.randint(0, 2, (6,), generator=generator)
@@ -377,9 +377,9 @@ def test_rows_do_not_disturb_each_other() -> None:
 def test_what_others_found_ends_the_search() -> None:
     problem = asked(small_cnn(0), pixels(inputs(0, 2, (1, 4, 4)), axes=(0,)))
     method = Branch()
-    state = method.told(problem, method.start(problem, 0), torch.zeros(2), torch.tensor([0.0, math.inf]))
+    state = method.update_bounds(problem, method.start(problem, 0), torch.zeros(2), torch.tensor([0.0, math.inf]))
     assert set(state.frontier.task.tolist()) == {1}
-    state = method.told(problem, state, torch.zeros(2), torch.tensor([0.0, 0.0]))
+    state = method.update_bounds(problem, state, torch.zeros(2), torch.tensor([0.0, 0.0]))
     over, claims = method.step(problem, state)
     assert over is None
     assert claims.proved is not None
@@ -392,13 +392,13 @@ def test_what_others_proved_is_not_proved_again() -> None:
     truth = torch.tensor([b.lower.value for b in brackets(problem)], dtype=torch.float64)
     most, method = torch.full_like(truth, math.inf), Branch()
     for known in (torch.zeros_like(truth), truth - 1, truth):
-        state: Tree | None = method.told(problem, method.start(problem, 0), known, most)
+        state: BudgetTree | None = method.update_bounds(problem, method.start(problem, 0), known, most)
         while state is not None:
             assert (state.safe >= torch.nan_to_num(known, posinf=16)).all()
             state, claims = method.step(problem, state)
         assert claims.proved is not None
         assert torch.equal(claims.proved, torch.nan_to_num(truth, posinf=16))
-    state = method.told(problem, method.start(problem, 0), truth, truth)
+    state = method.update_bounds(problem, method.start(problem, 0), truth, truth)
     assert len(state.frontier) == 0
 
 
@@ -409,7 +409,7 @@ def test_a_look_that_the_clock_ends_proves_nothing_and_loses_nothing() -> None:
     state, claims = method.start(problem, 0), None
     for turn in itertools.count():
         before = state
-        with clock.within(0.0 if turn % 2 else math.inf):
+        with time_limit.within(0.0 if turn % 2 else math.inf):
             state, claims = method.step(problem, before)
         if state is None:
             break

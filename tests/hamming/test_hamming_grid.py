@@ -405,7 +405,7 @@ def test_a_budget_leaves_a_coarse_map_of_the_whole_picture(monkeypatch: pytest.M
         assert bool(known[:, rows, columns].any())
     torch.testing.assert_close(found[known], whole[:, 0][known], rtol=1e-4, atol=1e-4)
     method = Saliency()
-    state: Any = method.recalled(problem, method.start(problem, 0), {"saliency": found[:, None]})
+    state: Any = method.resume_state(problem, method.start(problem, 0), {"saliency": found[:, None]})
     assert state.change.shape[1] == 2 * int((~known).sum())  # only what is missing is asked
     while state is not None:
         state, claims = method.step(problem, state)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.api.radius import radius_problems
-from holdfast.chance import Chance
 from holdfast.hamming import Branch
-from holdfast.hamming.chain import Chain
-from holdfast.hamming.effects import Effects, effects_of, has_effects
-from holdfast.hamming.sums import bound_by_sums
+from holdfast.hamming.layer_chain import Chain
+from holdfast.hamming.pixel_effects import Effects, effects_of, has_effects
+from holdfast.hamming.pixel_interactions import bound_by_sums
+from holdfast.random_streams import Chance
 from holdfast.region.budget import Budget
 
 

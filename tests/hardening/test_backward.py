@@ -8,20 +8,20 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.attacks.descent import descend
 from holdfast.bounding import crown
-from holdfast.bounding.graph.of_problem import graph_of, rows_of
-from holdfast.chance import Chance
+from holdfast.bounding.graph.problem_graph import graph_of, rows_of
 from holdfast.errors import UnsupportedLayer
-from holdfast.hardening.backward import Walk
+from holdfast.hardening.backward import TapedWalk
 from holdfast.hardening.intervals import Traced
-from holdfast.hardening.training import Live, live_of
+from holdfast.hardening.training import TrainedModule, live_of
 from holdfast.problem import Problem
 from holdfast.property import Robustness
+from holdfast.random_streams import Chance
 from holdfast.region import Ball
 
 OTHERWISE = {"attention", "residual"}  # a softmax and a maximum are met by their intervals: no gain is promised
 
 
-def traced(module: nn.Module, x: Tensor) -> tuple[hf.Network, Live, Traced]:
+def traced(module: nn.Module, x: Tensor) -> tuple[hf.Network, TrainedModule, Traced]:
     net = hf.Network.from_torch(module.eval())
     live = live_of(net, (), words=False)
     return net, live, Traced(live.net, x, live.module)
@@ -34,7 +34,7 @@ def test_no_point_of_the_box_has_a_smaller_margin(name: str) -> None:
     x, reach, batch = torch.randn(4, *shape), 0.1, 4
     net, _, known = traced(make(), x)
     label = net(x).argmax(-1)
-    least = Walk(known, x).margins(x - reach, x + reach, label).detach()
+    least = TapedWalk(known, x).margins(x - reach, x + reach, label).detach()
     region = Ball(x, torch.full((batch,), reach, dtype=torch.float64))
     corners = x + reach * (2.0 * torch.randint(0, 2, (200, *x.shape)) - 1)
     points = torch.cat(
@@ -63,7 +63,7 @@ def test_a_point_has_its_own_margin(name: str) -> None:
     net, _, known = traced(make(), x)
     label = torch.tensor([0, 2, 1])
     said = net(x)
-    assert torch.allclose(Walk(known, x).margins(x, x, label).detach(), said.gather(1, label[:, None]) - said, atol=SLACK)
+    assert torch.allclose(TapedWalk(known, x).margins(x, x, label).detach(), said.gather(1, label[:, None]) - said, atol=SLACK)
 
 
 def test_of_one_hidden_layer_of_relus_it_is_what_the_engine_proves() -> None:
@@ -77,7 +77,7 @@ def test_of_one_hidden_layer_of_relus_it_is_what_the_engine_proves() -> None:
     graph = graph_of(problem)
     rows, offset = rows_of(problem, graph)
     proved = crown.lower_bound(graph, crown.propagate(graph, region), rows, offset)
-    found = Walk(known, x).margins(x - 0.2, x + 0.2, label).detach().double()
+    found = TapedWalk(known, x).margins(x - 0.2, x + 0.2, label).detach().double()
     others = found[torch.arange(4) != label[:, None]].reshape(5, 3)
     assert torch.allclose(others.sort(1).values, proved.sort(1).values, atol=1e-5)
 
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     x = torch.randn(2, *shape, dtype=torch.float64)
     net = hf.Network.from_torch(make().double().eval())
     live = live_of(net, (), words=False)
-    walk = Walk(Traced(live.net, x, live.module), x)
+    walk = TapedWalk(Traced(live.net, x, live.module), x)
     label = torch.tensor([1, 3])
 
     def value() -> Tensor:
@@ -130,14 +130,14 @@ def test_where_inputs_share_an_axis_the_layer_is_named() -> None:
     x = torch.randn(3, 6, 3)
     _, _, known = traced(Merged(), x)
     with pytest.raises(UnsupportedLayer, match="share an axis"):
-        Walk(known, x)
+        TapedWalk(known, x)
 
 
 def test_weights_are_read_as_they_are_now() -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 6, 3)
     _, live, known = traced(Sequenced(nn.LSTM), x)
-    walk, label = Walk(known, x), torch.tensor([0, 1, 2])
+    walk, label = TapedWalk(known, x), torch.tensor([0, 1, 2])
     before = walk.margins(x, x, label).detach()
     with torch.no_grad():
         live.module.model.head.bias[0] += 1  # type: ignore[union-attr, index, operator]

@@ -16,8 +16,8 @@ from clocks import TestClock
 from holdfast.api import harden as harden_module
 from holdfast.errors import BadInput, StoreError, UnsupportedLayer
 from holdfast.hardening import Epoch, Recipe, losses, training
+from holdfast.hardening.evaluation import Outcome, Standing, gain
 from holdfast.hardening.recipe import chosen
-from holdfast.hardening.standing import Outcome, Standing, gain
 
 QUICK = Recipe("intervals", epochs=15, batch=16, weight=1.0, warm=(0.0, 0.5), rate=0.05)
 

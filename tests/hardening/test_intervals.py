@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.attacks.descent import descend
-from holdfast.chance import Chance
 from holdfast.errors import UnsupportedLayer
-from holdfast.hardening.begin import begin_afresh
+from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.intervals import Traced
 from holdfast.hardening.training import live_of
 from holdfast.problem import Problem
 from holdfast.property import Linear, Robustness
+from holdfast.random_streams import Chance
 from holdfast.region import Ball
 
 SLACK = 2e-4

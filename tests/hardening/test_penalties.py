@@ -38,7 +38,7 @@ def trained(kind: type[nn.RNNBase], recipe: Recipe) -> hf.Network:
     x, y = rising()
     problems = radius_problems(net, x, y)
     live.load(train(live, problems, problems, recipe, 0.05).state)
-    return live.fixed()
+    return live.freeze()
 
 
 def growth(net: hf.Network) -> float:

@@ -14,7 +14,7 @@ import truth
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.errors import BadInput
-from holdfast.lipschitz.metric import FEWEST, REPLAY, STEP, Steepest, Step, path_of
+from holdfast.lipschitz.metric import FEWEST, REPLAY, STEP, MetricStep, Steepest, path_of
 from holdfast.lipschitz.ratio import LANDMARKS
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
@@ -35,7 +35,7 @@ class Found:
 
     ratio: Tensor  # (batch,)
     point: Tensor  # (batch, *shape); the input itself where nothing was found
-    path: list[tuple[Step, ...]]
+    path: list[tuple[MetricStep, ...]]
 
 
 def search_metric(problem: Problem, *, queries: int, seed: int = 0, searches: str | None = None) -> Found:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import truth
 from holdfast.bounding.relax import Mish, Relaxation
-from holdfast.chance import Chance
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru
 from holdfast.errors import BadInput, UnsupportedLayer
@@ -19,6 +18,7 @@ from holdfast.lipschitz.metric_bound import Shells, look, slope_bound
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Tie, Uncertainty
+from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Frames, Patch, Region, Sparse
 from holdfast.region.base import Domain
 from holdfast.result import Key

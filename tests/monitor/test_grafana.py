@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "grafana"
 
 def told() -> set[str]:
     metrics = Metrics()
-    metrics.answered("/score", 200, 0.01)
+    metrics.count_answer("/score", 200, 0.01)
     return set(re.findall(r"^holdfast_\w+", metrics.text(), re.MULTILINE))
 
 

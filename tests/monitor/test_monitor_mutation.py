@@ -9,7 +9,7 @@ import torch
 from scipy.cluster.hierarchy import fcluster, linkage
 
 import holdfast as hf
-from holdfast.monitor import Bins, Choices, Classes, Groups, Noise, Own, Tolerance, Typos, outputs
+from holdfast.monitor import Bins, Classes, ElementChoices, Groups, Noise, Own, Tolerance, Typos, outputs
 from holdfast.monitor.mutation.mutation import Mutation, misspellings, restore
 
 
@@ -63,7 +63,7 @@ def test_sets_that_miss_the_original_or_do_not_sum_to_one(values: list[int], pro
     with pytest.raises(hf.errors.BadInput, match=r"element 1|original"):
         Groups.of_sets({1: values}, probability=None if probability is None else {1: probability})
     with pytest.raises(hf.errors.BadInput, match=r"a frame|original"):
-        Choices.of(torch.ones(2), [torch.full((2,), float(value)) for value in values], probability)
+        ElementChoices.of(torch.ones(2), [torch.full((2,), float(value)) for value in values], probability)
 
 
 def test_complete_linkage_is_that_of_all_words_at_once() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.monitor.abstract.traces import Traces
-from holdfast.monitor.abstract.tree import Tree
+from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 from holdfast.monitor.abstract.tree_growth import Growing, best_cut
 
 SMALL = Growing(depth=3, fewest=20, omega=4)
@@ -25,7 +25,7 @@ def many(seed: int = 0) -> tuple[Traces, Traces]:
     return found.rows(~later), found.rows(later & found.attackable)
 
 
-def asked(tree: Tree, rows: Traces) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def asked(tree: DecisionTreeEstimate, rows: Traces) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return tree.estimate(rows.successors, rows.abstract, rows.labels, rows.margins)
 
 
@@ -33,7 +33,7 @@ def asked(tree: Tree, rows: Traces) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_splits_beat_tables_and_tables_beat_a_constant(seed: int) -> None:
     seen, new = many(seed)
     constant = seen.scores[seen.attackable].mean().expand(len(new))
-    said = [constant, asked(Tree.fit(seen, Growing(depth=0)), new)[0], asked(Tree.fit(seen), new)[0]]
+    said = [constant, asked(DecisionTreeEstimate.fit(seen, Growing(depth=0)), new)[0], asked(DecisionTreeEstimate.fit(seen), new)[0]]
     error = [float(((value - new.scores) ** 2).mean()) for value in said]
     assert error[2] < 0.9 * error[1] < 0.7 * error[0]
 
@@ -41,7 +41,7 @@ def test_splits_beat_tables_and_tables_beat_a_constant(seed: int) -> None:
 def test_numbers_by_hand() -> None:
     """No splits: root, then label, then input, each pulled towards what stands above it."""
     seen, _ = many()
-    tree = Tree.fit(seen, Growing(depth=0, pull=6.0))
+    tree = DecisionTreeEstimate.fit(seen, Growing(depth=0, pull=6.0))
     rows = seen.rows(seen.attackable)
     said: list[float] = []
     for x, y in zip(rows.abstract.tolist(), rows.labels.tolist(), strict=True):
@@ -63,7 +63,7 @@ def test_numbers_by_hand() -> None:
 
 def test_one_at_a_time_says_the_same() -> None:
     seen, new = many()
-    tree = Tree.fit(seen, SMALL)
+    tree = DecisionTreeEstimate.fit(seen, SMALL)
     assert len(tree.weight) > 3
     batch = torch.stack([part.double() for part in asked(tree, new)], 1)
     states = new.successors.numpy()
@@ -78,7 +78,7 @@ def test_one_at_a_time_says_the_same() -> None:
 
 def test_what_was_never_seen_says_so() -> None:
     seen, new = many()
-    tree = Tree.fit(seen.rows(seen.abstract != 1), SMALL)
+    tree = DecisionTreeEstimate.fit(seen.rows(seen.abstract != 1), SMALL)
     strange = new.rows(new.abstract == 1)
     value, support, low, high = asked(tree, strange)
     assert bool((support == 0).all())
@@ -99,7 +99,7 @@ def test_what_was_never_seen_says_so() -> None:
 def test_an_input_seen_elsewhere_is_answered_from_above() -> None:
     """Seen under the label, not in this leaf: the label's effect counts, and the support in the leaf is 0."""
     seen, new = many()
-    tree = Tree.fit(seen, SMALL)
+    tree = DecisionTreeEstimate.fit(seen, SMALL)
     value, support, _, _ = asked(tree, new)
     leaf = tree.descend(new.successors, new.labels, new.margins)
     known = set(tree.keys.tolist())
@@ -122,7 +122,7 @@ def test_intervals_hold_as_often_as_they_say(confidence: float) -> None:
     inside, count = 0.0, 0
     for seed in range(2):
         seen, new = many(seed)
-        _, _, low, high = asked(Tree.fit(seen, Growing(depth=3, fewest=20, omega=4, confidence=confidence)), new)
+        _, _, low, high = asked(DecisionTreeEstimate.fit(seen, Growing(depth=3, fewest=20, omega=4, confidence=confidence)), new)
         inside += float(((low <= new.scores + 1e-9) & (new.scores <= high + 1e-9)).sum())
         count += len(new)
     assert inside / count > confidence - 0.04
@@ -130,18 +130,18 @@ def test_intervals_hold_as_often_as_they_say(confidence: float) -> None:
 
 def test_few_data_give_the_whole_interval() -> None:
     found, _, _ = traces(0, count=3)
-    _, _, low, high = asked(Tree.fit(found), found)
+    _, _, low, high = asked(DecisionTreeEstimate.fit(found), found)
     assert bool((low == 0).all())
     assert bool((high == 1).all())
 
 
 def test_saved_and_loaded() -> None:
     seen, new = many()
-    tree = Tree.fit(seen, SMALL)
-    again = Tree.of(tree.tensors(), tree.settings())
+    tree = DecisionTreeEstimate.fit(seen, SMALL)
+    again = DecisionTreeEstimate.of(tree.tensors(), tree.settings())
     for one, two in zip(asked(tree, new), asked(again, new), strict=True):
         assert torch.equal(one, two)
-    assert all(torch.equal(value, Tree.fit(seen, SMALL).tensors()[name]) for name, value in tree.tensors().items())
+    assert all(torch.equal(value, DecisionTreeEstimate.fit(seen, SMALL).tensors()[name]) for name, value in tree.tensors().items())
 
 
 def test_best_cut_is_the_best_of_all() -> None:
@@ -162,7 +162,7 @@ def test_best_cut_is_the_best_of_all() -> None:
 def test_nothing_to_learn() -> None:
     seen, _ = many()
     with pytest.raises(BadInput, match="every score is 1"):
-        Tree.fit(seen.rows(~seen.attackable))
+        DecisionTreeEstimate.fit(seen.rows(~seen.attackable))
     with pytest.raises(BadInput, match="confidence"):
         Growing(confidence=1.0)
 
@@ -170,7 +170,7 @@ def test_nothing_to_learn() -> None:
 def test_one_state_takes_microseconds() -> None:
     """20 us on an idle core; three times that is allowed here, in the best of ten tries."""
     seen, new = many()
-    tree = Tree.fit(seen, SMALL)
+    tree = DecisionTreeEstimate.fit(seen, SMALL)
     state, best = new.successors[0].numpy(), np.inf
     for _ in range(10):
         began = time.process_time()
@@ -183,5 +183,5 @@ def test_one_state_takes_microseconds() -> None:
 def test_any_score_can_be_learnt() -> None:
     """The opposite of every score has the opposite estimate."""
     seen, new = many()
-    one, other = Tree.fit(seen, SMALL), Tree.fit(seen, SMALL, scores=1 - seen.scores)
+    one, other = DecisionTreeEstimate.fit(seen, SMALL), DecisionTreeEstimate.fit(seen, SMALL, scores=1 - seen.scores)
     torch.testing.assert_close(asked(other, new)[0], 1 - asked(one, new)[0], atol=1e-6, rtol=0)

@@ -23,7 +23,7 @@ from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.monitor import Groups, Monitor, Noise
 from holdfast.monitor.service import serve
-from holdfast.monitor.service.batching import Batches
+from holdfast.monitor.service.batching import RequestBatcher
 from holdfast.monitor.service.json_messages import STRING, _depth, read_question
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import Discreet, log
@@ -380,7 +380,7 @@ def test_questions_that_wait_together_get_their_own_answers(monitor: Monitor) ->
 
     async def all_at_once() -> list[Any]:
         with ThreadPoolExecutor(1) as worker:
-            batches = Batches(monitor, worker)
+            batches = RequestBatcher(monitor, worker)
             asked = [batches.scores(text.split(), k) for text in texts for k in (0, "final", 1)]
             return await asyncio.gather(*asked, batches.scores([], 0), return_exceptions=True)
 
@@ -402,7 +402,7 @@ def test_a_question_that_fails_does_not_spoil_those_beside_it(monitor: Monitor, 
 
     async def three() -> list[Any]:
         with ThreadPoolExecutor(1) as worker:
-            batches = Batches(monitor, worker)
+            batches = RequestBatcher(monitor, worker)
             return await asyncio.gather(*(batches.scores(["hello"] * n, 0) for n in (1, 2, 3)), return_exceptions=True)
 
     monkeypatch.setattr(Monitor, "score_all", sometimes)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.monitor import Bins, Monitor, Noise, Own
 from holdfast.monitor.engine.recurrent import Recurrent
-from holdfast.monitor.engine.streaming import Opened, Streaming
+from holdfast.monitor.engine.streaming import OpenedStreaming, Streaming
 from holdfast.network import Network
 from holdfast.network.onnx import import_onnx, read_onnx
 
@@ -76,8 +76,8 @@ def test_a_streaming_model_answers_sequences_like_any_other() -> None:
 
 def test_only_streaming_models_are_opened_so() -> None:
     whole, stepped = pair()
-    assert Opened.of(whole) is None
-    assert isinstance(Opened.of(stepped), Opened)
+    assert OpenedStreaming.of(whole) is None
+    assert isinstance(OpenedStreaming.of(stepped), OpenedStreaming)
     assert Recurrent.of(whole) is not None
 
 
@@ -105,7 +105,7 @@ def test_a_network_that_scales_its_input_is_not_stepped_without_the_scale() -> N
     torch.manual_seed(0)
     whole = Whole().eval()
     plain, scaled = (Network.from_torch(m, shape=(4, FEATURES), mean=0.3, std=0.5) for m in (whole, Stepped(whole).eval()))
-    assert Opened.of(scaled) is None
+    assert OpenedStreaming.of(scaled) is None
     sequence = torch.randn(6, FEATURES)
     one, two = (Monitor.fit(net, [sequence], Own(mutants)).score(sequence, "final") for net in (plain, scaled))
     assert torch.allclose(one.values, two.values)
@@ -125,9 +125,9 @@ def test_a_monitor_of_a_streaming_model_is_saved_and_needs_the_shape_of_its_fram
     again = Monitor.load(tmp_path / "kept", stepped)
     assert torch.equal(again.score(sequence, "final").values, made.score(sequence, "final").values)
     shapeless = Network.from_torch(Stepped(Whole()).eval())
-    assert isinstance(Opened.of(shapeless, [sequence]), Opened)
+    assert isinstance(OpenedStreaming.of(shapeless, [sequence]), OpenedStreaming)
     with pytest.raises(BadInput, match="Say the shape"):
-        Opened.of(shapeless)
+        OpenedStreaming.of(shapeless)
 
 
 # ---- silero-vad

@@ -27,7 +27,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import holdfast as hf
 from holdfast.errors import BadInput
-from holdfast.network.wholly import hashed
+from holdfast.network.callable_fingerprint import hash_callable
 
 GENERATOR = np.random.default_rng(0)
 TABLE = pd.DataFrame(GENERATOR.normal(size=(90, 3)) * [1, 5, 0.1] + [0, 20, 3], columns=["age", "debt", "rate"])
@@ -165,12 +165,12 @@ def test_two_forests_have_two_fingerprints_and_one_fit_again_has_its_own() -> No
     def forest(seed: int) -> Any:
         return RandomForestClassifier(4, random_state=seed).fit(TABLE, TWO)
 
-    assert hashed(forest(0).predict) == hashed(forest(0).predict) != hashed(forest(1).predict)
+    assert hash_callable(forest(0).predict) == hash_callable(forest(0).predict) != hash_callable(forest(1).predict)
     for estimator in [*LINEAR[:2], *TREES]:
-        first = hashed(estimator.fit(TABLE, TWO).predict)
+        first = hash_callable(estimator.fit(TABLE, TWO).predict)
         assert first[0]
-        assert first != hashed(estimator.fit(TABLE[:80], TWO[:80]).predict)
-    assert hf.Network.from_sklearn(forest(0)).fingerprint == hashed(forest(0).predict)[0]
+        assert first != hash_callable(estimator.fit(TABLE[:80], TWO[:80]).predict)
+    assert hf.Network.from_sklearn(forest(0)).fingerprint == hash_callable(forest(0).predict)[0]
 
 
 @pytest.mark.parametrize("library", ["xgboost.XGBClassifier", "lightgbm.LGBMClassifier"])
@@ -183,7 +183,7 @@ def test_boosted_trees_of_other_libraries(library: str) -> None:
         net = hf.Network.from_sklearn(model)
         assert net.trees is not None
         assert net(net.rows(TABLE)).argmax(1).tolist() == model.predict(TABLE).tolist()
-        assert hashed(model.predict) != hashed(made(n_estimators=3, **options).fit(TABLE, labels.astype(int)).predict)
+        assert hash_callable(model.predict) != hash_callable(made(n_estimators=3, **options).fit(TABLE, labels.astype(int)).predict)
         for bracket in hf.radius(net, TABLE[:3], model.predict(TABLE[:3])):
             assert 0 < bracket.lower.value <= bracket.upper.value < math.inf
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from holdfast.network.wholly import of_rows, of_value
+from holdfast.network.callable_fingerprint import of_rows, of_value
 
 
 def test_rows_are_hashed_as_each_alone_would_be() -> None:

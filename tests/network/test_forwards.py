@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import holdfast as hf
-from holdfast.bounding.graph.agreement import check
+from holdfast.bounding.graph.equivalence_check import check
+from holdfast.bounding.graph.fusion import for_one
 from holdfast.bounding.graph.graph import build
-from holdfast.bounding.graph.prepare import for_one
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
 

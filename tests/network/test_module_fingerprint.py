@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.errors import StoreError
-from holdfast.network import wholly
-from holdfast.network.wholly import hashed, of_value
+from holdfast.network import callable_fingerprint
+from holdfast.network.callable_fingerprint import hash_callable, of_value
 from holdfast.store import Store
 
 FACTOR = 1.0
@@ -205,7 +205,7 @@ HOLDERS: dict[str, Callable[[float], Any]] = {
 @pytest.mark.parametrize("name", ["held", "_held"])
 @pytest.mark.parametrize("kind", HOLDERS)
 def test_whatever_a_module_keeps_counts(kind: str, name: str) -> None:
-    prints = [hashed(Held(HOLDERS[kind](weight), name)) for weight in (1.0, 0.3, 1.0)]
+    prints = [hash_callable(Held(HOLDERS[kind](weight), name)) for weight in (1.0, 0.3, 1.0)]
     for digest, missed in prints:
         assert bool(digest) != bool(missed)
     assert prints[0][0] == "" or prints[0] != prints[1]
@@ -220,7 +220,7 @@ def test_what_is_kept_as_the_same_bytes_is_not_the_same() -> None:
         0, 0.0, -0.0, False, None, "0", b"0", [0], (0,), {0}, frozenset([0]), {0: 0}, 0j, 10**5000, "\ud800",
         [[]], [], (), [0, [0]], [[0], 0],
     ]  # fmt: skip
-    prints = [hashed(Held(one))[0] for one in kept]
+    prints = [hash_callable(Held(one))[0] for one in kept]
     assert all(prints)
     same = [(i, j) for i, j in itertools.combinations(range(len(kept)), 2) if prints[i] == prints[j]]
     assert not same
@@ -347,7 +347,7 @@ MADE = [
 
 @pytest.mark.parametrize("make", MADE)
 def test_however_a_module_answers_otherwise_it_is_another(make: Callable[[float], nn.Module]) -> None:
-    one, other, again = (hashed(make(weight)) for weight in (1.0, 0.3, 1.0))
+    one, other, again = (hash_callable(make(weight)) for weight in (1.0, 0.3, 1.0))
     assert one[0]
     assert one == again != other
 
@@ -359,13 +359,13 @@ def test_a_global_that_forward_reads_counts() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x) * FACTOR  # type: ignore[no-any-return]
 
-    before = hashed(Reads())
+    before = hash_callable(Reads())
     FACTOR = 0.3
     try:
-        assert hashed(Reads())[0] not in ("", before[0])
+        assert hash_callable(Reads())[0] not in ("", before[0])
     finally:
         FACTOR = 1.0
-    assert hashed(Reads()) == before
+    assert hash_callable(Reads()) == before
 
 
 def test_structure_counts() -> None:
@@ -382,7 +382,10 @@ def test_structure_counts() -> None:
     for part in parts:
         for value in part.parameters():
             value.detach().fill_(0.5)
-    prints = [hashed(part)[0] for part in parts] + [hashed(nn.Sequential(*parts))[0], hashed(nn.Sequential(*parts[::-1]))[0]]
+    prints = [hash_callable(part)[0] for part in parts] + [
+        hash_callable(nn.Sequential(*parts))[0],
+        hash_callable(nn.Sequential(*parts[::-1]))[0],
+    ]
     assert all(prints)
     assert len(set(prints)) == len(prints)
 
@@ -441,7 +444,7 @@ class HostileList(list[Any]):
 def test_nothing_of_the_user_s_is_executed() -> None:
     one, other = Hostile(), Hostile()
     other.weight = 0.3
-    prints = [hashed(HostileModule(held)) for held in (one, [one], other, HostileList([1]), HostileList([2]))]
+    prints = [hash_callable(HostileModule(held)) for held in (one, [one], other, HostileList([1]), HostileList([2]))]
     assert all(digest for digest, _ in prints)
     assert len(set(prints)) == len(prints)
 
@@ -472,18 +475,18 @@ NOT_HASHED: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", NOT_HASHED)
 def test_what_shows_too_little_is_not_hashed(kind: str) -> None:
-    digest, missed = hashed(Held(NOT_HASHED[kind]()))
+    digest, missed = hash_callable(Held(NOT_HASHED[kind]()))
     assert digest == ""
     assert missed
 
 
 def test_the_walk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wholly, "MOST_OBJECTS", 1000)
-    monkeypatch.setattr(wholly, "MOST_BYTES", 100_000)
-    assert "objects" in hashed(Held([[i] for i in range(2000)]))[1]
-    assert "GiB" in hashed(Held(np.zeros(200_000)))[1]
-    assert "GiB" in hashed(Held(torch.zeros(200_000)))[1]
-    assert hashed(Held(torch.zeros(1).expand(10**12)))[0]
+    monkeypatch.setattr(callable_fingerprint, "MOST_OBJECTS", 1000)
+    monkeypatch.setattr(callable_fingerprint, "MOST_BYTES", 100_000)
+    assert "objects" in hash_callable(Held([[i] for i in range(2000)]))[1]
+    assert "GiB" in hash_callable(Held(np.zeros(200_000)))[1]
+    assert "GiB" in hash_callable(Held(torch.zeros(200_000)))[1]
+    assert hash_callable(Held(torch.zeros(1).expand(10**12)))[0]
 
 
 class Loading(Held):
@@ -513,9 +516,9 @@ class CallingByText(Loading):
 
 
 def test_a_method_that_no_answer_calls_may_read_files() -> None:
-    assert hashed(Loading())[0]
+    assert hash_callable(Loading())[0]
     for calls in (Calling, CallingByText):
-        digest, missed = hashed(calls())
+        digest, missed = hash_callable(calls())
         assert digest == ""
         assert "load" in missed or "Path" in missed
 
@@ -537,14 +540,14 @@ def made_inside() -> nn.Module:
 def test_a_closure_over_a_library_is_its_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = made_inside().eval()
-    digest, _ = hashed(module)
+    digest, _ = hash_callable(module)
     assert digest
     net = hf.Network.from_torch(module, domain=(0, 1))
     x = torch.rand(1, 2)
     [bracket] = hf.radius(net, x, module(x).argmax(1))
     assert bracket.lower.value > 0
-    monkeypatch.setattr(wholly, "_version", lambda name: "another")
-    assert hashed(module)[0] not in ("", digest)
+    monkeypatch.setattr(callable_fingerprint, "_version", lambda name: "another")
+    assert hash_callable(module)[0] not in ("", digest)
 
 
 def test_a_library_that_is_kept_reads_no_files() -> None:
@@ -552,12 +555,12 @@ def test_a_library_that_is_kept_reads_no_files() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * torch.from_numpy(self.held.load("weights.npy"))  # type: ignore[attr-defined,no-any-return]
 
-    assert ".load" in hashed(Reads(np))[1]
-    assert hashed(Held(np))[0]
+    assert ".load" in hash_callable(Reads(np))[1]
+    assert hash_callable(Held(np))[0]
 
 
 def test_operators_of_torch_itself_are_known() -> None:
-    assert hashed(lambda x: torch.ops.aten.relu(x))[0]
+    assert hash_callable(lambda x: torch.ops.aten.relu(x))[0]
 
 
 class Slots(Held):
@@ -569,7 +572,7 @@ def test_slots_of_a_module_count() -> None:
     for factor in (1.0, 0.3):
         module = Slots()
         Slots.factor.__set__(module, factor)  # type: ignore[attr-defined]
-        prints.append(hashed(module))
+        prints.append(hash_callable(module))
     assert prints[0][0]
     assert prints[0] != prints[1]
 

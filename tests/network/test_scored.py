@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.network.scored import scored
+from holdfast.network.scored import append_score
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_says_what_the_function_says_and_can_be_bounded(net: hf.Network) -> None
     def margin(z: Tensor) -> Tensor:
         return z[:, 0] - 2 * z[:, 1].relu() + 1
 
-    whole = scored(net, margin, x)
+    whole = append_score(net, margin, x)
     assert whole is not None
     points = torch.rand(50, 3) * 2 - 1
     torch.testing.assert_close(whole(points).squeeze(-1), margin(net(points)))
@@ -42,10 +42,10 @@ def by_a_branch(z: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("score", [by_numpy, by_a_branch])
 def test_what_has_no_graph_is_none_and_nothing_is_printed(net: hf.Network, score: object, capfd: pytest.CaptureFixture[str]) -> None:
-    assert scored(net, score, torch.zeros(2, 3)) is None  # type: ignore[arg-type]
+    assert append_score(net, score, torch.zeros(2, 3)) is None  # type: ignore[arg-type]
     assert capfd.readouterr().err == ""
 
 
 def test_a_black_box_has_no_graph() -> None:
     box = hf.Network.from_callable(lambda x: x[:, :2], shape=(3,))
-    assert scored(box, lambda z: z[:, 0], torch.zeros(2, 3)) is None
+    assert append_score(box, lambda z: z[:, 0], torch.zeros(2, 3)) is None

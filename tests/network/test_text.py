@@ -16,11 +16,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 
 import holdfast as hf
-from holdfast.api.asking import region_of
 from holdfast.api.radius import radius_problems
+from holdfast.api.region_questions import region_of
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.network import tokenizer_check
-from holdfast.network.text import HuggingFace, Own, Text, Words, read_texts, tokenizer_of
+from holdfast.network.text import CustomTokenizer, HuggingFace, Text, WordTokenizer, read_texts, tokenizer_of
 
 VOCABULARY = ("<unk>", "the", "film", "Paris", "paris", "isn't", "good", ",", "café", "U.S.", "", "good")
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "good", "##s", "##ish", ",", "!")
@@ -66,23 +66,23 @@ def bert() -> Tokenizer:
     ],
 )  # fmt: skip
 def test_words_of_the_vocabulary(text: str, ids: tuple[int | None, ...], left_out: tuple[str, ...]) -> None:
-    found = Words(VOCABULARY).cut(text)
+    found = WordTokenizer(VOCABULARY).cut(text)
     assert (found.ids, found.left_out) == (ids, left_out)
     assert len(found.pieces) == len(found.ids)
 
 
 def test_what_is_unknown_is_counted_and_named() -> None:
-    found = read_texts(Words(VOCABULARY), ["a zebra, the zebra", "good!"])
+    found = read_texts(WordTokenizer(VOCABULARY), ["a zebra, the zebra", "good!"])
     assert [row.tolist() for row in found.tokens] == [[0, 0, 7, 1, 0], [6]]
     assert (found.unknown, found.left_out) == (3, 1)
     assert found.pieces[0] == ("a", "zebra", ",", "the", "zebra")
     assert found.notes[0] == "3 of 6 words are unknown to the network and read as its token for such words: 'a', 'zebra'"
     assert found.notes[1] == "1 signs or words have no token and are left out: '!'"
-    assert read_texts(Words(VOCABULARY), ["the film"]).notes == ()
-    skipped = read_texts(Words(VOCABULARY), ["a zebra, the zebra"], policy="skip")
+    assert read_texts(WordTokenizer(VOCABULARY), ["the film"]).notes == ()
+    skipped = read_texts(WordTokenizer(VOCABULARY), ["a zebra, the zebra"], policy="skip")
     assert (skipped.tokens[0].tolist(), skipped.pieces) == ([7, 1], [(",", "the")])
     assert "3 of 5 words are unknown to the network and left out" in skipped.notes[0]
-    assert read_texts(Words(VOCABULARY), ["zebra"], unk=5).tokens[0].tolist() == [5]
+    assert read_texts(WordTokenizer(VOCABULARY), ["zebra"], unk=5).tokens[0].tolist() == [5]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_is_unknown_is_counted_and_named() -> None:
 )
 def test_what_cannot_be_read_is_named_with_its_place(text: Any, policy: Any, said: str) -> None:
     with pytest.raises(BadInput) as refused:
-        read_texts(Words(VOCABULARY[1:7]), [text], ["file, line 3"], policy=policy)
+        read_texts(WordTokenizer(VOCABULARY[1:7]), [text], ["file, line 3"], policy=policy)
     assert said in str(refused.value)
 
 
@@ -141,7 +141,7 @@ def test_text_for_a_network_that_cannot_read_it() -> None:
     ],
 )
 def test_a_function_of_ones_own(function: Callable[[str], Any], ids: tuple[int | None, ...]) -> None:
-    assert Own(function, VOCABULARY, len(VOCABULARY)).cut("the/Zebra/good").ids == ids
+    assert CustomTokenizer(function, VOCABULARY, len(VOCABULARY)).cut("the/Zebra/good").ids == ids
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,17 @@ def test_a_tokenizer_is_known_again() -> None:
 
     other = bert()
     other.enable_truncation(4)
-    made = [Words(VOCABULARY), Words(VOCABULARY[::-1]), Own(one, VOCABULARY, 12), Own(two, VOCABULARY, 12), Own(one, VOCABULARY[1:], 11)]
+    made = [
+        WordTokenizer(VOCABULARY),
+        WordTokenizer(VOCABULARY[::-1]),
+        CustomTokenizer(one, VOCABULARY, 12),
+        CustomTokenizer(two, VOCABULARY, 12),
+        CustomTokenizer(one, VOCABULARY[1:], 11),
+    ]
     made += [HuggingFace(tokenizer.to_str(), "t") for tokenizer in (bert(), other)]
     assert len({tokenizer.fingerprint for tokenizer in made}) == len(made)
     assert HuggingFace(bert().to_str(pretty=True), "elsewhere").fingerprint == HuggingFace(bert().to_str(), "t").fingerprint
-    assert Words(list(VOCABULARY)).fingerprint == Words(VOCABULARY).fingerprint
+    assert WordTokenizer(list(VOCABULARY)).fingerprint == WordTokenizer(VOCABULARY).fingerprint
 
 
 def test_the_documents_way_in_for_a_hugging_face_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.errors import BadInput, StoreError, UnreadableFile
-from holdfast.network.wholly import hashed
-from holdfast.question import Model, Question
+from holdfast.network.callable_fingerprint import hash_callable
+from holdfast.question import ModelDescription, Question
 from holdfast.result import Key
 from holdfast.store import Store
 from holdfast.store.merge import merge
@@ -82,34 +82,34 @@ def draws(x: Any) -> Any:
 def test_two_fitted_forests_are_two_models() -> None:
     """Their state lies in arrays of an extension type, which no attribute shows."""
     one, again, other = forest(0), forest(0), forest(1)
-    assert hashed(one.predict_proba) == hashed(again.predict_proba) != hashed(other.predict_proba)
-    assert hashed(one.predict_proba)[0]
-    assert hashed(one.predict_proba) != hashed(one.predict)
+    assert hash_callable(one.predict_proba) == hash_callable(again.predict_proba) != hash_callable(other.predict_proba)
+    assert hash_callable(one.predict_proba)[0]
+    assert hash_callable(one.predict_proba) != hash_callable(one.predict)
     prints = [hf.Network.from_callable(found.predict_proba).fingerprint for found in (one, again, other)]
     assert prints[0] == prints[1] != prints[2]
 
 
 @pytest.mark.parametrize("function", [helper, inside, Times(1.0), Times(1.0).predict, functools.partial(inside), lambda x: helper(x)])
 def test_whatever_a_function_reads_is_hashed(function: Any) -> None:
-    before = hashed(function)
+    before = hash_callable(function)
     assert before[0]
-    assert hashed(function) == before
+    assert hash_callable(function) == before
     WEIGHTS[0, 0] += 1
     try:
-        assert hashed(function)[0] not in ("", before[0])
+        assert hash_callable(function)[0] not in ("", before[0])
     finally:
         WEIGHTS[0, 0] -= 1
-    assert hashed(function) == before
+    assert hash_callable(function) == before
 
 
 def test_state_and_weights_count() -> None:
-    assert hashed(Times(1.0)) != hashed(Times(2.0))
-    assert hashed(Times(forest(0))) != hashed(Times(forest(1)))
-    assert hashed(Times(hf.Network.from_torch(nn.Linear(4, 2).eval())))[0]
-    before = hashed(through_torch)
+    assert hash_callable(Times(1.0)) != hash_callable(Times(2.0))
+    assert hash_callable(Times(forest(0))) != hash_callable(Times(forest(1)))
+    assert hash_callable(Times(hf.Network.from_torch(nn.Linear(4, 2).eval())))[0]
+    before = hash_callable(through_torch)
     with torch.no_grad():
         MODULE.weight[0, 0] += 1
-    assert hashed(through_torch)[0] not in ("", before[0])
+    assert hash_callable(through_torch)[0] not in ("", before[0])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_state_and_weights_count() -> None:
     ],
 )
 def test_what_cannot_be_hashed_is_named(function: Any, named: str) -> None:
-    digest, missed = hashed(function)
+    digest, missed = hash_callable(function)
     assert digest == ""
     assert named in missed
     net = hf.Network.from_callable(function)
@@ -161,7 +161,7 @@ def test_what_is_not_hashed_is_not_asked_again_into_a_store(tmp_path: Path) -> N
     for net, again in ((named, True), (unhashed, False)):
         with Store.create(tmp_path / net.fingerprint[:4]) as store:
             hf.radius(net, x, y, store=store, stop=hf.Stop(queries=5))
-            assert Key(0) in store.known([Key(0)])
+            assert Key(0) in store.load_known([Key(0)])
             if again:
                 hf.radius(net, x, y, store=store, stop=hf.Stop(queries=5))
                 continue
@@ -170,7 +170,7 @@ def test_what_is_not_hashed_is_not_asked_again_into_a_store(tmp_path: Path) -> N
 
 
 def test_runs_of_what_is_not_hashed_are_not_joined_and_not_one_truth(tmp_path: Path) -> None:
-    question = Question(model=Model(fingerprint=""))
+    question = Question(model=ModelDescription(fingerprint=""))
     for name in "ab":
         Store.create(tmp_path / name, question).close()
     assert not question.same_truth(question)

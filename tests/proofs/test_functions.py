@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from holdfast_check.arithmetic import CURVE_ERROR, UNIT, exponential, gamma, sigmoid, tanh
-from holdfast_check.functions import RELU, Pieces, Product
-from holdfast_check.region import Region, inside
+from holdfast_check.functions import RELU, PiecewiseLinear, ProductFunction
+from holdfast_check.region import CheckedRegion, inside
 
 DRAW = np.random.default_rng(0)
 
@@ -48,14 +48,16 @@ def test_gamma_pays_for_sums() -> None:
 
 
 FUNCTIONS = [
-    Product("sigmoid"), Product("tanh"), Product("sigmoid", "tanh"), Product("sigmoid", "identity"), Product("identity", "identity"), RELU,
-    Pieces((0.0,), (-1.0, 1.0), 0.0), Pieces((-0.5, 1.0), (0.0, 1.0, 0.0), -0.5), Pieces((1.0,), (1.0, 0.0), 1.0),
+    ProductFunction("sigmoid"), ProductFunction("tanh"), ProductFunction("sigmoid", "tanh"),
+    ProductFunction("sigmoid", "identity"), ProductFunction("identity", "identity"), RELU,
+    PiecewiseLinear((0.0,), (-1.0, 1.0), 0.0), PiecewiseLinear((-0.5, 1.0), (0.0, 1.0, 0.0), -0.5),
+    PiecewiseLinear((1.0,), (1.0, 0.0), 1.0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=str)
 @pytest.mark.parametrize("width", [1e-9, 0.3, 6.0])
-def test_no_plane_crosses_its_function(function: Product | Pieces, width: float) -> None:
+def test_no_plane_crosses_its_function(function: ProductFunction | PiecewiseLinear, width: float) -> None:
     """Whatever the slopes; and with the usual ones the plane all but touches."""
     many = 40
     lower = tuple(DRAW.uniform(-4, 4, many) for _ in range(function.arguments))
@@ -88,7 +90,7 @@ def test_no_point_of_a_region_is_below_its_minimum(norm: float, groups: int, nar
     n, radius, draw = 6, 0.7, np.random.default_rng([groups, int(narrow), int(min(norm, 3))])
     centre, shares = draw.normal(0, 1, n), draw.uniform(0.2, 1, groups)
     ends = (centre - draw.uniform(0.05, 0.6, n), centre + draw.uniform(0.05, 0.6, n)) if narrow else (np.full(n, -9.0), np.full(n, 9.0))
-    region = Region.ball(centre, radius, norm, shares, *ends)
+    region = CheckedRegion.ball(centre, radius, norm, shares, *ends)
     rows = draw.normal(0, 1, (1, 4, n))
     least = region.minimum(rows)[0]
     best = np.full(4, np.inf)

@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 from safetensors.numpy import save
 
-from holdfast_check import Model, Rejected, Verdict, check
+from holdfast_check import Model, ProofVerdict, Rejected, check
 from holdfast_check.graph import Operators
 from holdfast_check.proof import SCHEMA, Claim
-from holdfast_check.region import Region, inside
+from holdfast_check.region import CheckedRegion, inside
 from holdfast_check.replay import points_of
 from holdfast_check.signatures import DESCRIBED, FORMS, OPSETS
 
@@ -48,9 +48,9 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=more.pop("ir_version", 8), **more)
 
 
-def claimed(model: Path, row: Sequence[float], offset: float, low: Any, high: Any) -> Verdict:
+def claimed(model: Path, row: Sequence[float], offset: float, low: Any, high: Any) -> ProofVerdict:
     """A file that claims row . output + offset > 0 in a box, as anybody may write one."""
-    opened = Model.read(model)
+    opened = Model.read_file(model)
     header = {
         "schema": SCHEMA, "version": 1, "model": {"sha256": opened.sha256}, "kind": "proof", "above": 0.0, "property": {"groups": [[0]]},
         "region": {"norm": "box"},
@@ -272,10 +272,10 @@ def test_every_construct_is_refused_or_read_as_onnxruntime_runs_it(
     path.write_bytes(model_of(nodes, constants, shape, opset).SerializeToString())
     if refused:
         with pytest.raises(Rejected, match=refused):
-            Model.read(path)
+            Model.read_file(path)
         return
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    model, draw = Model.read(path), np.random.default_rng(0)
+    model, draw = Model.read_file(path), np.random.default_rng(0)
     for _ in range(2):
         x = draw.normal(0, 2, shape).astype(F32)
         said, own = session.run(None, {"x": x})[0].astype(float).ravel(), model.program.value(x[None])[0]
@@ -447,7 +447,7 @@ def test_bytes_with_two_meanings_are_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     with pytest.raises(Rejected, match=refused):
-        Model.read(path)
+        Model.read_file(path)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_bytes_with_two_meanings_are_refused(name: str, tmp_path: Path) -> None:
 def test_what_parsers_read_alike_is_read(tensor: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(product(tensor))
-    assert Model.read(path).program.value(np.array([[[3.0, 5.0]]])).tolist() == [[3.0, 10.0]]
+    assert Model.read_file(path).program.value(np.array([[[3.0, 5.0]]])).tolist() == [[3.0, 10.0]]
 
 
 def test_a_size_that_no_memory_holds_is_refused_before_it_is_made(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_a_size_that_no_memory_holds_is_refused_before_it_is_made(tmp_path: Path
     ):
         path.write_bytes(model_of(nodes, grown, shape).SerializeToString())
         with pytest.raises(Rejected, match="numbers"):
-            Model.read(path)
+            Model.read_file(path)
 
 
 def test_subgraphs_are_refused(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_subgraphs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model_of(nodes, {"c": np.array(True)}, (1, 2)).SerializeToString())
     with pytest.raises(Rejected, match="subgraphs"):
-        Model.read(path)
+        Model.read_file(path)
 
 
 def test_inputs_that_are_no_real_numbers_are_refused(tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ def test_inputs_that_are_no_real_numbers_are_refused(tmp_path: Path) -> None:
     for kind in (TensorProto.FLOAT16, TensorProto.INT64):
         path.write_bytes(model_of([node("Identity", "x", "y")], {}, (1, 2), kind=kind).SerializeToString())
         with pytest.raises(Rejected, match="element type"):
-            Model.read(path)
+            Model.read_file(path)
 
 
 # ---- sums, and onnxruntime
@@ -532,7 +532,7 @@ def test_coefficients_that_underflow_are_charged(tmp_path: Path, monkeypatch: py
 MISREAD: dict[str, Callable[..., Any]] = {
     "Neg": lambda self, x: x,
     "Tanh": lambda self, x: Operators.Clip(self, x, -1.0, 1.0),
-    "Add": lambda self, a, b: self.builder.scaled(self.name, [(a, 1.0), (b, 1.001)]),
+    "Add": lambda self, a, b: self.builder.add_scaled(self.name, [(a, 1.0), (b, 1.001)]),
 }
 
 
@@ -558,7 +558,7 @@ def test_what_onnxruntime_runs_otherwise_is_rejected(op: str, tmp_path: Path, mo
 def test_the_points_at_which_onnxruntime_is_asked_lie_in_the_region(norm: float) -> None:
     centre, lower, upper = np.array([0.5, 0.25, 0.0, 1.0, 0.75, 0.5]), np.zeros(6), np.ones(6)
     shares = np.array([1.0, 0.0, 0.5])
-    region = Region.ball(centre, 0.5, norm, shares, lower, upper)
+    region = CheckedRegion.ball(centre, 0.5, norm, shares, lower, upper)
     claim = Claim("proof", region, np.eye(2), np.zeros(2), ((0,),), 0.0, np.array([-1]), {}, None, "", None)
     points = points_of(claim, b"seed")
     assert (points == points_of(claim, b"seed")).all()

@@ -105,7 +105,7 @@ def written(kind: str, folder: Path) -> Path:
 def test_files_are_read_as_onnxruntime_runs_them(kind: str, tmp_path: Path) -> None:
     path = written(kind, tmp_path)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    model = Model.read(path)
+    model = Model.read_file(path)
     for _ in range(5):
         x = DRAW.normal(0, 1, MODELS[kind][0]).astype(np.float32)
         [said] = session.run(["y"], {"x": x})
@@ -129,7 +129,7 @@ def test_what_is_not_known_is_refused(kind: str, change: dict[str, Any], why: st
     first.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in change.items())])
     onnx.save(model, path)
     with pytest.raises(Rejected, match=why):
-        Model.read(path)
+        Model.read_file(path)
 
 
 def test_a_witness_is_replayed_in_onnxruntime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

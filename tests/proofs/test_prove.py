@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 import holdfast_check
 import holdfast_check.__main__
+from holdfast.api.checker_slopes import Matched, search_trained_slopes
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import model_for, packed, prove, question
-from holdfast.api.trained import Matched, trained
+from holdfast.api.prove import model_for, pack_proof, prove, question
 from holdfast.bounding import crown
 from holdfast.bounding.relax import Relaxation, planes
-from holdfast.bounding.relax.base import Planes
+from holdfast.bounding.relax.base import LinearBounds
 from holdfast.cli import app
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
@@ -33,17 +33,17 @@ from holdfast.region import Box
 from holdfast.result import Key
 from holdfast.solver import Stop, solve
 from holdfast_check import Model, check
-from holdfast_check.container import read
-from holdfast_check.planes import Bounds
+from holdfast_check.container import read_container
+from holdfast_check.planes import StepBounds
 from holdfast_check.proof import SCHEMA, Claim
-from holdfast_check.region import Region
+from holdfast_check.region import CheckedRegion
 from proof_networks import NETWORKS, network, proved
 
 DRAW = np.random.default_rng(1)
 
 
 def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    metadata, arrays = read(path.read_bytes())
+    metadata, arrays = read_container(path.read_bytes())
     return json.loads(metadata[SCHEMA]), dict(arrays)
 
 
@@ -69,7 +69,7 @@ def test_every_kind_of_network_has_certificates_that_are_accepted(kind: str, tmp
         header, arrays = opened(twin.file)
         for more in (1.0, 1.001, 1.5):
             header["region"]["radius"] = shown.known * more
-            twin.file.write_bytes(packed(header, arrays))
+            twin.file.write_bytes(pack_proof(header, arrays))
             assert not check(twin.model, twin.file).accepted
 
 
@@ -81,9 +81,9 @@ def test_bounds_hold_at_every_point_of_the_region(kind: str, tmp_path: Path) -> 
     )
     _, model = model_for(problem, tmp_path, None)
     centre = x[0].double().numpy().ravel()
-    region = Region((centre - 0.2)[None], (centre + 0.2)[None])
+    region = CheckedRegion((centre - 0.2)[None], (centre + 0.2)[None])
     outputs = model.program.output.index.size
-    bounds = Bounds(model.program, region)
+    bounds = StepBounds(model.program, region)
     least, most = bounds.rows(np.eye(outputs), np.zeros(outputs))[0], -bounds.rows(-np.eye(outputs), np.zeros(outputs))[0]
     points = centre + 0.2 * np.sign(DRAW.normal(size=(500, centre.size))) * DRAW.uniform(0, 1, (500, 1)) ** 0.2
     values = model.program.value(points)
@@ -161,10 +161,10 @@ def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
     assert len(tree) > 2
     leaf = tree.index(-1)
     for wrong in (tree[:-1], [*tree, -1], tree[:leaf] + tree[leaf + 1 :], [-1], [], [7, -1, -1], [-2], [0, -1]):
-        one.file.write_bytes(packed(header, {**arrays, "tree": np.array(wrong, dtype=np.int8)}))
+        one.file.write_bytes(pack_proof(header, {**arrays, "tree": np.array(wrong, dtype=np.int8)}))
         assert not check(one.model, one.file).accepted, wrong
     header["above"] = records[0].bracket.upper.value + 1e-6
-    one.file.write_bytes(packed(header, arrays))
+    one.file.write_bytes(pack_proof(header, arrays))
     assert not check(one.model, one.file).accepted
 
 
@@ -181,7 +181,7 @@ def test_a_score_by_planes(tmp_path: Path) -> None:
     assert abs(one.value - one.known) <= 1e-3 * abs(one.known)
     header, arrays = opened(one.file)
     header["above"] = records[0].bracket.upper.value + 1e-6
-    one.file.write_bytes(packed(header, arrays))
+    one.file.write_bytes(pack_proof(header, arrays))
     assert not check(one.model, one.file).accepted
 
 
@@ -193,10 +193,10 @@ def test_mutants_are_rejected(kind: str, tmp_path: Path) -> None:
         shown = next(other.known for other in made if other.kind == "witness" and other.key == one.key)
         assert one.file is not None
         assert one.model is not None
-        model = Model.read(one.model)
+        model = Model.read_file(one.model)
         header, arrays = opened(one.file)
         for changed, other in mutants(header, arrays, shown, DRAW):
-            path.write_bytes(packed(changed, other))
+            path.write_bytes(pack_proof(changed, other))
             verdict = check(model, path)
             assert not verdict.accepted, (changed, verdict)
             assert verdict.reason, (changed, verdict)
@@ -211,21 +211,21 @@ def test_slopes_are_free_and_never_trusted(tmp_path: Path) -> None:
     shown = next(other.known for other in made if other.kind == "witness" and other.key == one.key)
     assert one.file is not None
     assert one.model is not None
-    model, (header, arrays) = Model.read(one.model), opened(one.file)
+    model, (header, arrays) = Model.read_file(one.model), opened(one.file)
     functions = [place for place, step in enumerate(model.program.steps) if hasattr(step, "function")]
     held = 0
     for trial in range(12):
         slopes = {f"slopes/{place}": DRAW.normal(0.3, 0.2, (1, 2, 1, model.program.steps[place].size)) for place in functions}
         for radius, false in ((one.value * 0.02, False), (shown, True)):
             header["region"]["radius"] = radius
-            one.file.write_bytes(packed(header, {**arrays, **slopes}))
+            one.file.write_bytes(pack_proof(header, {**arrays, **slopes}))
             verdict = check(model, one.file)
             assert not (verdict.accepted and false), trial
             held += verdict.accepted
     assert held > 0
     header["region"]["radius"] = one.value
     for strange in (np.nan, np.inf, 1e200):
-        one.file.write_bytes(packed(header, {**arrays, f"slopes/{functions[0]}": np.full((1, 2, 1, 5), strange)}))
+        one.file.write_bytes(pack_proof(header, {**arrays, f"slopes/{functions[0]}": np.full((1, 2, 1, 5), strange)}))
         assert not check(model, one.file).accepted
 
 
@@ -250,9 +250,9 @@ def test_a_wrong_relaxation_of_the_engine_has_no_certificate(tmp_path: Path, mon
     [problem] = radius_problems(net, x, y)
     honest = {record.key: record.bracket for record in solve([problem], default_methods(net, "radius", "fast"))}
 
-    def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> Planes:
+    def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> LinearBounds:
         found = planes(relaxation, lower, upper)
-        return Planes(found.lower, found.lower_offset + 0.35, found.upper, found.upper_offset - 0.35)
+        return LinearBounds(found.lower, found.lower_offset + 0.35, found.upper, found.upper_offset - 0.35)
 
     monkeypatch.setattr(crown, "planes", too_high)
     records = solve([problem], [method for method in default_methods(net, "radius", "fast") if type(method).__name__ == "Certify"])
@@ -264,7 +264,7 @@ def test_a_wrong_relaxation_of_the_engine_has_no_certificate(tmp_path: Path, mon
         row = problem.keys.index(record.key)
         header, arrays = question(problem.take(torch.tensor([row])), record, model, "proof")
         header["region"]["radius"] = min(record.bracket.lower.value, 3.9)
-        (tmp_path / "lie.proof").write_bytes(packed(header, arrays))
+        (tmp_path / "lie.proof").write_bytes(pack_proof(header, arrays))
         assert not check(model, tmp_path / "lie.proof").accepted
     for one in prove([problem], lies, tmp_path):
         assert one.kind != "proof" or one.file is None or one.value < honest[one.key].upper.value
@@ -276,7 +276,7 @@ def test_damaged_files_are_told_apart_from_proofs(tmp_path: Path) -> None:
     one = made[0]
     assert one.file is not None
     assert one.model is not None
-    model, whole = Model.read(one.model), one.file.read_bytes()
+    model, whole = Model.read_file(one.model), one.file.read_bytes()
     path = tmp_path / "damaged.proof"
     for trial in range(300):
         data = bytearray(whole)
@@ -349,14 +349,15 @@ def test_a_claim_names_what_it_is_about(tmp_path: Path) -> None:
     header, arrays = opened(made[0].file)
     assert header["question"] == records[0].question
     assert header["input"] == str(Key(0))
-    claim = Claim.read(header, arrays, Model.read(made[0].model or "").program)
+    claim = Claim.read_claim(header, arrays, Model.read_file(made[0].model or "").program)
     assert repr(made[0].value) in claim.told or made[0].value != header["region"]["radius"]
     assert problems[0].goal == "radius"
     assert "between -2.0 and 2.0" in claim.told
     smaller = {**arrays, "region/lower": arrays["region/centre"], "region/upper": arrays["region/centre"]}
-    assert "in the box" in Claim.read(header, smaller, Model.read(made[0].model or "").program).told
+    assert "in the box" in Claim.read_claim(header, smaller, Model.read_file(made[0].model or "").program).told
     assert (
-        "by the shares" in Claim.read(header, {**arrays, "region/shares": np.array([1e-9])}, Model.read(made[0].model or "").program).told
+        "by the shares"
+        in Claim.read_claim(header, {**arrays, "region/shares": np.array([1e-9])}, Model.read_file(made[0].model or "").program).told
     )
 
 
@@ -367,37 +368,37 @@ def test_slopes_of_single_rows(tmp_path: Path) -> None:
     shown = next(other.known for other in made if other.kind == "witness" and other.key == one.key)
     assert one.file is not None
     assert one.model is not None
-    model, (header, arrays) = Model.read(one.model), opened(one.file)
-    claim = Claim.read(header, arrays, model.program)
+    model, (header, arrays) = Model.read_file(one.model), opened(one.file)
+    claim = Claim.read_claim(header, arrays, model.program)
     part = problems[0].take(torch.tensor([0]))
     radius = one.value * 1.02
     match = Matched.of(part, model.program)
     assert match is not None
-    *_, found = trained(match, part.family.at(torch.tensor([radius]).double()), claim.matrix, claim.offset)
+    *_, found = search_trained_slopes(match, part.family.at(torch.tensor([radius]).double()), claim.matrix, claim.offset)
     header["region"]["radius"] = radius
     margins = []
     for some in ({}, found.arrays):
-        asked = Claim.read(header, {**arrays, **some}, model.program)
-        margins.append(Bounds(model.program, asked.region, asked.slopes).rows(claim.matrix, claim.offset))
+        asked = Claim.read_claim(header, {**arrays, **some}, model.program)
+        margins.append(StepBounds(model.program, asked.region, asked.slopes).rows(claim.matrix, claim.offset))
     assert (margins[1] >= margins[0] - 5e-3).all()
     slopes = {f"rows/{place}": np.zeros((1, len(claim.matrix), model.program.steps[place].size)) for place in match.places.values()}
     points = part.region.centre.numpy().ravel() + radius * DRAW.uniform(-1, 1, (300, part.region.centre[0].numel()))
     values = model.program.value(np.clip(points, -2, 2)) @ claim.matrix.T
     for _ in range(10):
         drawn = {name: DRAW.uniform(-0.5, 1.5, array.shape) for name, array in slopes.items()}
-        bounds = Bounds(model.program, Claim.read(header, arrays, model.program).region, drawn)
+        bounds = StepBounds(model.program, Claim.read_claim(header, arrays, model.program).region, drawn)
         assert (values >= bounds.rows(claim.matrix, claim.offset)).all()
         header["region"]["radius"] = shown
-        one.file.write_bytes(packed(header, {**arrays, **drawn}))
+        one.file.write_bytes(pack_proof(header, {**arrays, **drawn}))
         assert not check(model, one.file).accepted
         header["region"]["radius"] = radius
     header["region"]["radius"] = one.value
     [name, *_] = slopes
     fitting = slopes[name]
     for wrong in (fitting[:, :1], fitting[..., :-1], fitting[0], np.concatenate([fitting, fitting]), np.full_like(fitting, np.nan)):
-        one.file.write_bytes(packed(header, {**arrays, name: wrong}))
+        one.file.write_bytes(pack_proof(header, {**arrays, name: wrong}))
         assert not check(model, one.file).accepted
-    one.file.write_bytes(packed(header, {**arrays, "rows/0": fitting}))
+    one.file.write_bytes(pack_proof(header, {**arrays, "rows/0": fitting}))
     assert not check(model, one.file).accepted
-    one.file.write_bytes(packed(header, arrays))
+    one.file.write_bytes(pack_proof(header, arrays))
     assert check(model, one.file).accepted

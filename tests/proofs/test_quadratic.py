@@ -12,12 +12,12 @@ import pytest
 import torch
 from benchmarks.proofs.mutants import mutants
 
-from holdfast.api.parabolas import Parabolas
-from holdfast.api.prove import Certificate, model_for, packed, prove, question
+from holdfast.api.checker_parabolas import Parabolas
+from holdfast.api.prove import Certificate, model_for, pack_proof, prove, question
 from holdfast.api.radius import radius_problems
 from holdfast.attacks.pgd import PGD
-from holdfast.bounding import second_order
-from holdfast.certify.tighten import Tighten, coefficients
+from holdfast.bounding import quadratic_models
+from holdfast.certify.tight_tier import Tighten, coefficients
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
@@ -25,12 +25,12 @@ from holdfast.region import Box
 from holdfast.result import Record
 from holdfast.solver import Stop, solve
 from holdfast_check import Model, Rejected, balls, check, quadratic
-from holdfast_check.container import read
-from holdfast_check.functions import Product
-from holdfast_check.planes import Bounds
+from holdfast_check.container import read_container
+from holdfast_check.functions import ProductFunction
+from holdfast_check.planes import StepBounds
 from holdfast_check.proof import SCHEMA
-from holdfast_check.quadratic import Ball, Models
-from holdfast_check.region import Region
+from holdfast_check.quadratic import SecondOrderBounds, UnitBall
+from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import Applied, Program
 from proof_networks import network
 
@@ -53,15 +53,15 @@ def program_of(net: Network, x: torch.Tensor, folder: Path) -> Program:
     return model_for(problem, folder, None)[1].program
 
 
-def touching(program: Program, bounds: Bounds) -> dict[str, Array]:
+def touching(program: Program, bounds: StepBounds) -> dict[str, Array]:
     """Parabolas through the Chebyshev points of the intervals that planes know; lines for straight pieces."""
     found: dict[str, Array] = {}
     for place, step in enumerate(program.steps):
         if isinstance(step, Applied):
             found[f"parabolas/{place}"] = array = np.zeros((1, 2, len(step.parts), step.size))
             for argument, (curve, part) in enumerate(zip(step.function.curves, step.parts, strict=True)):
-                low, high = (part.taken(ends[part.source])[0] for ends in (bounds.lower, bounds.upper))
-                if isinstance(curve, Product):
+                low, high = (part.take_elements(ends[part.source])[0] for ends in (bounds.lower, bounds.upper))
+                if isinstance(curve, ProductFunction):
                     middle, reach = (low + high) / 2, np.maximum((high - low) / 2, 1e-3) * math.sqrt(0.75)
                     left, centre, right = (curve.value(v) for v in (middle - reach, middle, middle + reach))
                     bend = (left + right - 2 * centre) / (2 * reach * reach)
@@ -102,7 +102,7 @@ def test_no_parabola_strays_further_than_is_said(name: str, width: float) -> Non
     """Against 60 digits, with parabolas that touch and with any others; and the deviation is nearly reached."""
     low = DRAW.uniform(-3, 3, 30)
     high = low + width * DRAW.uniform(0.2, 1, 30)
-    function, middle = Product(name), (low + high) / 2
+    function, middle = ProductFunction(name), (low + high) / 2
     bend = np.concatenate(
         [(function.value(high) + function.value(low) - 2 * function.value(middle))[:15] * 2 / (high - low)[:15] ** 2, DRAW.normal(0, 2, 15)]
     )
@@ -132,33 +132,33 @@ def test_models_hold_at_every_point_that_is_found(kind: str, norm: float, tmp_pa
     centre, rows = x[0].double().numpy().ravel(), np.eye(program.output.index.size)
     rows = np.concatenate([rows, -rows])
     for radius in (0.05, 0.3):
-        region = Region.ball(centre, radius, norm, np.ones(1), np.full(n, -np.inf), np.full(n, np.inf))
-        values, planes = attacked(net, x[0].double(), radius, norm, rows), Bounds(program, region)
+        region = CheckedRegion.ball(centre, radius, norm, np.ones(1), np.full(n, -np.inf), np.full(n, np.inf))
+        values, planes = attacked(net, x[0].double(), radius, norm, rows), StepBounds(program, region)
         arrays = touching(program, planes)
         by_planes = planes.rows(rows, np.zeros(len(rows)))[0]
-        by_models = Models(program, region, arrays).rows(rows, np.zeros(len(rows)))[0]
+        by_models = SecondOrderBounds(program, region, arrays).rows(rows, np.zeros(len(rows)))[0]
         assert (values >= by_models).all()
         assert (by_models >= by_planes - 1e-3 * np.abs(values).max()).all()
         if kind not in ("clipped", "own cell"):
             assert (values.min(0) - by_models).mean() < 0.8 * (values.min(0) - by_planes).mean()
         other = {name: array + 0.3 * DRAW.normal(size=array.shape) for name, array in arrays.items()}
-        assert (values >= Models(program, region, other).rows(rows, np.zeros(len(rows)))[0]).all()
-    assert (values >= Models(program, region).rows(rows, np.zeros(len(rows)))[0]).all(), "lines, where no parabolas are given"
+        assert (values >= SecondOrderBounds(program, region, other).rows(rows, np.zeros(len(rows)))[0]).all()
+    assert (values >= SecondOrderBounds(program, region).rows(rows, np.zeros(len(rows)))[0]).all(), "lines, where no parabolas are given"
 
 
 def test_every_model_holds_step_by_step(tmp_path: Path) -> None:
     """Not only the margin: each step of an LSTM, at points, with remainders anywhere between their ends."""
     net, x, _ = network("lstm")
     program, centre = program_of(net, x, tmp_path), x[0].double().numpy().ravel()
-    region = Region((centre - 0.2)[None], (centre + 0.2)[None])
-    kept: dict[int, quadratic.Model] = {}
+    region = CheckedRegion((centre - 0.2)[None], (centre + 0.2)[None])
+    kept: dict[int, quadratic.SecondOrderModel] = {}
 
-    class Watched(Models):
-        def _store(self, place: int, model: quadratic.Model, named: bool) -> None:
+    class Watched(SecondOrderBounds):
+        def _store(self, place: int, model: quadratic.SecondOrderModel, named: bool) -> None:
             kept[place] = model
             super()._store(place, model, named)
 
-    made = Watched(program, region, touching(program, Bounds(program, region)))
+    made = Watched(program, region, touching(program, StepBounds(program, region)))
     v = DRAW.uniform(-1, 1, (200, len(centre)))
     values = program.values(centre + 0.2 * v)
     for place, y in kept.items():
@@ -179,8 +179,8 @@ def test_the_least_value_of_a_quadratic_function_over_a_box() -> None:
     L, B = DRAW.normal(size=(n, k)) * DRAW.choice([0.1, 1, 30], (n, 1)), DRAW.normal(size=(n, d, k))
     B[:, :, :d] = (B[:, :, :d] + B[:, :, :d].swapaxes(1, 2)) / 2
     size = np.abs(L).sum(1) + np.abs(B).sum((1, 2))
-    y = quadratic.Model(np.zeros(n), L, B, np.zeros(n), size)
-    ball = Ball(d, math.inf, np.arange(d))
+    y = quadratic.SecondOrderModel(np.zeros(n), L, B, np.zeros(n), size)
+    ball = UnitBall(d, math.inf, np.arange(d))
     found, worse = ball.least(y, 8), ball.least(y, 0)
     assert (found >= worse - 1e-9).all()
     corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * k)).reshape(k, -1).T
@@ -218,8 +218,8 @@ def test_nothing_moves(tmp_path: Path) -> None:
     net, x, _ = network("gru")
     program, centre = program_of(net, x, tmp_path), x[0].double().numpy().ravel()
     for norm in (math.inf, 2.0, 1.0):
-        region = Region.ball(centre, 0.0, norm, np.ones(1), np.full(len(centre), -2.0), np.full(len(centre), 2.0))
-        rows = Models(program, region).rows(np.eye(3), np.zeros(3))[0]
+        region = CheckedRegion.ball(centre, 0.0, norm, np.ones(1), np.full(len(centre), -2.0), np.full(len(centre), 2.0))
+        rows = SecondOrderBounds(program, region).rows(np.eye(3), np.zeros(3))[0]
         value = program.value(centre[None])[0]
         assert (value >= rows).all()
         assert (value - rows < 1e-9).all()
@@ -230,14 +230,14 @@ def test_models_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pyte
     program, centre = program_of(net, x, tmp_path), x[0].double().numpy().ravel()
     monkeypatch.setattr(quadratic, "MOST", 1000)
     with pytest.raises(Rejected, match="Let fewer inputs move"):
-        Models(program, Region((centre - 0.1)[None], (centre + 0.1)[None]))
+        SecondOrderBounds(program, CheckedRegion((centre - 0.1)[None], (centre + 0.1)[None]))
 
 
 # ---- certificates
 
 
 def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    metadata, arrays = read(path.read_bytes())
+    metadata, arrays = read_container(path.read_bytes())
     return json.loads(metadata[SCHEMA]), dict(arrays)
 
 
@@ -256,11 +256,11 @@ def test_certificates_keep_what_second_order_models_proved(kind: str, norm: floa
     assert one.model is not None
     assert one.value >= 0.99 * one.known, one
     header, arrays = opened(one.file)
-    model = Model.read(one.model)
+    model = Model.read_file(one.model)
     given = {name: array for name, array in arrays.items() if name.startswith("parabolas/")}
     assert given
     assert check(model, one.file).accepted
-    one.file.write_bytes(packed(header, {name: array for name, array in arrays.items() if name not in given}))
+    one.file.write_bytes(pack_proof(header, {name: array for name, array in arrays.items() if name not in given}))
     assert not check(model, one.file).accepted, "planes alone prove it"
     if kind == "rnn" and math.isinf(norm):
         shown = next(other.known for other in made if other.kind == "witness")
@@ -268,7 +268,7 @@ def test_certificates_keep_what_second_order_models_proved(kind: str, norm: floa
         with np.errstate(all="ignore"):
             wrong = mutants(header, arrays, shown, DRAW)
         for changed, other in wrong:
-            one.file.write_bytes(packed(changed, other))
+            one.file.write_bytes(pack_proof(changed, other))
             verdict = check(model, one.file)
             assert not verdict.accepted, (changed, other.keys(), verdict)
             assert verdict.reason
@@ -282,7 +282,7 @@ def test_damaged_parabolas_are_told_apart_from_proofs(tmp_path: Path) -> None:
     one = next(one for one in made if one.kind == "proof")
     assert one.file is not None
     assert one.model is not None
-    model, whole = Model.read(one.model), one.file.read_bytes()
+    model, whole = Model.read_file(one.model), one.file.read_bytes()
     start, path = len(whole) - sum(array.nbytes for array in opened(one.file)[1].values()), tmp_path / "damaged.proof"
     accepted = 0
     for trial in range(40):
@@ -306,14 +306,14 @@ def test_an_engine_that_lies_about_parabolas_has_no_certificate(tmp_path: Path, 
     net, x, y = network("rnn")
     [problem] = radius_problems(net, x[:1], y[:1])
     shown = solve([problem], [PGD(restarts=2)])[0].bracket.upper.value
-    deviation, least = second_order.deviation, second_order.Model.least
+    deviation, least = quadratic_models.deviation, quadratic_models.QuadraticModel.least
 
     def too_small(*given: Any) -> Any:
         low, high = deviation(*given)
         return (low + high) / 2 + (low - high) / 500, (low + high) / 2 + (high - low) / 500
 
-    monkeypatch.setattr(second_order, "deviation", too_small)
-    monkeypatch.setattr(second_order.Model, "least", lambda self, rounds: least(self, rounds) + 1.0)
+    monkeypatch.setattr(quadratic_models, "deviation", too_small)
+    monkeypatch.setattr(quadratic_models.QuadraticModel, "least", lambda self, rounds: least(self, rounds) + 1.0)
     [record] = solve([problem], [Tighten(steps=10)])
     assert record.bracket.lower.value > shown
     _, model = model_for(problem, tmp_path, None)
@@ -322,7 +322,7 @@ def test_an_engine_that_lies_about_parabolas_has_no_certificate(tmp_path: Path, 
     for bends in coefficients(problem, torch.full((1,), radius, dtype=torch.float64), 10):
         lie = parabolas.arrays(problem.family.at(torch.full((1,), radius, dtype=torch.float64)), bends)
         assert lie
-        (tmp_path / "lie.proof").write_bytes(packed(header, {**arrays, **lie}))
+        (tmp_path / "lie.proof").write_bytes(pack_proof(header, {**arrays, **lie}))
         assert not check(model, tmp_path / "lie.proof").accepted
     for one in prove([problem], [record], tmp_path, stop=Stop(seconds=3)):
         assert one.kind != "proof" or one.file is None or one.value < shown
@@ -340,7 +340,7 @@ def test_a_score_by_models(tmp_path: Path) -> None:
     header, arrays = opened(one.file)
     assert any(name.startswith("parabolas/") for name in arrays)
     header["above"] = records[0].bracket.upper.value + 1e-6
-    one.file.write_bytes(packed(header, arrays))
+    one.file.write_bytes(pack_proof(header, arrays))
     assert not check(one.model, one.file).accepted
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import Certificate, packed, prove
+from holdfast.api.prove import Certificate, pack_proof, prove
 from holdfast.api.radius import radius_problems
 from holdfast.cli import app
 from holdfast.network import Network
@@ -30,8 +30,8 @@ from holdfast.region import Box
 from holdfast.result import Record
 from holdfast.solver import solve
 from holdfast_check import Model, check
-from holdfast_check.container import read
-from holdfast_check.planes import Bounds
+from holdfast_check.container import read_container
+from holdfast_check.planes import StepBounds
 from holdfast_check.proof import SCHEMA, Claim
 from holdfast_check.tree import margins
 
@@ -74,8 +74,8 @@ def opened(kind: str, norm: float = math.inf) -> tuple[Certificate, Certificate,
     one, shown = (next(one for one in made if one.kind == kind) for kind in ("proof", "witness"))
     assert one.file is not None, one
     assert one.model is not None, one
-    metadata, arrays = read(one.file.read_bytes())
-    return one, shown, Model.read(one.model), json.loads(metadata[SCHEMA]), dict(arrays)
+    metadata, arrays = read_container(one.file.read_bytes())
+    return one, shown, Model.read_file(one.model), json.loads(metadata[SCHEMA]), dict(arrays)
 
 
 @pytest.mark.parametrize(("kind", "norm"), [("mlp", math.inf), ("mlp", 2.0), ("leaky", math.inf), ("cnn", math.inf)])
@@ -98,23 +98,23 @@ def test_mutants_of_signs_are_rejected(kind: str, norm: float, tmp_path: Path) -
     _, shown, model, header, arrays = opened(kind, norm)
     path = tmp_path / "mutant.proof"
     for number, other in enumerate(broken_signs(arrays)):
-        path.write_bytes(packed(header, other))
+        path.write_bytes(pack_proof(header, other))
         verdict = check(model, path)
         assert not verdict.accepted, number
         assert verdict.reason, number
     false = {**header, "region": {**header["region"], "radius": shown.known}}
     for number, other in enumerate([arrays, *other_signs(arrays, DRAW)]):
-        path.write_bytes(packed(false, other))
+        path.write_bytes(pack_proof(false, other))
         assert not check(model, path).accepted, number
-    path.write_bytes(packed(header, arrays))
+    path.write_bytes(pack_proof(header, arrays))
     assert check(model, path).accepted
 
 
 def test_bounds_over_leaves_hold_at_their_points() -> None:
     """Any cuts, multipliers and slopes: at every point with these signs the rows are above the bounds. Leaves without a point are told."""
     _, _, model, header, arrays = opened("mlp")
-    claim = Claim.read(header, arrays, model.program)
-    whole = Bounds(model.program, claim.region, claim.slopes)
+    claim = Claim.read_claim(header, arrays, model.program)
+    whole = StepBounds(model.program, claim.region, claim.slopes)
     points = DRAW.uniform(claim.region.lower[0], claim.region.upper[0], (4000, claim.region.lower.shape[1]))
     rows = model.program.value(points) @ claim.matrix.T
     steps = [place for place, step in enumerate(model.program.steps) if 0 < place < model.program.output.step]
@@ -126,7 +126,7 @@ def test_bounds_over_leaves_hold_at_their_points() -> None:
             for _ in "abc"
         ]
         times = DRAW.exponential(0.3, (3, len(claim.matrix)))
-        bounds = Bounds(model.program, claim.region).planes
+        bounds = StepBounds(model.program, claim.region).planes
         slopes = {f"rows/{place}": DRAW.uniform(0, 1, (1, len(rows[0]), model.program.steps[place].size)) for place in bounds}
         least = margins(whole, claim.matrix, claim.offset, [path], times, slopes, trial % 2 == 0)[0]
         inside = np.all([sign * values[step][:, element] >= 0 for step, element, sign in path], 0)
@@ -140,7 +140,7 @@ def _values(model: Model, x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]
     known = [x]
     for step in model.program.steps[1:]:
         if hasattr(step, "function"):
-            known.append(step.function.value(*(part.taken(known[part.source]) for part in step.parts)))
+            known.append(step.function.value(*(part.take_elements(known[part.source]) for part in step.parts)))
         else:
             y = np.tile(step.offset, (len(x), 1))
             for part in step.parts:
@@ -175,12 +175,12 @@ def test_a_score_over_a_box_of_many_inputs(tmp_path: Path) -> None:
     [one] = [one for one in prove([problem], records, tmp_path) if one.kind == "proof"]
     assert one.file is not None, one
     assert one.model is not None
-    metadata, arrays = read(one.file.read_bytes())
+    metadata, arrays = read_container(one.file.read_bytes())
     assert "signs" in arrays
     assert one.value >= one.known - 0.02 * abs(one.known)
     header = json.loads(metadata[SCHEMA])
     header["above"] = records[0].bracket.upper.value + 1e-9
-    one.file.write_bytes(packed(header, arrays))
+    one.file.write_bytes(pack_proof(header, arrays))
     assert not check(one.model, one.file).accepted
 
 

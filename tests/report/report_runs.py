@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.question import Asked, Data, Means, Model, Question
+from holdfast.question import DataDescription, Means, ModelDescription, Question, Request
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
 
 MODEL = {"name": "tiny", "source": "torch", "fingerprint": "f00d", "domain": "[0, 1]"}
@@ -53,12 +53,12 @@ def question(**said: Any) -> Question:
     """A question about the tiny network: every word finds the part it belongs to; `model` and `data` replace what is said of them."""
     said = {"command": "radius", "norm": "inf", "tier": "fast", "model": MODEL, "data": DATA, **said}
     model, data = {"domain": MODEL["domain"], **said.pop("model")}, dict(said.pop("data"))
-    parts: dict[type, dict[str, Any]] = {Model: model, Data: data, Asked: {}, Means: {}, Question: {}}
+    parts: dict[type, dict[str, Any]] = {ModelDescription: model, DataDescription: data, Request: {}, Means: {}, Question: {}}
     for name, value in said.items():
         kind = next(kind for kind in parts if name in {f.name for f in fields(kind)})
         parts[kind][name] = tuple(value) if name in ("classes", "vocabulary") and value is not None else value
     made = {kind: kind(**values) for kind, values in parts.items() if kind is not Question}
-    return Question(model=made[Model], data=made[Data], asked=made[Asked], means=made[Means], **parts[Question])
+    return Question(model=made[ModelDescription], data=made[DataDescription], asked=made[Request], means=made[Means], **parts[Question])
 
 
 def put(store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, tokens: Tensor | None = None) -> None:
@@ -96,7 +96,7 @@ def record(index: int, lower: float, upper: float, frame: int | None = None, **c
     """goal, part, status and note; of goals that rise the upper end is proved and the lower one witnessed."""
     status, goal = changes.pop("status", "closed" if lower == upper else "finished"), changes.pop("goal", "radius")
     key = Key(index, frame, changes.pop("part", ""))
-    made = bracket(-upper, -lower, **changes).turned() if goal in ("largest", "steepness") else bracket(lower, upper, **changes)
+    made = bracket(-upper, -lower, **changes).negate() if goal in ("largest", "steepness") else bracket(lower, upper, **changes)
     return Record(key, made, status, 0.5 + index, 100, goal=goal)
 
 

@@ -13,7 +13,7 @@ from report_runs import MODEL, Document, TinyImages, bracket, put, record
 
 import holdfast as hf
 from holdfast.errors import BadInput
-from holdfast.question import Data
+from holdfast.question import DataDescription
 from holdfast.report.compare import Comparison, compare, interval, outcome
 from holdfast.report.compare_page import render
 from holdfast.report.compare_table import as_json, as_markdown
@@ -171,7 +171,7 @@ def test_runs_without_inputs_are_matched_by_place_on_the_same_data(new_store: Ne
         store.write([record(0, *ends)])
         runs.append(load(store))
     assert compare(runs).duels[0].losses == 1
-    strange = replace(runs[1], question=replace(runs[1].question, data=Data(fingerprint="other")))
+    strange = replace(runs[1], question=replace(runs[1].question, data=DataDescription(fingerprint="other")))
     with pytest.raises(BadInput, match="fingerprints"):
         compare([runs[0], strange])
 

@@ -20,18 +20,18 @@ from test_schemas import faults, schema
 import holdfast as hf
 from holdfast.cli import main
 from holdfast.errors import BadInput
-from holdfast.evidence.statement import _asked
+from holdfast.evidence.statement import _describe_question
 from holdfast.question_text import describe_question
 from holdfast.report import write_report
 from holdfast.report.compare import compare, outcome
 from holdfast.report.gate import Rules, gate
 from holdfast.report.index import write_index
 from holdfast.report.pairing import load, usual_radii
-from holdfast.report.sense import SENSES, sense_of
 from holdfast.report.standard import properties_of
 from holdfast.report.summary import parts_of, rows_of, totals_of
 from holdfast.report.table import table
 from holdfast.report.verdict import spoken, verdict
+from holdfast.report.wording import SENSES, sense_of
 from holdfast.result import Answers, Key, Likely
 
 NewStore = Callable[..., hf.Store]
@@ -73,7 +73,7 @@ def test_every_output_is_a_row_and_every_part_a_table(new_store: NewStore) -> No
         (0, 1, 0.5, 0.75),
     ]
     assert [row.name for row in large.rows] == ["0, output 0", "0, output 1"]
-    assert large.sense.proved(large.rows[1].bracket).value == math.inf
+    assert large.sense.proved_bound(large.rows[1].bracket).value == math.inf
     one = parts_of(row for row in (*small.rows, *large.rows) if row.output == 1)
     assert [part.heading for part in one] == ["the smallest value of output 1", "the largest value of output 1"]
     assert [part.name for part in parts_of(rows_of(made(new_store, "risk").records()))] == ["radius", "worst", "steepness"]
@@ -431,7 +431,7 @@ def test_every_view_of_a_run_has_the_sentence_of_its_question(new_store: NewStor
         assert {row["question"] for row in csv.DictReader(stream)} == {sentence}
     parquet = pytest.importorskip("pyarrow.parquet")
     assert set(parquet.read_table(store.export(tmp_path / "r.parquet")).column("question").to_pylist()) == {sentence}
-    assert _asked(store.question)["sentence"] == sentence
+    assert _describe_question(store.question)["sentence"] == sentence
     assert words(sentence) in words(ask("show", store.folder, "--input", 0)[1])
     at = [] if KINDS[kind].headings[0] == "the worst score" else ["--at", 0.5]
     out = ask("gate", store.folder, *at, "--min-certified", 0, "--markdown", tmp_path / "g.md")[1]

@@ -17,7 +17,7 @@ from holdfast.report import card
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render as render_comparison
 from holdfast.report.compare_table import as_json, sides
-from holdfast.report.heat import Heat
+from holdfast.report.heat_map import Heat
 from holdfast.report.page import render
 from holdfast.report.pairing import load
 from holdfast.report.plots import band, two_bands

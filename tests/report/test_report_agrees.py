@@ -15,27 +15,27 @@ from report_runs import Document, bracket, proof, record, witness
 from rich.console import Console
 
 import holdfast as hf
+from holdfast.batch_solver import NOTHING_MOVES
 from holdfast.cli import app
 from holdfast.cli.command import COMMANDS
 from holdfast.cli.options import ModelOptions
 from holdfast.formatting import at_least, at_most, between, ends
 from holdfast.report import card
-from holdfast.report.answers import answered
+from holdfast.report.answers import answer_of
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render, thumbnails
 from holdfast.report.compare_table import sides
 from holdfast.report.gate import Rules, gate
-from holdfast.report.heat import Heat
+from holdfast.report.heat_map import Heat
 from holdfast.report.index import write_index
 from holdfast.report.page import render_pages
 from holdfast.report.pairing import load
-from holdfast.report.plots.convergence import followed, mean_over_time
+from holdfast.report.plots.convergence import followed_inputs, mean_over_time
 from holdfast.report.question import command_line, preparation
 from holdfast.report.summary import rows_of, totals_of
 from holdfast.report.table import table
 from holdfast.result import Bound, Bracket, Key, Record, by_definition
 from holdfast.store import Event
-from holdfast.work import NOTHING_MOVES
 
 NewStore = Callable[..., hf.Store]
 
@@ -59,7 +59,7 @@ def told(store: hf.Store) -> str:
 def test_both_curves_of_the_history_speak_of_the_same_inputs() -> None:
     """Input 0 is proved far and never broken, input 1 is broken early: alone, their means would cross."""
     history = [Event(Key(0), 1.0, 1, 2.0, math.inf), Event(Key(1), 1.0, 1, 0.1, 0.4), Event(Key(2), 1.0, 1, -math.inf, 0.5)]
-    chosen = followed(history)
+    chosen = followed_inputs(history)
     assert chosen.lower == chosen.upper == {Key(1)}
     assert chosen.count == 3
     lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
@@ -77,7 +77,9 @@ def test_the_history_ends_where_the_numbers_above_it_are(new_store: NewStore) ->
 
 
 def test_where_no_input_has_both_ends_one_curve_is_drawn() -> None:
-    chosen = followed([Event(Key(0), 1.0, 1, 2.0, math.inf), Event(Key(1), 1.0, 1, -math.inf, 0.4), Event(Key(2), 1.0, 1, -math.inf, 0.4)])
+    chosen = followed_inputs(
+        [Event(Key(0), 1.0, 1, 2.0, math.inf), Event(Key(1), 1.0, 1, -math.inf, 0.4), Event(Key(2), 1.0, 1, -math.inf, 0.4)]
+    )
     assert (chosen.lower, chosen.upper) == (frozenset(), {Key(1), Key(2)})
 
 
@@ -198,7 +200,7 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
 )
 def test_the_answer_of_a_command_comes_first(new_store: NewStore, kind: str, heading: str, cells: list[tuple[str, list[str]]]) -> None:
     store = made(new_store, kind)
-    found = answered(store)
+    found = answer_of(store)
     assert found is not None
     names = [name for name, _ in found.columns]
     for name, wanted in cells:
@@ -211,7 +213,7 @@ def test_the_answer_of_a_command_comes_first(new_store: NewStore, kind: str, hea
 
 def test_a_verdict_carries_its_counterexample_and_the_hashes(new_store: NewStore) -> None:
     files = [[f"net_{k}.onnx", f"prop_{k}.vnnlib", "a" * 64, "b" * 64] for k in range(3)]
-    found = answered(made(new_store, "verify", specification=files))
+    found = answer_of(made(new_store, "verify", specification=files))
     assert found is not None
     counterexample, hashes = (str(row) for row in (found.rows[1][5], found.rows[0][-1]))
     assert "X_0 = " in counterexample
@@ -222,7 +224,7 @@ def test_a_verdict_carries_its_counterexample_and_the_hashes(new_store: NewStore
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"verify", "reach", "risk", "testgen"}))
 def test_other_commands_need_no_table_of_their_own(new_store: NewStore, kind: str) -> None:
-    assert answered(made(new_store, kind)) is None
+    assert answer_of(made(new_store, kind)) is None
 
 
 # ---------------------------------------------------------------- how to repeat it

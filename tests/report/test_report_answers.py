@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.cli import main
 from holdfast.formatting import percent
 from holdfast.report import write_report
-from holdfast.report.likely import flat, map_of, packed
+from holdfast.report.class_probabilities import flat, map_of, pack_answers
 from holdfast.report.picture import MORE, PEN
 from holdfast.result import Answers, Key, Likely
 
@@ -44,9 +44,9 @@ def answered(store: hf.Store, *, maps: bool = True) -> hf.Store:
 
 
 def test_what_rides_on_a_row() -> None:
-    assert packed(None) == ""
-    assert packed(Answers(BEFORE)) == "1 98 5,2 1.83 1,0 <0.01 -3;"
-    assert packed(Answers(BEFORE, AFTER)).endswith(";2 60 3,1 40 2.5,0 0 −∞")
+    assert pack_answers(None) == ""
+    assert pack_answers(Answers(BEFORE)) == "1 98 5,2 1.83 1,0 <0.01 -3;"
+    assert pack_answers(Answers(BEFORE, AFTER)).endswith(";2 60 3,1 40 2.5,0 0 −∞")
     shares = (1.0, 0.99995, 2 / 3, 1e-5, 0.0, math.nan)
     assert [percent(share) for share in shares] == ["100 %", ">99.99 %", "66.67 %", "<0.01 %", "0 %", "–"]
 
@@ -119,7 +119,7 @@ def test_of_frames_the_weakest_one_is_told(new_store: NewStore, tmp_path: Path) 
     store = new_store(frames="each")
     store.write([record(0, 0.1, 0.4, frame=0), record(0, 0.1, 0.3, frame=1)])
     store.put_answers({Key(0, 0): Answers(BEFORE), Key(0, 1): Answers(BEFORE, AFTER)})
-    assert f'data-a="{packed(Answers(BEFORE, AFTER)).replace("<", "&lt;")}"' in write_report(store, tmp_path / "r.html").read_text()
+    assert f'data-a="{pack_answers(Answers(BEFORE, AFTER)).replace("<", "&lt;")}"' in write_report(store, tmp_path / "r.html").read_text()
 
 
 def test_the_terminal_tells_the_same(new_store: NewStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

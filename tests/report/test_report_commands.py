@@ -15,7 +15,7 @@ from rich.console import Console
 
 import holdfast as hf
 from holdfast.cli import main
-from holdfast.report import blocks
+from holdfast.report import terminal_pictures
 
 NewStore = Callable[..., hf.Store]
 
@@ -64,11 +64,11 @@ def test_names_cannot_steer_the_terminal(new_store: NewStore, ask: Callable[...,
 
 def test_pictures_of_blocks_hold_the_pixels() -> None:
     x = np.array([[0.0, 1.0], [1.0, 0.0]])
-    assert blocks.picture(x, colour=False).plain == "  ██\n██  "[: 4 + 1] + "██  "
-    drawn = blocks.picture(x)
+    assert terminal_pictures.picture(x, colour=False).plain == "  ██\n██  "[: 4 + 1] + "██  "
+    drawn = terminal_pictures.picture(x)
     colours = [(span.style.color.triplet.red, span.style.bgcolor.triplet.red) for span in drawn.spans]  # type: ignore[union-attr]
     assert colours == [(0, 0), (0, 0), (255, 255), (255, 255), (255, 255), (255, 255), (0, 0), (0, 0)]
-    assert blocks.change(x, np.array([[0.0, 0.5], [1.0, 0.5]]), colour=False).plain == "··--\n··++"
+    assert terminal_pictures.change(x, np.array([[0.0, 0.5], [1.0, 0.5]]), colour=False).plain == "··--\n··++"
     screen = io.StringIO()
     Console(force_terminal=True, color_system="truecolor", file=screen).print(drawn)
     assert "38;2;255;255;255" in screen.getvalue()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.report.drawing import SIDE, is_strokes, is_wave, strokes, wave
-from holdfast.report.picture import LONGEST_SIDE, blue_or_orange, describe_change, grey_or_rgb, inked, show
+from holdfast.report.picture import LONGEST_SIDE, blue_or_orange, describe_change, grey_or_rgb, ink_png, show
+from holdfast.report.rasterise import SIDE, is_strokes, is_wave, strokes, wave
 
 
 def decoded(data: bytes) -> np.ndarray:
@@ -78,7 +78,7 @@ def test_a_waveform_shows_its_envelope() -> None:
     assert ink.any(0).all()  # some ink in every column
     assert ink[0].any()
     assert ink[-1].any()
-    assert np.allclose(decoded(inked(ink))[..., 3], ink)
+    assert np.allclose(decoded(ink_png(ink))[..., 3], ink)
 
 
 def test_a_row_of_a_table_marks_what_the_witness_changes() -> None:

@@ -10,7 +10,7 @@ import torch
 from report_runs import estimate, proof, witness
 
 import holdfast as hf
-from holdfast.report.packed import Chosen, Packed, ends_of
+from holdfast.report.packed_rows import Chosen, Packed, ends_of
 from holdfast.report.streaming import by_input, summary_parts
 from holdfast.report.summary import parts_of, rows_of, totals_of
 from holdfast.report.verdict import right, tally

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import batch
-from holdfast.bounding.branching.frontier import Branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.zonotope import Forms
 from holdfast.region import Box
 from holdfast.verification import BranchAndBound
-from holdfast.verification.branch_and_bound import Tree
+from holdfast.verification.branch_and_bound import BoxTree
 from holdfast.verification.ranges import Range
 from holdfast.verification.reach import reach
 
@@ -275,14 +275,14 @@ def test_more_time_never_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     net = perceptron(7, 2, 16, 16, 1)
     least, most = (float(f(dense(net, *SQUARE))) for f in (torch.min, torch.max))
     seen: list[Tensor] = []
-    concluded = Tree.concluded
+    concluded = BoxTree.conclude
 
-    def watched(self: Tree, done: Tensor) -> Tree:
+    def watched(self: BoxTree, done: Tensor) -> BoxTree:
         after = concluded(self, done)
         seen.append(after.proved.clone())
         return after
 
-    monkeypatch.setattr(Tree, "concluded", watched)
+    monkeypatch.setattr(BoxTree, "conclude", watched)
     reach(net, SQUARE, tolerance=1e-4, methods=[InputSplit(batch=4)])
     for ends, truth in zip(torch.stack(seen).T.tolist(), (least, -most), strict=True):
         assert len(set(ends)) > 5

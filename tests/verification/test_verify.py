@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import batch
-from holdfast.bounding.branching.frontier import Branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.bounding.crown import propagate
-from holdfast.bounding.graph.prepare import prepared
+from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
@@ -62,7 +62,7 @@ def stands(found: Verdict, net: hf.Network, asked: Spec) -> bool:
     assert found.evidence is not None
     x = found.witness
     inside = [case for case in asked.cases if case.holds(x.flatten().tolist())]
-    return found.evidence.kind == "witnessed" and any(case.met(net(x[None]).double().flatten().tolist()) for case in inside)
+    return found.evidence.kind == "witnessed" and any(case.is_violated(net(x[None]).double().flatten().tolist()) for case in inside)
 
 
 # ---- against dense grids
@@ -416,7 +416,7 @@ def test_what_rounding_factors_misses_is_charged() -> None:
     assert not asked.exact
     problem = problem_of(net, asked)
     region = Box.between(*problem.region.enclosing_box())
-    graph = prepared(net, problem.region.numbers(net.dtype))  # type: ignore[attr-defined]
+    graph = prepare_graph(net, problem.region.numbers(net.dtype))  # type: ignore[attr-defined]
     rules = problem.property.charged(graph, region)  # type: ignore[attr-defined]
     assert rules is not None
     least = torch.stack([propagate(graph, region).lower[graph.output], propagate(graph, region).upper[graph.output]])

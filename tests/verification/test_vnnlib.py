@@ -24,7 +24,7 @@ def spec(body: str, inputs: int = 1, outputs: int = 2) -> Spec:
 
 
 def meets(found: Spec, x: list[float], y: list[float]) -> bool:
-    return any(case.holds(x) and case.met(y) for case in found.cases)
+    return any(case.holds(x) and case.is_violated(y) for case in found.cases)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_factors_that_float64_cannot_write_become_whole_numbers() -> None:
     rules = found.rules()
     assert rules.matrix.flatten().tolist() == [1.0, -3.0]
     assert float(rules.offset) == -7.0
-    assert not found.missed().any()
+    assert not found.factor_error().any()
     kept = spec(f"{BOX} (assert (<= (+ (* 0.5 Y_0) (* -3 Y_1)) 0.7))").rules().matrix.flatten().tolist()
     assert kept == [0.5, -3.0]  # the score stays in the units of the file where they can be kept
     for huge in ("1e400", "-1e400", "1e-400"):
@@ -111,7 +111,7 @@ def test_what_factors_miss_is_known(parts: list[tuple[int, int, int]]) -> None:
     ((row,),) = found.cases[0].polytopes
     scale = row.scaled.factors[0][1] / row.factors[0][1]
     assert scale > 0
-    taken, missed = found.rules().matrix.flatten().tolist(), found.missed().flatten().tolist()
+    taken, missed = found.rules().matrix.flatten().tolist(), found.factor_error().flatten().tolist()
     for text, factor, error in zip(written, taken, missed, strict=True):
         assert abs(Fraction(text) * scale - Fraction(factor)) <= Fraction(error)
         assert error <= 2.0**-52
@@ -146,12 +146,12 @@ def test_any_number_is_read_exactly_or_refused_with_its_line(number: str, place:
     if found.cases:
         (lower, upper), rules = found.box(), found.rules()
         assert bool((lower <= upper).all() and rules.matrix.isfinite().all() and rules.offset.isfinite().all())
-        assert found.missed().isfinite().all()
+        assert found.factor_error().isfinite().all()
         assert found.inside()[0].isfinite().all()
     value = Fraction(number)  # so it is a number, in the digits that everybody reads
     assert number.isascii()
     for case in found.cases if place == "(<= Y_0 {})" else ():
-        assert case.met([0.0, 0.0]) == (value >= 0)
+        assert case.is_violated([0.0, 0.0]) == (value >= 0)
 
 
 def test_ends_between_which_exactly_the_allowed_numbers_lie() -> None:
@@ -174,11 +174,11 @@ def test_counterexamples_are_compared_without_rounding() -> None:
     found = spec(f"{BOX} (assert (<= (+ Y_0 Y_1) 0.3))")
     (case,) = found.cases
     assert 0.1 + 0.2 > 0.3  # what float64 makes of it
-    assert case.met([0.1, 0.2]) == (Fraction(0.1) + Fraction(0.2) <= Fraction("0.3"))
+    assert case.is_violated([0.1, 0.2]) == (Fraction(0.1) + Fraction(0.2) <= Fraction("0.3"))
     tiny = 2.0**-80
-    assert case.met([0.25, 0.0])
-    assert not spec(f"{BOX} (assert (< Y_0 1))").cases[0].met([1.0, 0.0])
-    assert not spec(f"{BOX} (assert (<= (+ Y_0 Y_1) 1))").cases[0].met([1.0, tiny])  # 1 + tiny is 1 in float64
+    assert case.is_violated([0.25, 0.0])
+    assert not spec(f"{BOX} (assert (< Y_0 1))").cases[0].is_violated([1.0, 0.0])
+    assert not spec(f"{BOX} (assert (<= (+ Y_0 Y_1) 1))").cases[0].is_violated([1.0, tiny])  # 1 + tiny is 1 in float64
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def package() -> None:
 
 
 def meets(found: Spec, x: list[float], y: list[float]) -> bool:
-    return any(case.holds(x) and case.met(y) for case in found.cases)
+    return any(case.holds(x) and case.is_violated(y) for case in found.cases)
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

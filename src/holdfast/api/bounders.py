@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding import coupled, taylor
-from holdfast.bounding.alpha_beta_crown import bent
-from holdfast.bounding.branching.choice import FEW_INPUTS, FEWER, cut_for
+from holdfast.bounding import joint_relu, taylor
+from holdfast.bounding.alpha_beta_crown import relu_like_functions
+from holdfast.bounding.branching.branching_rule import FEW_INPUTS, FEWER, cut_for
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
-from holdfast.bounding.graph.of_problem import graph_of
-from holdfast.bounding.graph.prepare import prepared
-from holdfast.certify.split import Split
-from holdfast.certify.tighten import no_models, quadratic_of
+from holdfast.bounding.graph.fusion import prepare_graph
+from holdfast.bounding.graph.problem_graph import graph_of
+from holdfast.certify.split_tier import Split
+from holdfast.certify.tight_tier import no_models, quadratic_of
 from holdfast.errors import HoldfastError
 from holdfast.hamming.budget_split import question_of
-from holdfast.memory import bytes_told
+from holdfast.memory_budget import bytes_told
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
@@ -36,30 +36,30 @@ HALVES, SIGNS, RANGES = "inputs in halves", "signs of ReLUs", "inputs in halves;
 
 
 @dataclass(frozen=True)
-class Choice:
+class BoundingChoice:
     question: str
     bounds: str
     cut: str = ""
 
 
-def bounders(net: Network, x: Tensor) -> list[Choice]:
+def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
     """For inputs like x (batch, *shape). Nothing where nothing can be proved."""
     ball = _problem(net, Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain), "radius")
     try:
         graph_of(ball)
-        graph = prepared(net, Box.between(x[:1], x[:1]))
+        graph = prepare_graph(net, Box.between(x[:1], x[:1]))
     except HoldfastError:
         return []
     models = _models(ball)
-    found = [Choice("radius, worst; tier fast", PLANES), Choice("tier tight", _tight(ball, models))]
+    found = [BoundingChoice("radius, worst; tier fast", PLANES), BoundingChoice("tier tight", _tight(ball, models))]
     cut = cut_for(graph, ball.family.at(1.0), models=models is not None)
     signs = isinstance(cut, ActivationSplit)
     bounds, parts = (TRAINED, SIGNS) if signs else (models or PLANES, RANGES if isinstance(cut, NonlinearSplit) else HALVES)
-    found.append(Choice("tier split", bounds, Split().obstacle(ball) or parts))
+    found.append(BoundingChoice("tier split", bounds, Split().obstacle(ball) or parts))
     if net.domain.bounded:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
-        found.append(Choice("norm 0 (changed units)", chain, "budgets of changes"))
+        found.append(BoundingChoice("norm 0 (changed units)", chain, "budgets of changes"))
     widths = [width for width in (FEWER, FEW_INPUTS) if width < x[0].numel() and (width != FEWER or taylor.obstacle(graph) is None)]
     named = {f"up to {width} inputs move": width for width in widths}
     for told, width in {**named, "more move" if named else "any move": x[0].numel()}.items():
@@ -67,8 +67,8 @@ def bounders(net: Network, x: Tensor) -> list[Choice]:
         moves[:, :width] = 1
         cut = cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))
         bounds = TRAINED if isinstance(cut, ActivationSplit) else TAYLOR if isinstance(cut, SmoothSplit) else FORMS
-        found.append(Choice(f"verify, reach; {told}", bounds, SIGNS if isinstance(cut, ActivationSplit) else HALVES))
-    return [*found, Choice("risk: steepness", "intervals of gradients", "shells")]
+        found.append(BoundingChoice(f"verify, reach; {told}", bounds, SIGNS if isinstance(cut, ActivationSplit) else HALVES))
+    return [*found, BoundingChoice("risk: steepness", "intervals of gradients", "shells")]
 
 
 def _models(ball: Problem) -> str | None:
@@ -79,8 +79,8 @@ def _models(ball: Problem) -> str | None:
 
 def _tight(ball: Problem, models: str | None) -> str:
     graph = graph_of(ball)
-    planes = SLOPES if bent(graph) else PLANES
-    if coupled.obstacle(graph, ball.family.at(1.0)) is None:
+    planes = SLOPES if relu_like_functions(graph) else PLANES
+    if joint_relu.obstacle(graph, ball.family.at(1.0)) is None:
         planes = f"{planes}, then {TOGETHER}"
     if models is None:
         return f"{planes}; no second-order models: {no_models(ball)}"

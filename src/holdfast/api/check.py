@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from holdfast.batch_solver import BatchWorker, Choice, Stop
 from holdfast.errors import HoldfastError
 from holdfast.execution.task import Outputs, Task
 from holdfast.formatting import exact_text
@@ -15,7 +16,6 @@ from holdfast.problem import TURNED, Problem
 from holdfast.region import Words
 from holdfast.replay import replay
 from holdfast.result import Bracket, Key, Record
-from holdfast.work import Batches, Choice, Stop
 
 ROUNDING = 1e-9  # by which the same number may come out elsewhere
 SILENT = "failed", "refuted"  # records that claim nothing
@@ -34,27 +34,27 @@ class Doubt:
         return f"input {self.key}: {self.told}"
 
 
-def oriented(record: Record) -> Bracket:
+def orient_bounds(record: Record) -> Bracket:
     """As methods are asked: the proved end is the lower one, the witnessed one the upper."""
-    return record.bracket.turned() if record.goal in TURNED else record.bracket
+    return record.bracket.negate() if record.goal in TURNED else record.bracket
 
 
 def claims(record: Record) -> bool:
     """Does it say that something is proved, beyond what is true by definition?"""
-    return record.status not in SILENT and oriented(record).lower.value > (0 if record.goal == "radius" else -math.inf)
+    return record.status not in SILENT and orient_bounds(record).lower.value > (0 if record.goal == "radius" else -math.inf)
 
 
 def shows(record: Record) -> bool:
     """Does it say that something was met?"""
-    return record.status not in SILENT and oriented(record).upper.value < (0 if record.goal == "steepness" else math.inf)
+    return record.status not in SILENT and orient_bounds(record).upper.value < (0 if record.goal == "steepness" else math.inf)
 
 
-def replayed(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
+def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
     """Of the rows of a problem, in order: what their witnesses do not show, and what they exclude."""
     asked = problem.lowest()
     points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
     for row, record in enumerate(records):
-        witness, wanted = oriented(record).upper.evidence.witness, asked.region.centre.shape[1:]
+        witness, wanted = orient_bounds(record).upper.evidence.witness, asked.region.centre.shape[1:]
         if witness is not None and isinstance(asked.region, Words):
             wanted, known = asked.region.tokens.shape[1:], len(asked.region.vectors.table)
             fits = not witness.is_floating_point() and bool(((witness >= 0) & (witness < known)).all())
@@ -76,12 +76,12 @@ def replayed(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
     said = replay(part, points[rows], asked.network.double(asked.region.centre))
     least = 0.0 if asked.goal == "radius" else -math.inf  # a count of changes that fails at none leaves no less than none
     for row, value, slack in zip(found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True):
-        yield from _compared(records[row], value, slack)
+        yield from _compare_witness(records[row], value, slack)
 
 
-def _compared(record: Record, value: float, slack: float) -> Iterator[Doubt]:
+def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Doubt]:
     """value: what the witness shows now."""
-    ends = oriented(record)
+    ends = orient_bounds(record)
     lower, upper, sign = ends.lower.value, ends.upper.value, -1.0 if record.goal in TURNED else 1.0
     room = slack + ends.upper.slack + ROUNDING * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
     if not value <= upper + room or (record.goal == "worst" and upper <= 0 < value):
@@ -121,29 +121,29 @@ def proved_again(
     held       of which records the witness was replayed and shows what it should: the search may go on from it.
     tolerance  relative: an end that is nearly reached counts, since searches end close to it, not at it.
     """
-    worker, until = Batches(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds
+    worker, until = BatchWorker(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds
     units = worker.units({key for problem in problems for key in problem.keys if key not in records}, batch)
     left = sum(len(unit.keys) for unit in units)
     for unit in units:
         known = {record.key: record for record in worker.unknown(unit.keys)}
         for key, record in known.items():
             if held.get(key):
-                known[key] = _hinted(record, oriented(records[key]))
+                known[key] = _keep_witness_only(record, orient_bounds(records[key]))
         fresh = dict(known)
 
-        def reached(key: Key, fresh: dict[Key, Record] = fresh) -> bool:
-            wanted, got = oriented(records[key]).lower.value, oriented(fresh[key]).lower.value
+        def has_reached(key: Key, fresh: dict[Key, Record] = fresh) -> bool:
+            wanted, got = orient_bounds(records[key]).lower.value, orient_bounds(fresh[key]).lower.value
             return got >= wanted - tolerance * abs(wanted) if math.isfinite(wanted) else got == wanted
 
-        def told(better: Sequence[Record], _: str, __: Outputs | None = None, /, *, fresh: dict[Key, Record] = fresh) -> None:
+        def report_progress(better: Sequence[Record], _: str, __: Outputs | None = None, /, *, fresh: dict[Key, Record] = fresh) -> None:
             fresh.update((record.key, record) for record in better)
-            if all(_answers(stop, reached(key), records[key], fresh[key]) for key in fresh):
+            if all(_answers(stop, has_reached(key), records[key], fresh[key]) for key in fresh):
                 raise _Enough
 
         why = ""
         try:
             share = (until - time.monotonic()) * len(unit.keys) / left
-            answer = worker.answer(Task(unit.keys, max(0.0, share), known), told)
+            answer = worker.answer(Task(unit.keys, max(0.0, share), known), report_progress)
             fresh.update((record.key, record) for record in answer.records)
             if answer.interrupted:
                 raise KeyboardInterrupt
@@ -153,22 +153,22 @@ def proved_again(
             why = f" ({error})"
         left -= len(unit.keys)
         for key in unit.keys:
-            yield from _judged(records[key], fresh[key], _answers(stop, reached(key), records[key], fresh[key]), why)
+            yield from _judge_record(records[key], fresh[key], _answers(stop, has_reached(key), records[key], fresh[key]), why)
 
 
-def _hinted(unknown: Record, ends: Bracket) -> Record:
+def _keep_witness_only(unknown: Record, ends: Bracket) -> Record:
     """What is known before the search: the witness, and nothing that is proved."""
-    known = oriented(unknown).tightened(upper=ends.upper)
-    return replace(unknown, bracket=known.turned() if unknown.goal in TURNED else known)
+    known = orient_bounds(unknown).tighten(upper=ends.upper)
+    return replace(unknown, bracket=known.negate() if unknown.goal in TURNED else known)
 
 
 def _answers(stop: Stop, reached: bool, record: Record, fresh: Record) -> bool:
     """Where only the sign was asked for, the sign is what must be proved again."""
-    return reached or (stop.sign and oriented(record).lower.value > 0 and oriented(fresh).lower.value > 0)
+    return reached or (stop.sign and orient_bounds(record).lower.value > 0 and orient_bounds(fresh).lower.value > 0)
 
 
-def _judged(record: Record, fresh: Record, again: bool, why: str) -> Iterator[Doubt]:
-    ends, now, sign = oriented(record), oriented(fresh), -1.0 if record.goal in TURNED else 1.0
+def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Iterator[Doubt]:
+    ends, now, sign = orient_bounds(record), orient_bounds(fresh), -1.0 if record.goal in TURNED else 1.0
     wanted, met = ends.lower.value, now.upper
     if fresh.status == "refuted":
         yield Doubt(record.key, "contradiction", fresh.bracket.note)

@@ -13,16 +13,16 @@ from torch import Tensor
 from holdfast.api.methods import default_methods
 from holdfast.api.radius import FramesOption, Inputs, LabelsOption, SharesOption, as_rows, radius_problems
 from holdfast.errors import BadInput
-from holdfast.hardening.begin import begin_afresh
+from holdfast.hardening.evaluation import Outcome, Standing
 from holdfast.hardening.folder import Folder
-from holdfast.hardening.made import hardened_network, user_module
+from holdfast.hardening.hardened_model import hardened_network, user_module
+from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.recipe import Begin, Recipe, chosen
 from holdfast.hardening.result import Hardened
-from holdfast.hardening.standing import Outcome, Standing
 from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
 from holdfast.network import Network
+from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.fingerprint import of_tensors
-from holdfast.network.wholly import of_value
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.property.base import OneOutput
@@ -112,15 +112,15 @@ def harden(
     if how.begin == "afresh":
         begin_afresh(live.module, seed)
     check_layers(live, problems, how, reach)
-    kept = None if folder is None else Folder(folder, _told(net, how, reach, asked, seed, problems))
+    kept = None if folder is None else Folder(folder, _describe_request(net, how, reach, asked, seed, problems))
     before = _standing(tested, reach, measured, left.part(BEFORE), seed)
     found = train(
         live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
-        keep=None if kept is None else kept.keep, known=None if kept is None else kept.known(),
+        keep=None if kept is None else kept.keep, known=None if kept is None else kept.load_progress(),
     )  # fmt: skip
     live.load(found.state)
     made = hardened_network(net, live)
-    anew = [_moved(problem, made) for problem in tested]
+    anew = [_with_network(problem, made) for problem in tested]
     after = _standing(anew, reach, measured, left.until(1.0), seed)
     result = Hardened(
         made, user_module(made), how, reach, found.history, before, after, "validation" if test is None else "test", found.ended,
@@ -275,7 +275,7 @@ class _Time:
         return None if self._seconds is None else max(0.01, self._seconds * share - (time.monotonic() - self._began))
 
 
-def _moved(problem: Problem, net: Network) -> Problem:
+def _with_network(problem: Problem, net: Network) -> Problem:
     """The same question of the hardened network."""
     if isinstance(problem.region, Words):
         assert net.vectors is not None
@@ -318,7 +318,7 @@ def _outcome(record: Record, words: bool) -> Outcome:
     return "not proved" if lower.known else "not measured"
 
 
-def _told(
+def _describe_request(
     net: Network, recipe: Recipe, radius: float, asked: Mapping[str, Any], seed: int, problems: Sequence[Problem]
 ) -> dict[str, Any]:  # fmt: skip
     """What a run that is taken up again must have been asked."""

@@ -17,7 +17,7 @@ Mode = Literal["prove", "grid"]
 What = Literal["norms", "units", "words", "offsets"]  # what the radius measures
 
 
-def measured(norm: float, substitutes: object, *, drift: bool = False) -> What:
+def measured_quantity(norm: float, substitutes: object, *, drift: bool = False) -> What:
     return "words" if substitutes is not None else "units" if norm == 0 else "offsets" if drift else "norms"
 
 

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 import holdfast_check
-from holdfast import clock
-from holdfast.api.check import ROUNDING, claims, oriented, shows
-from holdfast.api.cuts import cut
-from holdfast.api.parabolas import Parabolas, held
-from holdfast.api.signs import cut_by_signs
-from holdfast.api.trained import SLACK, Matched, trained
-from holdfast.bounding.branching.choice import cut_for
+from holdfast import time_limit
+from holdfast.api.check import ROUNDING, claims, orient_bounds, shows
+from holdfast.api.checker_parabolas import Parabolas, certainly_holds
+from holdfast.api.checker_signs import cut_by_signs
+from holdfast.api.checker_slopes import SLACK, Matched, search_trained_slopes
+from holdfast.api.checker_splits import cut
+from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.description import described
-from holdfast.bounding.graph.agreement import FINE, sampled_points
+from holdfast.bounding.description import describe_network
+from holdfast.bounding.graph.equivalence_check import FINE, sampled_points
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.files import new_file
 from holdfast.problem import Problem
@@ -37,7 +37,7 @@ from holdfast.result import Key, Record
 from holdfast.solver import Stop
 from holdfast.verification.specification import Forbidden
 from holdfast_check import proof as checker
-from holdfast_check.container import read as read_container
+from holdfast_check.container import read_container as read_container
 
 SUFFIX, SHOWN_BY = ".proof", ".witness"
 NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
@@ -93,7 +93,7 @@ def certificates(problem: Problem, records: Mapping[Key, Record], folder: Path, 
     except (HoldfastError, holdfast_check.Rejected) as error:
         for row in rows:
             record = records[problem.keys[row]]
-            yield Certificate(record.key, "proof", oriented(record).lower.value, reason=str(error))
+            yield Certificate(record.key, "proof", orient_bounds(record).lower.value, reason=str(error))
         return
     for row in rows:
         record = records[problem.keys[row]]
@@ -101,7 +101,7 @@ def certificates(problem: Problem, records: Mapping[Key, Record], folder: Path, 
         for kind, wanted, make in (("proof", claims(record), _proof), ("witness", shows(record), _witness)):
             if wanted:
                 begun = time.monotonic()
-                ends = oriented(record)
+                ends = orient_bounds(record)
                 blank = Certificate(record.key, kind, ends.lower.value if kind == "proof" else ends.upper.value, model=path)
                 try:
                     if begun >= until:
@@ -117,13 +117,13 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
     why = ""
     if source is not None and source.name.endswith((".onnx", ".onnx.gz")):
         try:
-            opened = holdfast_check.Model.read(source)
+            opened = holdfast_check.Model.read_file(source)
             agrees(problem, opened)
             return source, opened
         except (UnsupportedLayer, holdfast_check.Rejected) as error:
             why = f"{source.name} itself is not read: {error}. "
     try:
-        data = described(problem.network, problem.region.centre)
+        data = describe_network(problem.network, problem.region.centre)
     except HoldfastError as error:
         raise UnsupportedLayer(f"{why}{error}") from error
     path = folder / "model.safetensors"
@@ -131,7 +131,7 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
         path = folder / f"model-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
     with new_file(path) as stream:
         stream.write(data)
-    opened = holdfast_check.Model.read(path)
+    opened = holdfast_check.Model.read_file(path)
     agrees(problem, opened)
     return path, opened
 
@@ -215,22 +215,22 @@ def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, An
 # ---- how it is proved
 
 
-def packed(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+def pack_proof(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
     from safetensors.numpy import save  # not everywhere installed
 
     return bytes(save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {checker.SCHEMA: json.dumps(header)}))
 
 
-def _read(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> checker.Claim:
+def _read_claim(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> checker.Claim:
     """What the checker makes of the very bytes that would be written."""
-    metadata, read = read_container(packed(header, arrays))
-    return checker.Claim.read(json.loads(metadata[checker.SCHEMA]), read, opened.program)
+    metadata, read = read_container(pack_proof(header, arrays))
+    return checker.Claim.read_claim(json.loads(metadata[checker.SCHEMA]), read, opened.program)
 
 
 def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> float:
     """By how much the checker finds it to hold."""
     with np.errstate(all="ignore"):
-        return checker.lowest(_read(header, arrays, opened), opened.program)
+        return checker.lowest(_read_claim(header, arrays, opened), opened.program)
 
 
 def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
@@ -272,11 +272,11 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
         if not margin > 0:
             raise holdfast_check.Rejected(f"the checker's bound misses it by {-margin:.4g}")
         value = header["above"]
-    told = _told(blank.known, value, part.goal)
+    told = _describe_value(blank.known, value, part.goal)
     return _written(header, arrays, opened, folder, replace(blank, value=value, told=told), SUFFIX)
 
 
-def _told(known: float, value: float, goal: str) -> str:
+def _describe_value(known: float, value: float, goal: str) -> str:
     lost = (known - value) / max(abs(known), 1e-300)
     if goal != "radius" or lost <= 0 or not math.isfinite(known):
         return ""
@@ -291,30 +291,30 @@ def _cut(part: Problem, header: Mapping[str, Any], arrays: Mapping[str, Any], op
     """What a score over a region needs beside planes: halves of a box where few of its inputs move, else slopes and signs."""
     match = Matched.of(part, opened.program)
     if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
-        found = _helped(match, part.region, header, arrays, opened, until, MOST)
+        found = _search_checker_hints(match, part.region, header, arrays, opened, until, MOST)
         if found is not None:
             return found
         raise holdfast_check.Rejected("neither trained planes nor signs prove it in this time: give more --seconds")
     return {"tree": cut(header, arrays, opened.program, until)}
 
 
-def _helped(
+def _search_checker_hints(
     match: Matched, region: Region, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float,
     parts: int,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Arrays with which the checker follows: trained slopes, trained ends, and trees of signs of so many parts at most."""
-    claim = _read(header, arrays, opened)
+    claim = _read_claim(header, arrays, opened)
     said = claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
     scale = max(float(np.abs(said).min()), 1e-9)
     planes = None
-    with clock.within(until):
-        for planes in trained(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
+    with time_limit.within(until):
+        for planes in search_trained_slopes(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
             if _margin(header, {**arrays, **planes.arrays}, opened) > 0:
                 return planes.arrays
     if planes is None or not parts:
         return None
     try:
-        signs = cut_by_signs(match, region, _read(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
+        signs = cut_by_signs(match, region, _read_claim(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
     except holdfast_check.Rejected:
         return None
     found = {**planes.arrays, **signs}
@@ -342,14 +342,14 @@ def _largest_radius(
                 return {}
             if match is None or time.monotonic() > until:
                 return None
-            return _helped(match, region(share), header, arrays, opened, until, parts)
+            return _search_checker_hints(match, region(share), header, arrays, opened, until, parts)
         except holdfast_check.Rejected as error:
             if "bounds" in str(error):
                 return None
             raise
 
     for share in (1.0, 1 - 1e-6, 1 - 1e-4):
-        if held(holds, share, {}):
+        if certainly_holds(holds, share, {}):
             return known * share
     for share in (1 - 1e-3, NEARLY):
         found = planes(share, PARTS)
@@ -369,7 +369,7 @@ def _largest_radius(
         found = planes(middle, 0)
         if found is None and parabolas.bends is not None:
             models = parabolas.arrays(region(middle), parabolas.bends)
-            found = models if held(holds, middle, models) else None
+            found = models if certainly_holds(holds, middle, models) else None
         if found is None:
             high = middle
         else:
@@ -383,14 +383,14 @@ def _largest_radius(
 def _witness(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
     """The input that was met, in the region that its distance makes; the checker decides whether it shows what it should."""
     header, arrays = question(part, record, opened, "witness")
-    found = oriented(record).upper.evidence.witness
+    found = orient_bounds(record).upper.evidence.witness
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
         raise UnsupportedLayer("the record keeps no witness that is an input of this network.")
     arrays["witness"] = found.detach().cpu().numpy().ravel()
     if part.goal == "radius":
         header["region"]["radius"] = blank.known
     else:
-        header["above"] = blank.known + oriented(record).upper.slack + ROUNDING * max(1.0, abs(blank.known))
+        header["above"] = blank.known + orient_bounds(record).upper.slack + ROUNDING * max(1.0, abs(blank.known))
     return _written(header, arrays, opened, folder, replace(blank, value=header["region"].get("radius", blank.known)), SHOWN_BY)
 
 
@@ -400,7 +400,7 @@ def _written(
     name = f"{made.key}".replace(" ", "-").replace(",", "").replace("/", "-")
     path = folder / f"{name}{suffix}"
     with new_file(path) as stream:
-        stream.write(packed(header, arrays))
+        stream.write(pack_proof(header, arrays))
     try:
         verdict = holdfast_check.check(opened, path)
         if not verdict.accepted:

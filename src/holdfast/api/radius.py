@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.api.asking import BOX_NORM, classes_of, region_of
-from holdfast.api.methods import Mode, Tier, default_methods, measured
+from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
+from holdfast.api.region_questions import BOX_NORM, classes_of, region_of
 from holdfast.bounding.bounder import ClosedForm
-from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
 from holdfast.method import Method
@@ -132,7 +132,7 @@ def radius(
         net, x, y, norm=norm, property=property, frames=frames, shares=shares, drift=drift, targets=targets, substitutes=substitutes,
         unit=unit, free=free, values=values, lengths=lengths,
     )  # fmt: skip
-    what = measured(norm, substitutes, drift=drift)
+    what = measured_quantity(norm, substitutes, drift=drift)
     chosen = default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic) if methods is None else methods
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
@@ -268,7 +268,7 @@ def radius_problems(
         if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
             raise BadInput(f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim).")
         # Where changes are counted, rounding to the network's arithmetic is none.
-        centre = net.exactly(stacked) if stacked.is_floating_point() and norm != 0 else _read(net, stacked)
+        centre = net.exactly(stacked) if stacked.is_floating_point() and norm != 0 else _as_network_input(net, stacked)
         if sets is not None:
             assert net.vectors is not None
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
@@ -279,12 +279,12 @@ def radius_problems(
             elif norm == 0:
                 region = _sparse(net, centre, members, len(rows), frames, unit, free, values)
             elif mask is not None:
-                region = _normed(net, centre, norm, mask)
+                region = _norm_family(net, centre, norm, mask)
             else:
                 region = _moving(net, centre, norm, shares, drift=drift)
         regions.append((members, region))
     problems = []
-    kept = None if property is None else _kept(net, property, regions, y)
+    kept = None if property is None else _resolve_property(net, property, regions, y)
     for members, region in regions:
         place = torch.tensor(members, device=net.device)
         if kept is not None:
@@ -303,7 +303,7 @@ def radius_problems(
     return problems
 
 
-def _read(net: Network, x: Tensor) -> Tensor:
+def _as_network_input(net: Network, x: Tensor) -> Tensor:
     """Inputs as the network reads them: token ids by their vectors, numbers in its own arithmetic."""
     return (x if x.is_floating_point() else net.embed(x)).to(net.device, net.dtype)
 
@@ -340,7 +340,7 @@ def _classes(net: Network, centre: Tensor, label: Tensor, targets: TargetsOption
     return Targeted(label, next_likely(net(centre), label))
 
 
-def _kept(net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption) -> Property:
+def _resolve_property(net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption) -> Property:
     """The property of all inputs in their order; what a rule must know of the network is asked here."""
     count = sum(len(members) for members, _ in regions)
     if isinstance(property, Rule):
@@ -377,7 +377,7 @@ def _table(net: Network, centre: Tensor, norm: float) -> Family:
     return Rows(centre, zero, net.columns, net.domain, p=norm)
 
 
-def _normed(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Family:
+def _norm_family(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Family:
     zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
     return Frames(centre, zero, norm, net.domain, mask=mask)
 
@@ -432,7 +432,7 @@ def _frame_weights(rows: list[Tensor], frames: FramesOption, shares: SharesOptio
                 raise BadInput("frames: several lists are bool masks, one for each input; use shares= for numbers.")
             chosen = _per_frame(given, counts, "the frame mask", padded)
         else:
-            chosen = [_marked(given, count, place) for place, count in enumerate(counts)]
+            chosen = [_frame_mask(given, count, place) for place, count in enumerate(counts)]
     if shares is None:
         return chosen
     return [some * much for some, much in zip(chosen, _per_frame(_plain(shares), counts, "the list of shares", padded), strict=True)]
@@ -446,7 +446,7 @@ def _plain(values: Any) -> Any:
         return [_plain(part) for part in values] if isinstance(values, Sequence) and not isinstance(values, str) else values
 
 
-def _marked(frames: Any, count: int, place: int) -> Tensor:
+def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
     """A frame's number, or several -> (count,) with ones there."""
     wanted = frames if isinstance(frames, list) else [frames]
     if not wanted or not all(type(f) is int for f in wanted):

@@ -19,11 +19,11 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.api.asking import PropertyOption, property_of, region_of
 from holdfast.api.methods import Tier, score_methods
+from holdfast.api.region_questions import PropertyOption, property_of, region_of
 from holdfast.errors import BadInput
 from holdfast.formatting import about, at_most
-from holdfast.lipschitz.metric import Steepest, Step, path_of, searched_radius
+from holdfast.lipschitz.metric import MetricStep, Steepest, path_of, searched_radius
 from holdfast.lipschitz.metric_bound import Shells
 from holdfast.method import Method
 from holdfast.network import Network
@@ -50,7 +50,7 @@ class Risk:
     metric: Bracket | None  # Q; None where the region has no distance (a Box)
     radius: Bracket | None  # how far the region may grow; None for a Box, which does not
     example: Tensor | None  # where the property fails, the nearest that was found: an adversarial, uncertain or reaching input
-    path: tuple[Step, ...]  # points on the way to the largest ratio, with the queries asked by then
+    path: tuple[MetricStep, ...]  # points on the way to the largest ratio, with the queries asked by then
     queries: int
     seconds: float
     notes: tuple[str, ...] = ()  # what could not be done, and why

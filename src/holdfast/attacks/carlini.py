@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.attacks.descent import nearest, shrink, widen
-from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
@@ -70,7 +70,7 @@ class CarliniWagner(Method[Adam]):
         else:
             spread = 1 + family.centre.abs()
         for _ in range(self.steps):
-            if clock.passed():
+            if time_limit.has_expired():
                 break
             score, slope = problem.score_and_gradient(state.x)
             over = ~(score > 0)

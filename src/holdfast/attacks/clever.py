@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
+from holdfast.random_streams import Chance
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 from holdfast.result import Traits
@@ -88,7 +88,7 @@ def _steepest(problem: Problem, family: NormFamily, points: Tensor, matrix: Tens
         return (outputs.reshape(rows, len(points), batch, -1) * weights.to(outputs)).sum(-1).flatten()
 
     _, gradient = problem.network.score_and_gradient(copies, score)
-    length = norm(family.grouped(gradient.reshape(rows, *points.shape)).double(), dual(family.p))
+    length = norm(family.group_features(gradient.reshape(rows, *points.shape)).double(), dual(family.p))
     return (length * family.free()).amax(1)
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from holdfast.attacks.descent import nearest
 from holdfast.attacks.ladder import Ladder, Rung
-from holdfast.chance import Chance
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.result import Traits
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.problem import Problem
 from holdfast.region import Region
 from holdfast.region.base import Counted
@@ -19,14 +19,14 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     # Sets of words or of pixels have no small steps; there each step jumps to the best point of the linear model.
     leaping = isinstance(region, Counted)
     for step in range(steps + 1):
-        found = clock.in_time(partial(problem.score_and_gradient, x), None)
+        found = time_limit.in_time(partial(problem.score_and_gradient, x), None)
         if found is None:
             break
         score, gradient = found
         better = score < lowest
         lowest = torch.where(better, score, lowest)
         best = torch.where(widen(better, region), x, best)
-        if clock.passed():
+        if time_limit.has_expired():
             break
         if step < steps:
             target = region.vertex(gradient)
@@ -45,11 +45,11 @@ def shrink(problem: Problem, x: Tensor, fails: Tensor, grid: int = 9, rounds: in
     distance = torch.where(fails, family.distance(x), torch.inf)
     low = torch.zeros_like(distance)
     for _ in range(rounds):
-        if clock.passed():
+        if time_limit.has_expired():
             break
         high = torch.where(distance.isfinite(), distance, 1.0)
         radii = family.evenly(low, high, grid)
-        tiled = problem.tiled(radii)
+        tiled = problem.tile_radii(radii)
         pulled = tiled.region.project(x.repeat(grid, *(1 for _ in family.shape)))
         scores = tiled.score(pulled).reshape(grid, -1)
         pulled = pulled.reshape(grid, *x.shape)

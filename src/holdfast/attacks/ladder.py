@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.attacks.descent import nearest, shrink
-from holdfast.chance import Chance
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region import Family
 
 SHARE = 0.1  # of the time that is left: what takes longer is cut up
@@ -70,21 +70,21 @@ class Ladder(Method[Rung]):
 
     def _is_slow(self, problem: Problem) -> bool:
         """Could the time be up before a single gradient of all rows at all radii is known?"""
-        if math.isinf(clock.deadline()):
+        if math.isinf(time_limit.deadline()):
             return False
         began, row = time.monotonic(), problem.take(torch.zeros(1, dtype=torch.int64, device=problem.region.centre.device))
         row.score(row.region.centre)
         many = len(problem) * (1 if problem.goal == "worst" else self.radii) * self.restarts
-        return (time.monotonic() - began) * many > SHARE * (clock.deadline() - began)
+        return (time.monotonic() - began) * many > SHARE * (time_limit.deadline() - began)
 
     def _first_look(self, problem: Problem, state: Rung) -> Rung:
         """Row by row at the largest size alone, until the time is up: a few have witnesses then, where all together would have none."""
         witness, distance, score = state.witness.clone(), state.distance.clone(), state.score.clone()
         for place, row in enumerate(torch.arange(len(problem), device=witness.device).split(1)):
-            if place and clock.passed():
+            if place and time_limit.has_expired():
                 break
             part = problem.take(row)
-            widest = part if problem.goal == "worst" else part.tiled(state.high[row][None])
+            widest = part if problem.goal == "worst" else part.tile_radii(state.high[row][None])
             witness[row], found = self.attack(widest, state, state.chance.take(row).apart(FIRST))
             if problem.goal == "worst":
                 score[row] = found.double()
@@ -103,7 +103,7 @@ class Ladder(Method[Rung]):
         radii = family.between(state.low, top, self.radii)
         if state.round == 0:
             radii = torch.cat([radii[1:], top[None]])  # the first look goes all the way out
-        point, score = self.attack(problem.tiled(radii), state, state.chance.apart(state.round).tiled(self.radii))
+        point, score = self.attack(problem.tile_radii(radii), state, state.chance.apart(state.round).tile(self.radii))
         fails = ~(score > 0).reshape(radii.shape)
         points = point.reshape(self.radii, *state.witness.shape)
         away = torch.where(fails, family.distance(points), torch.inf)

@@ -10,8 +10,8 @@ from torch import Tensor
 from holdfast.attacks.descent import nearest
 from holdfast.attacks.mads import begin, minimise
 from holdfast.attacks.unit_box import Chart
-from holdfast.chance import Chance
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region.normed import NormFamily
 
 SUBPROBLEMS = 4
@@ -45,7 +45,7 @@ def descend_lagrangian(problem: Problem, start: Tensor, queries: int, block: int
             value = problem.score(x).double() - multiplier * shift * room.clamp_min(1e-300).log()
             return torch.where(room > 0, value, torch.inf).flatten(1)
 
-        state = minimise(merit, begin(box.place(best).flatten(0, 1), chance.apart(place).tiled(lead[0])), share - 1, block)
+        state = minimise(merit, begin(box.place(best).flatten(0, 1), chance.apart(place).tile(lead[0])), share - 1, block)
         found = box.corner(state.best.unflatten(0, lead))
         inside = region.project(found)
         best, lowest = nearest(region, torch.stack([best, inside]), torch.stack([lowest, problem.score(inside).double()]))

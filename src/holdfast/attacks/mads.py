@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.chance import Chance
+from holdfast import time_limit
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 
 POLL_OVER_MESH = 2**10  # they halve and double together, from 1 and 2^-10
 SMALLEST = 1e-6  # a poll below this has collapsed: start again elsewhere
@@ -64,7 +64,7 @@ def minimise(objective: Objective, state: Mads, queries: int, block: int = 16) -
     """Go on until every row has asked `queries` points in all, or the time is up."""
     if block < 1:
         raise BadInput(f"mesh search: a block has at least one point, got {block}.")
-    while state.queries < queries and not (state.queries and clock.passed()):
+    while state.queries < queries and not (state.queries and time_limit.has_expired()):
         points = propose(state, min(block, queries - state.queries))
         state = learn(state, points, objective(points))
     return state
@@ -101,10 +101,10 @@ def learn(state: Mads, points: Tensor, values: Tensor) -> Mads:
         best=torch.where((lowest < state.least)[:, None], found, state.best),
         least=torch.minimum(lowest, state.least),
     )  # fmt: skip
-    return _turned(_restarted(state, poll < SMALLEST), failed_search)
+    return _renew_basis(_restart_collapsed(state, poll < SMALLEST), failed_search)
 
 
-def _restarted(state: Mads, collapsed: Tensor) -> Mads:
+def _restart_collapsed(state: Mads, collapsed: Tensor) -> Mads:
     """Rows whose mesh has collapsed forget all but their best, and begin at a random point."""
     if not bool(collapsed.any()):
         return state
@@ -119,7 +119,7 @@ def _restarted(state: Mads, collapsed: Tensor) -> Mads:
     )  # fmt: skip
 
 
-def _turned(state: Mads, beginning: Tensor) -> Mads:
+def _renew_basis(state: Mads, beginning: Tensor) -> Mads:
     """Rows that begin a poll get a new basis, its columns sorted by their angle to the last success."""
     rows = beginning.nonzero().flatten()
     if not len(rows):
@@ -172,7 +172,7 @@ def _poll(state: Mads, rows: Tensor, count: int) -> Tensor:
     along = _along(q, state.heading[rows]).gather(-1, which)
     sign = torch.where(along < 0, -1.0, 1.0) * torch.where(within < n, 1.0, -1.0)
     steps = columns(q, which) * (sign * 0.5 ** (place // (2 * n)))[..., None]
-    return _stepped(state.point[rows], steps.transpose(0, 1), state.poll[rows])
+    return _step_points(state.point[rows], steps.transpose(0, 1), state.poll[rows])
 
 
 def _search(state: Mads, rows: Tensor, count: int) -> Tensor:
@@ -185,7 +185,7 @@ def _search(state: Mads, rows: Tensor, count: int) -> Tensor:
     uniform, kind = chance.uniform(count, shape, point), chance.uniform(2 * count, (1,), point).unflatten(0, (2, count))
     share = 2.0 ** -(kind[0] * math.log2(2 * point.shape[-1]))  # of the features that move
     moves = (chance.uniform(count, shape, point) < share) * (2 * uniform - 1).sign()
-    near = _stepped(point, moves * POLL_OVER_MESH * 2.0 ** -torch.floor(4 * kind[1]), state.poll[rows])
+    near = _step_points(point, moves * POLL_OVER_MESH * 2.0 ** -torch.floor(4 * kind[1]), state.poll[rows])
     near[0] = (point + 2 * state.heading[rows]).clamp(0, 1)
     anywhere = torch.where(kind[1] < 0.25, uniform.round(), torch.where(kind[1] < 0.5, uniform, near))
     anywhere[0] = point
@@ -197,7 +197,7 @@ def _chance(state: Mads) -> Chance:
     return Chance(state.chance).apart(state.queries)
 
 
-def _stepped(point: Tensor, steps: Tensor, poll: Tensor) -> Tensor:
+def _step_points(point: Tensor, steps: Tensor, poll: Tensor) -> Tensor:
     """Whole steps of the mesh away from the incumbent, clipped to the box."""
     mesh = (poll / POLL_OVER_MESH)[:, None]
     return (point + mesh * steps.round()).clamp(0, 1)

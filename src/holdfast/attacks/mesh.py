@@ -11,9 +11,9 @@ from holdfast.attacks.ladder import Ladder, Rung
 from holdfast.attacks.lagrangian import descend_lagrangian
 from holdfast.attacks.mads import begin, minimise
 from holdfast.attacks.unit_box import chart
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
@@ -69,5 +69,5 @@ def descend_mesh(problem: Problem, start: Tensor, queries: int, block: int, chan
     def objective(t: Tensor) -> Tensor:
         return problem.score(box.point(t.unflatten(1, lead))).flatten(1)
 
-    state = minimise(objective, begin(box.place(start).flatten(0, 1), chance.tiled(len(start))), queries, block)
+    state = minimise(objective, begin(box.place(start).flatten(0, 1), chance.tile(len(start))), queries, block)
     return box.point(state.best.unflatten(0, lead)), state.least.unflatten(0, lead)

@@ -11,12 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.attacks.descent import nearest
 from holdfast.attacks.ladder import Ladder, Rung
-from holdfast.chance import Chance
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.region import ChangedColumns, Rows
 from holdfast.result import Traits
 
@@ -55,7 +55,7 @@ class Steps(Ladder):
         own = batch.take(region, torch.arange(len(rung.witness)))  # how far a leaf is does not depend on the radius
         away = own.distance(own.nearest_in(trees.lower[some][:, None], trees.upper[some][:, None]).to(x)).repeat(1, copies)
         for move in range(self.moves):
-            if clock.passed():
+            if time_limit.has_expired():
                 break
             # Different leaves at random, those within the radius first; NaN is far.
             order = chance.apart(move).uniform(len(some), (), x).double() + ~(away <= region.radius)

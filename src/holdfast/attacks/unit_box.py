@@ -44,7 +44,7 @@ class Radial(Chart):
     def corner(self, t: Tensor) -> Tensor:
         family = self.family
         u = (self.low + t * (self.high - self.low)).reshape(*t.shape[:-1], *family.shape)
-        grouped = family.grouped(u)
+        grouped = family.group_features(u)
         unit = grouped * _quotient(grouped, math.inf, family.p)
         away = (unit * (family.radius.double()[:, None] * family.free())[..., None]).reshape(u.shape)
         return family.domain.clamp((family.centre.double() + away).to(family.centre))
@@ -52,7 +52,7 @@ class Radial(Chart):
     def place(self, x: Tensor) -> Tensor:
         family = self.family
         reach = (family.radius.double()[:, None] * family.free())[..., None]
-        away = family.grouped(x.double() - family.centre.double()) / torch.where(reach > 0, reach, 1)
+        away = family.group_features(x.double() - family.centre.double()) / torch.where(reach > 0, reach, 1)
         u = family.flatten((away * _quotient(away, family.p, math.inf)).reshape(x.shape))
         width = self.high - self.low
         return ((u - self.low) / torch.where(width > 0, width, 1)).clamp(0, 1)
@@ -64,7 +64,7 @@ class Radial(Chart):
 
 
 @dataclass(frozen=True, eq=False)
-class Drifting(Chart):
+class DriftBox(Chart):
     """A chart of the offsets, of which there are fewer than numbers in a window."""
 
     offsets: Chart
@@ -85,7 +85,7 @@ def chart(region: Region) -> Chart:
     """Radial where the region is a ball that is no box, that of its offsets for a drift, else the box around the region."""
     if isinstance(region, Drift):
         offsets = chart(region.offsets())
-        return Drifting(region, offsets.low, offsets.high, offsets)
+        return DriftBox(region, offsets.low, offsets.high, offsets)
     low, high = (region.flatten(end) for end in region.enclosing_box())
     if isinstance(region, NormFamily) and not math.isinf(region.p) and bool(region.radius.isfinite().all()):
         centre = region.flatten(region.centre.double())

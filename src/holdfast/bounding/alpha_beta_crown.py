@@ -19,21 +19,21 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.bounding.ascent import Ascent
-from holdfast.bounding.boxes import Boxes, Ends, Linear
-from holdfast.bounding.crown_within import combined, propagate, taken, with_slopes
+from holdfast import time_limit
+from holdfast.bounding.coefficient_training import CoefficientAscent
+from holdfast.bounding.crown_with_fixed_bounds import combine_rows, propagate, take_rows, with_slopes
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
-from holdfast.bounding.relax.base import Planes
+from holdfast.bounding.node_bounds import Boxes, Ends, LinearForms
+from holdfast.bounding.relax.base import LinearBounds
 from holdfast.bounding.traversal import Backward
+from holdfast.cuda_graphs import Repeated
 from holdfast.region import Region
-from holdfast.repeated import Repeated
 from holdfast.rounding import gamma
 
 UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
 
 
-def bent(graph: Graph) -> list[Relaxed]:
+def relu_like_functions(graph: Graph) -> list[Relaxed]:
     """The functions that bend upwards at zero and are lines elsewhere: below these a slope is free."""
     found = [(node, node.relaxation.sides()) for node in graph.nodes if isinstance(node, Relaxed)]
     return [node for node, sides in found if sides is not None and sides.at == 0 and sides.below <= sides.above]
@@ -41,7 +41,7 @@ def bent(graph: Graph) -> list[Relaxed]:
 
 def arguments(graph: Graph) -> list[Node]:
     """What they read."""
-    return list(dict.fromkeys(node.inputs[0] for node in bent(graph)))
+    return list(dict.fromkeys(node.inputs[0] for node in relu_like_functions(graph)))
 
 
 def apart(graph: Graph, values: Tensor, nodes: Sequence[Node] | None = None) -> dict[Node, Tensor]:
@@ -57,7 +57,7 @@ def together(graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] 
 
 
 @dataclass(frozen=True)
-class Found:
+class TrainedBounds:
     """What some slopes and multipliers prove, question by question."""
 
     least: Tensor  # (n,): nowhere are all rows below this
@@ -66,25 +66,25 @@ class Found:
     multiplier: Tensor  # (n, arguments)
     entering: Tensor  # (n, arguments): the weight of each upper plane in the bound
 
-    def put(self, which: Tensor, other: "Found") -> "Found":
+    def put(self, which: Tensor, other: "TrainedBounds") -> "TrainedBounds":
         """With others in place of some."""
-        return Found(**{f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name)) for f in fields(self)})
+        return TrainedBounds(**{f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name)) for f in fields(self)})
 
-    def improve(self, other: "Found") -> None:
+    def improve(self, other: "TrainedBounds") -> None:
         """The better of the two, in place of this one."""
         better = self.or_better(other)
         for f in fields(self):
             getattr(self, f.name).copy_(getattr(better, f.name))
 
-    def or_better(self, other: "Found") -> "Found":
+    def or_better(self, other: "TrainedBounds") -> "TrainedBounds":
         """Of each question the one that proves more."""
         wins = other.least > self.least
         both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return Found(**{name: torch.where(wins.reshape(-1, *(1 for _ in a.shape[1:])), b, a) for name, (a, b) in both.items()})
+        return TrainedBounds(**{name: torch.where(wins.reshape(-1, *(1 for _ in a.shape[1:])), b, a) for name, (a, b) in both.items()})
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowTask:
     """For each of n parts: how low can the largest of some rows of a node get?"""
 
     graph: Graph
@@ -103,23 +103,23 @@ class Rows:
         lower, upper = (together(self.graph, side) for side in (self.known.lower, self.known.upper))
         return (lower < 0) & (upper > 0)
 
-    def trained(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Found:
+    def train(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> TrainedBounds:
         """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met until the
         clock ends it."""
         slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
         weight = torch.zeros_like(self.offset)  # of the rows, before the softmax
         if steps:
-            slope, multiplier, weight = self._drafted(slope, multiplier, weight, steps, pace)
+            slope, multiplier, weight = self._train_draft(slope, multiplier, weight, steps, pace)
         ones = torch.ones_like(slope)
         best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight.requires_grad_()], ones)
         near = (best.least <= 0) & (best.least > -UNSURE * self._size(best))
         if steps and bool(near.any()):
             which = near.nonzero().flatten()
             free = [value.detach()[which] for value in (slope, multiplier, weight)]
-            best = best.or_better(best.put(which, self.take(which)._continued(free, steps, pace)))
+            best = best.or_better(best.put(which, self.take(which)._continue_training(free, steps, pace)))
         return best
 
-    def _drafted(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
+    def _train_draft(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
         """Training in float32: the slopes, multipliers and weights that seem best, in float64, of what the bounds depend on."""
         draft = _Draft.of(self)
         first, signs = draft.free(slope), draft.free(multiplier) if self.decides else {}
@@ -127,7 +127,7 @@ class Rows:
         unit = {node: entering[node].flatten(1).mean(1).clamp_min(1e-9).reshape(-1, *(1 for _ in node.shape)) for node in signs}
         nodes, undecided = list(first), draft.free(self.undecided)
         start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
-        ascent, kept = Ascent(start, betas=(0.9, 0.99)), [value.clone() for value in start]
+        ascent, kept = CoefficientAscent(start, betas=(0.9, 0.99)), [value.clone() for value in start]
         values, rate = ascent.values, torch.zeros((), device=best.device)
         slopes, multipliers = dict(zip(nodes, values, strict=False)), dict(zip(signs, values[len(nodes) : -1], strict=True))
 
@@ -145,7 +145,7 @@ class Rows:
 
         once = Repeated(climb, best.device)
         for step in range(steps):
-            if clock.passed() or bool((best > UNSURE).all()):
+            if time_limit.has_expired() or bool((best > UNSURE).all()):
                 break
             rate.fill_(pace * (1 - step / steps))
             once()
@@ -153,12 +153,12 @@ class Rows:
         held = apart(self.graph, multiplier) | {n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)}
         return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
 
-    def _continued(self, free: list[Tensor], steps: int, pace: float) -> Found:
+    def _continue_training(self, free: list[Tensor], steps: int, pace: float) -> TrainedBounds:
         """More training, every bound of which is proved."""
         undecided, own = self.undecided, free[0]
         best, _ = self._bound([value.requires_grad_() for value in free], torch.ones_like(own))
         unit = self._unit(best.entering)
-        ascent = Ascent([own, free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
+        ascent = CoefficientAscent([own, free[1].detach() / unit, free[2]], betas=(0.9, 0.99))
         values, rate = ascent.values, torch.zeros((), device=own.device)
 
         def climb() -> None:
@@ -170,41 +170,41 @@ class Rows:
 
         once = Repeated(climb, own.device)
         for step in range(steps):
-            if bool((best.least > 0).all()) or clock.passed():
+            if bool((best.least > 0).all()) or time_limit.has_expired():
                 break
             rate.fill_(pace * (1 - step / steps))
             once()
         return best
 
-    def _size(self, found: Found) -> Tensor:
+    def _size(self, found: TrainedBounds) -> Tensor:
         """-> (n,): of what is added up in the bounds, by which float32 rounds them."""
         low, high = self.known.region.enclosing_box()
         reach = torch.maximum(low.abs(), high.abs()).flatten(1)[:, None]
         terms = (found.planes.flatten(2).abs() * reach).sum(-1) + self.offset.abs()
         return 1 + torch.nan_to_num(terms, torch.inf, torch.inf).amax(1)
 
-    def take(self, which: Tensor) -> "Rows":
-        return replace(self, known=taken(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
+    def take(self, which: Tensor) -> "RowTask":
+        return replace(self, known=take_rows(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
 
-    def proved(self, multiplier: Tensor, weight: Tensor, slope: Tensor | None = None) -> Tensor:
+    def prove(self, multiplier: Tensor, weight: Tensor, slope: Tensor | None = None) -> Tensor:
         """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows, and by these slopes or (None, or where they
         are NaN) the functions' own."""
         lift: dict[Relaxed, Tensor] = {}
         if slope is not None:
             slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
-            lift = {node: weight.new_zeros(()) for node in bent(self.graph) if node.place < self.node.place}
+            lift = {node: weight.new_zeros(()) for node in relu_like_functions(self.graph) if node.place < self.node.place}
         planes = self._planes(multiplier if slope is None else slope, multiplier, lift)
         return torch.nan_to_num(self._least(planes, weight), -torch.inf, torch.inf, -torch.inf)
 
     def _own(self) -> Tensor:
         """-> (n, arguments): the slopes of the functions' own lower planes."""
-        return together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in bent(self.graph)})
+        return together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in relu_like_functions(self.graph)})
 
-    def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[Found, list[Tensor]]:
+    def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[TrainedBounds, list[Tensor]]:
         """What these slopes, multipliers and weights of rows prove, and the gradients of the proved numbers."""
         slope, multiplier, weight = free
         # The upper planes are lifted by zero: its gradient is the weight with which each enters.
-        before = [node for node in bent(self.graph) if node.place < self.node.place]
+        before = [node for node in relu_like_functions(self.graph) if node.place < self.node.place]
         lift = {node: torch.zeros_like(self.known.upper[node]).requires_grad_() for node in before}
         with torch.enable_grad():
             planes = self._planes(slope, multiplier * unit, lift)
@@ -216,10 +216,10 @@ class Rows:
         entering |= {node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)}
         least = torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
         planes_now, multiplier_now = planes.coefficients.detach(), (multiplier * unit).detach()
-        proved = Found(least, planes_now, slope.detach().clone(), multiplier_now, together(self.graph, entering))
+        proved = TrainedBounds(least, planes_now, slope.detach().clone(), multiplier_now, together(self.graph, entering))
         return proved, gradients[: len(free)]
 
-    def _least(self, planes: Linear, weight: Tensor) -> Tensor:
+    def _least(self, planes: LinearForms, weight: Tensor) -> Tensor:
         """weight (n, rows) >= 0 -> (n,): the larger of the best row by itself and of their sum, over the part."""
         region, constant = self.known.region, planes.constant + self.offset
         constant = constant - 4 * gamma(1) * (planes.constant.abs() + self.offset.abs())
@@ -228,13 +228,13 @@ class Rows:
         if weight.shape[1] == 1:
             return alone
         wide = weight.reshape(*weight.shape, *(1 for _ in region.shape))
-        total = Linear((wide * planes.coefficients).sum(1, keepdim=True), (weight * constant).sum(1, keepdim=True))
+        total = LinearForms((wide * planes.coefficients).sum(1, keepdim=True), (weight * constant).sum(1, keepdim=True))
         low, high = region.enclosing_box()
         size = (wide * planes.coefficients.abs()).sum(1) * torch.maximum(low.abs(), high.abs())
         missed = 4 * gamma(weight.shape[1]) * (size.flatten(1).sum(1) + (weight * constant.abs()).sum(1))
         return torch.maximum(alone, total.minimum(region)[:, 0] - missed)
 
-    def _planes(self, slope: Tensor, multiplier: Tensor, lift: Mapping[Relaxed, Tensor]) -> Linear:
+    def _planes(self, slope: Tensor, multiplier: Tensor, lift: Mapping[Relaxed, Tensor]) -> LinearForms:
         """Linear functions of the input below the rows, with these slopes of the functions that are lifted."""
         slopes = apart(self.graph, slope)
         known = with_slopes(self.known, {node: slopes[node.inputs[0]] for node in lift})
@@ -246,7 +246,7 @@ class Rows:
             decided = apart(self.graph, -multiplier * self.sign)
             before = (node for node in decided if node.place < self.node.place)
             parts.update({node: decided[node][:, None].expand(count, rows, *node.shape) for node in before})
-        return combined(self.graph, known, parts)
+        return combine_rows(self.graph, known, parts)
 
     def _unit(self, entering: Tensor) -> Tensor:
         """-> (n, arguments): the usual weight of a plane in each layer, by which the steps of multipliers are measured."""
@@ -258,16 +258,16 @@ class Rows:
 class _Draft:
     """The same bounds in float32, without the price of rounding: for training, which proves nothing."""
 
-    asked: Rows
+    asked: RowTask
     before: list[Relaxed]  # the functions with free slopes that are met
-    planes: Mapping[Relaxed, Planes]
+    planes: Mapping[Relaxed, LinearBounds]
     begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
     constant: Tensor  # (n, rows)
     box: tuple[Tensor, Tensor] | None  # middle and half width (n, inputs, 1), where the region is a box
 
     @staticmethod
-    def of(asked: Rows) -> "_Draft":
-        before = [node for node in bent(asked.graph) if node.place < asked.node.place]
+    def of(asked: RowTask) -> "_Draft":
+        before = [node for node in relu_like_functions(asked.graph) if node.place < asked.node.place]
         planes = {node: _single(p) for node, p in asked.known.planes.items() if isinstance(node, Relaxed)}
         walk = _Plain(asked.graph, planes, asked.offset.float())
         walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
@@ -294,7 +294,7 @@ class _Draft:
         entering = {
             n.inputs[0]: torch.zeros_like(v) if g is None else -torch.nan_to_num(g) for (n, v), g in zip(lift.items(), found, strict=True)
         }
-        return _known(least), entering
+        return _nan_as_unknown(least), entering
 
     def climb(
         self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], unit: Mapping[Node, Tensor], weight: Tensor
@@ -304,7 +304,7 @@ class _Draft:
             least = self._least(slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {})
             variables = [*slope.values(), *multiplier.values(), weight]
             found = _gradients(least, variables)
-        return _known(least), [torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
+        return _nan_as_unknown(least), [torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
 
     def _least(
         self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor, lift: Mapping[Relaxed, Tensor]
@@ -312,7 +312,7 @@ class _Draft:
         asked, planes = self.asked, dict(self.planes)
         for node in self.before:  # between its two sides a slope touches the bend, so that the offset is what it was
             p = planes[node]
-            planes[node] = Planes(
+            planes[node] = LinearBounds(
                 (slope[node.inputs[0]],), p.lower_offset, p.upper, p.upper_offset + lift[node] if lift else p.upper_offset
             )
         walk = _Plain(asked.graph, planes, self.constant)
@@ -321,7 +321,7 @@ class _Draft:
             part = -value * apart(asked.graph, asked.sign)[source]
             walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
         walk.walk(asked.node.place)
-        rows = walk.reached(asked.known.region)
+        rows = walk.lower_bound_linear(asked.known.region)
         alone = (self._lowest(rows) + walk.constant).amax(1)
         if self.constant.shape[1] == 1:
             return alone
@@ -342,14 +342,14 @@ def _gradients(least: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, .
     return torch.autograd.grad(least.sum(), variables, allow_unused=True) if least.requires_grad else (None,) * len(variables)
 
 
-def _known(least: Tensor) -> Tensor:
+def _nan_as_unknown(least: Tensor) -> Tensor:
     return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
 
 
 class _Plain(Backward[Tensor]):
     """Coefficients on their way back, and the constant so far."""
 
-    def __init__(self, graph: Graph, planes: Mapping[Relaxed, Planes], constant: Tensor) -> None:
+    def __init__(self, graph: Graph, planes: Mapping[Relaxed, LinearBounds], constant: Tensor) -> None:
         super().__init__(graph)
         self.planes, self.constant = planes, constant
 
@@ -364,7 +364,7 @@ class _Plain(Backward[Tensor]):
     def arrive(self, node: Node, part: Tensor) -> None:
         self.pending[node] = self.pending[node] + part if node in self.pending else part
 
-    def reached(self, region: Region) -> Tensor:
+    def lower_bound_linear(self, region: Region) -> Tensor:
         found = self.pending.get(self.graph.entry)
         shape = (*self.constant.shape, *region.shape)
         return self.constant.new_zeros(shape) if found is None else found.reshape(shape)
@@ -384,12 +384,12 @@ class _Plain(Backward[Tensor]):
             self.arrive(source, part.reshape(*part.shape[:2], *source.shape))
 
 
-def _single(planes: Planes) -> Planes:
+def _single(planes: LinearBounds) -> LinearBounds:
     lower, upper = (tuple(slope.float() for slope in side) for side in (planes.lower, planes.upper))
-    return Planes(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
+    return LinearBounds(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
 
 
-def tightened(
+def tighten_intermediate_bounds(
     graph: Graph,
     region: Region,
     steps: int,
@@ -398,7 +398,7 @@ def tightened(
     *,
     worth: Mapping[Node, Tensor] | None = None,
     known: Mapping[Node, Ends] | None = None,
-    heard: Callable[[Node, Tensor, Found], None] | None = None,
+    heard: Callable[[Node, Tensor, TrainedBounds], None] | None = None,
 ) -> dict[Node, Ends]:
     """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
     layers before it won; those that were found until the clock ends it, beside those that are known to hold there already.
@@ -407,13 +407,13 @@ def tightened(
     """
     held: dict[Node, Ends] = dict(known or {})
     for node in arguments(graph):
-        if clock.passed():
+        if time_limit.has_expired():
             break
         if worth is not None and not bool(worth[node].any()):
             continue
-        if not any(function.place < node.place for function in bent(graph)):
+        if not any(function.place < node.place for function in relu_like_functions(graph)):
             continue  # nothing to choose before the first of them
-        found = clock.in_time(partial(propagate, graph, region, within=held), None)
+        found = time_limit.in_time(partial(propagate, graph, region, within=held), None)
         if found is None:
             break
         boxes, _ = found
@@ -421,7 +421,7 @@ def tightened(
         undecided = (lower < 0) & (upper > 0)
         undecided = (undecided if worth is None else undecided & worth[node].flatten(1)).nonzero()
         for chosen in undecided.split(at_once) if len(undecided) else ():
-            if clock.passed():
+            if time_limit.has_expired():
                 break
             row, element = chosen.repeat(2, 1).unbind(1)
             sign = torch.ones(len(row), dtype=torch.float64, device=row.device)
@@ -429,8 +429,8 @@ def tightened(
             matrix = torch.zeros((len(row), 1, node.size), dtype=torch.float64, device=row.device)
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
-            asked = Rows(graph, taken(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
-            better = clock.in_time(partial(asked.trained, none * torch.nan, none, steps, pace), None)
+            asked = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
+            better = time_limit.in_time(partial(asked.train, none * torch.nan, none, steps, pace), None)
             if better is None:
                 break
             if heard is not None:

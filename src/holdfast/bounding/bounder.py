@@ -12,21 +12,21 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
-from holdfast.bounding import coupled, crown, crown_within
-from holdfast.bounding.alpha_beta_crown import Rows, apart, arguments, bent, tightened
-from holdfast.bounding.boxes import Boxes, Linear
+from holdfast import batch, time_limit
+from holdfast.bounding import crown, crown_with_fixed_bounds, joint_relu
+from holdfast.bounding.alpha_beta_crown import RowTask, apart, arguments, relu_like_functions, tighten_intermediate_bounds
 from holdfast.bounding.branching.split_score import costs
-from holdfast.bounding.crown_within import taken
+from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.lagrangian import STEPS, least
-from holdfast.bounding.second_order import Bends, Quadratic
+from holdfast.bounding.node_bounds import Boxes, LinearForms
+from holdfast.bounding.quadratic_models import Bends, Quadratic
+from holdfast.bounding.sdp_dual import STEPS, least
 from holdfast.bounding.zonotope import Forms
-from holdfast.memory import free_bytes
+from holdfast.memory_budget import free_bytes
 from holdfast.region import Region
 from holdfast.rounding import gamma
 
-Bound = tuple[Tensor, Linear | None]
+Bound = tuple[Tensor, LinearForms | None]
 ENDS = 256  # arguments of a layer whose ends are trained
 USUAL, MANY = 216, 4096  # rows that are trained together on a processor, and on a graphics card, if memory holds them
 ALIVE = 40  # numbers that training keeps for each element of a node and each row
@@ -63,11 +63,11 @@ class AffineForms:
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         forms = Forms.over(self.graph.entry, *region.enclosing_box())
-        crown_within.propagate(self.graph, region, forms, walks=self.walks)
+        crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks)
         if self.graph.output not in forms.of:
             return _nothing(rows), None
         slope, constant = forms.below(self.graph.entry, self.graph.output, rows)
-        return _over(region, Linear(slope.reshape(*constant.shape, *region.shape), constant))
+        return _over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class SecondOrder:
             return _nothing(rows), None
         bends = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
         least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), bends)
-        return _proved(least), None
+        return _nan_proves_nothing(least), None
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedBounder:
     """Alpha-CROWN: the slopes below functions that bend at zero are trained for each row by itself, first over the ends that CROWN knows of
     their arguments, then over ends that are trained too, those that cost most. What the clock leaves no time for stays what it was."""
 
@@ -101,29 +101,29 @@ class Trained:
         least = _nothing(rows)
         for some in torch.arange(len(region), device=rows.device).split(self._inputs(rows)):
             asked = batch.take(region, some), rows[some], None if self.enough is None else self.enough[some]
-            found = None if clock.passed() else clock.in_time(partial(self._bound, *asked), None)
+            found = None if time_limit.has_expired() else time_limit.in_time(partial(self._bound, *asked), None)
             if found is None:
                 break
             least[some] = found
         return least, None
 
     def _bound(self, region: Region, rows: Tensor, enough: Tensor | None) -> Tensor:
-        known, _ = crown_within.propagate(self.graph, region)
+        known, _ = crown_with_fixed_bounds.propagate(self.graph, region)
         least = _over(region, crown.linear_bound(self.graph, known, rows))[0]
         # No row is proved to be above its own upper end.
         aim = -_over(region, crown.linear_bound(self.graph, known, -rows))[0] if enough is None else enough
-        if not bent(self.graph):
+        if not relu_like_functions(self.graph):
             return least
-        least, entering = self._raised(known, rows, aim, least)
-        if clock.passed() or bool((least > aim).all()):
+        least, entering = self._raise_bounds(known, rows, aim, least)
+        if time_limit.has_expired() or bool((least > aim).all()):
             return least
-        return clock.in_time(partial(self._with_ends_raised, region, known, entering, rows, aim, least), least)
+        return time_limit.in_time(partial(self._with_ends_raised, region, known, entering, rows, aim, least), least)
 
     def _with_ends_raised(self, region: Region, known: Boxes, entering: Tensor, rows: Tensor, aim: Tensor, least: Tensor) -> Tensor:
         known, empty = self._with_ends(region, known, entering)  # a region is not empty: ends that say so overflowed
-        return torch.where(empty[:, None], least, self._raised(known, rows, aim, least)[0])
+        return torch.where(empty[:, None], least, self._raise_bounds(known, rows, aim, least)[0])
 
-    def _raised(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    def _raise_bounds(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
         """The bounds (inputs, rows), better where they are not above the aim; and (inputs, arguments): the weight of each upper plane in
         those that still are not."""
         least, width = least.clone(), sum(node.size for node in arguments(self.graph))
@@ -132,10 +132,10 @@ class Trained:
         for at in open_.split(self._together()) if len(open_) else ():
             part, row = at.unbind(1)
             sign = torch.zeros((len(at), width), dtype=torch.float64, device=rows.device)
-            asked = Rows(self.graph, taken(known, part), self.graph.output, rows[part, row][:, None], -aim[part, row][:, None], sign)
-            found = asked.trained(sign * torch.nan, sign, self.steps, self.pace)
+            asked = RowTask(self.graph, take_rows(known, part), self.graph.output, rows[part, row][:, None], -aim[part, row][:, None], sign)
+            found = asked.train(sign * torch.nan, sign, self.steps, self.pace)
             above = found.least + aim[part, row] - 4 * gamma(1) * (found.least.abs() + aim[part, row].abs())
-            least[part, row] = torch.maximum(least[part, row], _proved(above))
+            least[part, row] = torch.maximum(least[part, row], _nan_proves_nothing(above))
             share = torch.where(found.least > 0, 0, -found.least)  # rows count by what is missing
             entering.index_add_(0, part, found.entering * torch.nan_to_num(share, 0.0, 0.0)[:, None])
         return least, entering
@@ -148,8 +148,8 @@ class Trained:
             least = flat.topk(min(self.ends, node.size), dim=1).values[:, -1:]
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
         ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
-        held = tightened(self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends)
-        return crown_within.propagate(self.graph, region, within=held)
+        held = tighten_intermediate_bounds(self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends)
+        return crown_with_fixed_bounds.propagate(self.graph, region, within=held)
 
     def _inputs(self, rows: Tensor) -> int:
         """How many inputs are looked at together: each brings its rows, and both ends of its arguments."""
@@ -175,24 +175,24 @@ class Coupled:
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         found = _nothing(rows)
-        if coupled.obstacle(self.graph, region) is not None:
+        if joint_relu.obstacle(self.graph, region) is not None:
             return found, None
         for k in range(len(region)):
             boxes = crown.propagate(self.graph, batch.take(region, torch.tensor([k], device=rows.device)))
-            asked = coupled.coupling(self.graph, boxes, rows[k], torch.zeros_like(rows[k, :, 0]))
+            asked = joint_relu.coupling(self.graph, boxes, rows[k], torch.zeros_like(rows[k, :, 0]))
             for row in range(rows.shape[1]) if asked is not None else ():
                 assert asked is not None
                 found[k, row] = least(asked.rows(torch.tensor([row], device=rows.device)), steps=self.steps, sign=False)[0]
-        return _proved(found), None
+        return _nan_proves_nothing(found), None
 
 
-def _over(region: Region, planes: Linear) -> Bound:
-    return _proved(planes.minimum(region)), planes
+def _over(region: Region, planes: LinearForms) -> Bound:
+    return _nan_proves_nothing(planes.minimum(region)), planes
 
 
 def _nothing(rows: Tensor) -> Tensor:
     return rows.new_full(rows.shape[:2], -torch.inf)
 
 
-def _proved(least: Tensor) -> Tensor:
+def _nan_proves_nothing(least: Tensor) -> Tensor:
     return torch.where(least.isfinite(), least, -torch.inf)

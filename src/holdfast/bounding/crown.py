@@ -16,16 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.bounding.boxes import Boxes, Ends, Linear
-from holdfast.bounding.crown_windows import SMALL, Route, WindowWalk, bunches, route
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast.bounding.crown_patches import SMALL, Route, WindowWalk, bunches, route
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
-from holdfast.bounding.relax import Planes, Relaxation, planes, value_range
+from holdfast.bounding.node_bounds import Boxes, Ends, LinearForms
+from holdfast.bounding.relax import LinearBounds, Relaxation, planes, value_range
 from holdfast.bounding.relax.base import Point
 from holdfast.bounding.traversal import Backward, Forward, forward
-from holdfast.memory import numbers
+from holdfast.cuda_graphs import record_function
+from holdfast.memory_budget import numbers
 from holdfast.region import Region
-from holdfast.repeated import remembered
 from holdfast.rounding import TINY, gamma
 
 ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
@@ -43,7 +43,7 @@ def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None,
         if known is not None and node in known:
             boxes.keep(node, *known[node])
 
-    forward(graph.nodes, Intervals(graph, boxes).visit, hold, Refinement(graph, boxes))
+    forward(graph.nodes, Intervals(graph, boxes).visit, hold, IntermediateRefinement(graph, boxes))
     return boxes
 
 
@@ -67,9 +67,9 @@ class Intervals(Forward):
     def __init__(self, graph: Graph, boxes: Boxes) -> None:
         self.boxes, self.blends = boxes, graph.blends
         if all(isinstance(node, Affine) and node.moves for node in graph.nodes if graph.entry in node.inputs):
-            boxes.condensed = boxes.region.condensed()
+            boxes.condensed = boxes.region.condense()
 
-    def enter(self, node: Entry) -> None:
+    def enter(self, node: InputNode) -> None:
         lower, upper = self.boxes.region.enclosing_box()
         self.boxes.keep(node, lower.unsqueeze(1), upper.unsqueeze(1))
         self.boxes.magnitude[node] = self.boxes.largest(node)
@@ -80,15 +80,15 @@ class Intervals(Forward):
         boxes = self.boxes
         _note_movement(boxes, node)
         if node.copies:
-            boxes.keep(node, *(_mapped(node, [side[s] for s in node.inputs]) for side in (boxes.lower, boxes.upper)))
+            boxes.keep(node, *(_map_values(node, [side[s] for s in node.inputs]) for side in (boxes.lower, boxes.upper)))
             boxes.magnitude[node] = boxes.largest(node)
             return
         centre, radius = zip(*(boxes.interval(s, slice(None)) for s in node.inputs), strict=True)
-        middle, largest = _mapped(node, centre), [boxes.largest(s).flatten(1) for s in node.inputs]
+        middle, largest = _map_values(node, centre), [boxes.largest(s).flatten(1) for s in node.inputs]
         magnitude = node.forward_absolute(largest).reshape(middle.shape)
         spread = node.forward_absolute([r.flatten(1) for r in radius], shift=False).reshape(middle.shape)
         slack = 4 * gamma(sum(s.size for s in node.inputs)) * magnitude + TINY
-        slack = slack + boxes.computed(node, node.terms, magnitude + slack)
+        slack = slack + boxes.execution_error(node, node.terms, magnitude + slack)
         boxes.magnitude[node] = magnitude + slack
         boxes.keep(node, middle - spread - slack, middle + spread + slack)
         if node in self.blends and boxes.executed is None:  # as executed it is rounded, and may be no mean any more
@@ -108,7 +108,7 @@ class Intervals(Forward):
         _note_movement(boxes, node)
         lower = tuple(boxes.lower[s] for s in node.inputs)
         upper = tuple(boxes.upper[s] for s in node.inputs)
-        found, (least, most) = _enclosed(node.relaxation, lower, upper)
+        found, (least, most) = _relax_over_box(node.relaxation, lower, upper)
         boxes.planes[node] = found
         if boxes.executed is not None:
             error = node.relaxation.executed_error(lower, upper, boxes.executed)
@@ -122,7 +122,7 @@ class Intervals(Forward):
         boxes.magnitude[node] = magnitude
 
 
-def _enclosed(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Planes, Ends]:
+def _relax_over_box(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[LinearBounds, Ends]:
     """Its planes and its values over boxes; many small operations, which a graphics card is told of as one."""
     count = len(lower)
 
@@ -131,19 +131,19 @@ def _enclosed(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Plane
         return *found.lower, found.lower_offset, *found.upper, found.upper_offset, *values
 
     name = relaxation if vars(relaxation) else type(relaxation)  # those without settings are all alike
-    *found, least, most = remembered(name, both, *lower, *upper)
+    *found, least, most = record_function(name, both, *lower, *upper)
     below, above = found[: count + 1], found[count + 1 :]
-    return Planes(tuple(below[:-1]), below[-1], tuple(above[:-1]), above[-1]), (least, most)
+    return LinearBounds(tuple(below[:-1]), below[-1], tuple(above[:-1]), above[-1]), (least, most)
 
 
-def _mapped(node: Affine, values: Sequence[Tensor]) -> Tensor:
+def _map_values(node: Affine, values: Sequence[Tensor]) -> Tensor:
     """(batch, *shape) of each input -> (batch, *shape)."""
     return node.forward([value.flatten(1) for value in values]).reshape(len(values[0]), *node.shape)
 
 
 def _note_movement(boxes: Boxes, node: Node) -> None:
     """In which rows does the node move? Those from the first to the last in which something it reads does."""
-    if isinstance(node, Entry):
+    if isinstance(node, InputNode):
         boxes.elements[node] = (boxes.lower[node] < boxes.upper[node]).flatten(1)
     elif isinstance(node, Affine) and node.moves and node.inputs[0] in boxes.elements:
         boxes.elements[node] = node.forward([boxes.elements[node.inputs[0]]])
@@ -155,7 +155,7 @@ def _note_movement(boxes: Boxes, node: Node) -> None:
     boxes.moving[node] = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
 
 
-class Refinement:
+class IntermediateRefinement:
     """Walks back from every node that relaxed functions read, both signs of every element that some reader could use more tightly,
     chosen input by input."""
 
@@ -171,20 +171,20 @@ class Refinement:
         else:
             self._by_windows(node, way)
 
-    def _needed(self, node: Node) -> Tensor:
+    def _elements_to_refine(self, node: Node) -> Tensor:
         """-> (rows of the batch in which it moves, size) bool: elements that some reader could use more tightly."""
         moving = self.boxes.moving[node]
         lower, upper = self.boxes.lower[node][moving], self.boxes.upper[node][moving]
         needed = torch.zeros_like(lower, dtype=torch.bool)
         for reader, argument in self.readers[node]:
             if argument is node and reader.inputs == (node,):
-                needed |= reader.relaxation.unresolved((lower,), (upper,))
+                needed |= reader.relaxation.can_tighten((lower,), (upper,))
             else:
                 needed |= upper > lower
         return needed.flatten(1)
 
     def _by_rows(self, node: Node) -> None:
-        graph, boxes, flat = self.graph, self.boxes, self._needed(node)
+        graph, boxes, flat = self.graph, self.boxes, self._elements_to_refine(node)
         count = int(flat.sum(1).max())
         if count == 0:
             return
@@ -199,7 +199,7 @@ class Refinement:
         middle, places = (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1), math.prod(node.shape[2:])
         nearer = torch.where(middle > 0, 1.0, -1.0).double()
         for sign in (nearer, -nearer):
-            owner, element = self._needed(node).nonzero().t()
+            owner, element = self._elements_to_refine(node).nonzero().t()
             if not len(owner):
                 return
             least, mine = torch.full_like(sign[owner, element], -torch.inf), sign[owner, element]
@@ -232,9 +232,9 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
         if isinstance(node, Relaxed):
             for argument in node.inputs:
                 source = argument
-                while isinstance(source, Affine) and source.moves and not isinstance(source.inputs[0], Entry):
+                while isinstance(source, Affine) and source.moves and not isinstance(source.inputs[0], InputNode):
                     source = source.inputs[0]
-                if not isinstance(source, Entry):
+                if not isinstance(source, InputNode):
                     found.setdefault(source, []).append((node, argument))
     return found
 
@@ -246,14 +246,14 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
     network was trained so that its intervals stay narrow, its last ones say more.
     """
     walked = torch.cat([part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1)
-    found = torch.fmax(walked, torch.cat([_met(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1))
+    found = torch.fmax(walked, torch.cat([_bound_by_intervals(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1))
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
 
 
-def _met(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
+def _bound_by_intervals(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
     """rows (batch, rows, *shape of the output) -> (batch, rows): what intervals prove of them, walked back through the maps at the end one
     by one; the best of what meeting the intervals there gives. NaN or -inf where they know nothing."""
-    walk = Walk(graph, boxes, rows.shape[1])
+    walk = BackwardWalk(graph, boxes, rows.shape[1])
     walk.arrive(graph.output, rows, slice(0, len(boxes.region)))
     best = torch.full_like(walk.constant, -torch.inf)
     while graph.entry not in walk.pending:
@@ -265,7 +265,7 @@ def _met(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
     return best
 
 
-def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> Linear:
+def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> LinearForms:
     """rows (batch, rows, outputs) -> for every row a linear function of the input below row . output over the region."""
     parts = list(_linear_parts(graph, boxes, rows))
     coefficients, constant = torch.cat([p.coefficients for p in parts], dim=1), torch.cat([p.constant for p in parts], dim=1)
@@ -273,7 +273,7 @@ def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> Linear:
         features = boxes.condensed[1][:, None].expand(*constant.shape, -1)
         whole = constant.new_zeros((*constant.shape, graph.entry.size))
         coefficients = whole.scatter_(2, features, coefficients.flatten(2)).reshape(*constant.shape, *boxes.region.shape)
-    return Linear(coefficients, constant)
+    return LinearForms(coefficients, constant)
 
 
 def walked_region(boxes: Boxes) -> Region:
@@ -281,7 +281,7 @@ def walked_region(boxes: Boxes) -> Region:
     return boxes.region if boxes.condensed is None else boxes.condensed[0]
 
 
-def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[Linear]:
+def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[LinearForms]:
     for part in _row_parts(graph, boxes, rows):
         yield _walk_back(graph, boxes, graph.output, part)
 
@@ -306,9 +306,9 @@ def least_bytes(graph: Graph) -> int:
     return 8 * ALIVE * max(node.size for node in graph.nodes)
 
 
-def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> Linear:
+def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> LinearForms:
     """rows (batch, rows, *start.shape) -> a linear function of the input that stays below rows . start over the region."""
-    walk = Walk(graph, boxes, rows.shape[1])
+    walk = BackwardWalk(graph, boxes, rows.shape[1])
     walk.arrive(start, rows, slice(0, len(boxes.region)))
     return walk.back_from(start.place)
 
@@ -319,7 +319,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     sign = torch.ones(2 * count, dtype=torch.float64, device=chosen.device)
     sign[count:] = -1  # an upper bound is a lower bound of the negative
     chosen = torch.cat([chosen, chosen], dim=1)
-    walk = Walk(graph, boxes, 2 * count)
+    walk = BackwardWalk(graph, boxes, 2 * count)
     first = node.rows(chosen) if isinstance(node, Affine) else None
     if isinstance(node, Affine) and first is not None:
         # The first step back from single elements only picks rows of the matrices.
@@ -350,14 +350,14 @@ def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
     boxes, moving = walk.boxes, walk.moving
     walk.walk(node.place, way.until)
     if not way.rest:
-        return walk.met()
+        return walk.lower_bound_by_intervals()
     # The rest of the way in dense rows: as many for each row of the batch as the one with most of them has.
     owner = walk.owner.repeat_interleave(walk.constant.shape[1])
     each, order = owner.bincount(minlength=moving.stop - moving.start), owner.argsort(stable=True)
     number = torch.empty_like(owner)
     number[order] = torch.arange(len(owner), device=owner.device) - (each.cumsum(0) - each)[owner[order]]
     shape = len(each), int(each.max())
-    rest = Walk(walk.graph, boxes, shape[1])
+    rest = BackwardWalk(walk.graph, boxes, shape[1])
     rest.steps = walk.steps
     for mine, theirs in ((walk.constant, rest.constant), (walk.total, rest.total), (walk.charge, rest.charge)):
         theirs[moving][owner, number] = mine.flatten()
@@ -369,7 +369,7 @@ def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
     return least[moving][owner, number].reshape(walk.constant.shape)
 
 
-class Walk(Backward[Tensor]):
+class BackwardWalk(Backward[Tensor]):
     """Coefficients on their way back to the input: pending are (rows of the batch in which the node moves, rows, *shape)."""
 
     def __init__(self, graph: Graph, boxes: Boxes, rows: int) -> None:
@@ -380,14 +380,14 @@ class Walk(Backward[Tensor]):
             torch.zeros((len(boxes.region), rows), dtype=torch.float64, device=graph.device) for _ in range(3)
         )
 
-    def back_from(self, place: int) -> Linear:
+    def back_from(self, place: int) -> LinearForms:
         self.walk(place)
         reached = self.pending.pop(self.graph.entry, None)
         if reached is None:  # what was asked for does not depend on the input
             reached = self._nothing_reached()
-        return Linear(reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape), self._charged())
+        return LinearForms(reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape), self._constant_after_rounding())
 
-    def _charged(self) -> Tensor:
+    def _constant_after_rounding(self) -> Tensor:
         """The constant, every rounding taken off."""
         # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
         return self.constant - (2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY)
@@ -398,7 +398,7 @@ class Walk(Backward[Tensor]):
         self.constant, self.total, self.charge = (part.clone() for part in kept[:3])
         for source, part in self.pending.items():
             self._meet(source, part, self.boxes.moving[source])
-        found = self._charged()
+        found = self._constant_after_rounding()
         self.constant, self.total, self.charge, self.steps = kept
         return found
 
@@ -473,7 +473,7 @@ class Walk(Backward[Tensor]):
             self._meet(source, part[_within(still, rows)], still)
         if moving.start < moving.stop:
             inside = part[_within(moving, rows)]
-            if isinstance(source, Entry):
+            if isinstance(source, InputNode):
                 self._reach(inside, moving)
             else:
                 self.pending[source] = self.pending[source] + inside if source in self.pending else inside
@@ -512,7 +512,7 @@ class Walk(Backward[Tensor]):
         """Back through a move: every coefficient goes to the element it came from."""
         (source,) = node.inputs
         moving = self.boxes.moving[node]
-        if isinstance(source, Entry):
+        if isinstance(source, InputNode):
             self._reach(rows, moving, node)
             return
         before, whole_rows = self.pending.get(source), self.boxes.moving[source]

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from holdfast.bounding.graph.prepare import for_one
+from holdfast.bounding.graph.fusion import for_one
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
-from holdfast.network.trace import as_plain_module, converted
+from holdfast.network.trace import as_plain_module, convert_graph
 
 aten = torch.ops.aten
 GRAPH = "holdfast-graph"
@@ -66,19 +66,19 @@ class Description:
         self.constants[name] = tensor.contiguous()
         return name
 
-    def given(self, value: "Named | Tensor | float") -> str:
+    def add_constant(self, value: "Named | Tensor | float") -> str:
         return value.name if isinstance(value, Named) else self.constant(value)
 
     def put(self, op: str, given: "Sequence[Named | Tensor | float | None]", outputs: int = 1, **options: Any) -> list[str]:
         names = [f"v{len(self.nodes)}_{place}" for place in range(outputs)]
-        inputs = ["" if value is None else self.given(value) for value in given]
+        inputs = ["" if value is None else self.add_constant(value) for value in given]
         self.nodes.append({"op": op, "in": inputs, "out": names, **({"with": options} if options else {})})
         return names
 
     def one(self, op: str, given: "Sequence[Named | Tensor | float | None]", value: Tensor, **options: Any) -> Named:
         return Named(self.put(op, given, **options)[0], value)
 
-    def moved(self, source: Named, index: Tensor, value: Tensor) -> Named:
+    def add_gather(self, source: Named, index: Tensor, value: Tensor) -> Named:
         """index: for every element of the answer, the number of the source's element that it is."""
         if torch.equal(index.flatten(), torch.arange(source.value.numel())):
             return self.one("Reshape", [source], value, shape=list(index.shape))
@@ -86,10 +86,10 @@ class Description:
         return self.one("Gather", [flat, index], value, axis=0)
 
 
-def described(net: Network, example: Tensor) -> bytes:
+def describe_network(net: Network, example: Tensor) -> bytes:
     """The network for inputs like these, as a file; UnsupportedLayer names what cannot be written down."""
     one = for_one(net, example)
-    module = converted(as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu"))
+    module = convert_graph(as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu"))
     point = example[:1].detach().cpu().double()
     description, known = Description(), dict[fx.Node, Any]()
     answer: Any = None
@@ -146,8 +146,8 @@ def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) ->
         numbers = torch.arange(args[0].value.numel()).reshape(args[0].value.shape)
         index = target(numbers, *args[1:], **kwargs)
         if isinstance(value, Tensor):
-            return description.moved(args[0], index, value)
-        return tuple(description.moved(args[0], i, v) for i, v in zip(index, value, strict=True))
+            return description.add_gather(args[0], index, value)
+        return tuple(description.add_gather(args[0], i, v) for i, v in zip(index, value, strict=True))
     handler = HANDLERS.get(target)
     if handler is not None:
         made = handler(description, value, *args, **kwargs)
@@ -357,14 +357,14 @@ def _recurrent(
         return None  # projections
     hidden = parameters[1].shape[1]
 
-    def ordered(weight: Tensor) -> Tensor:
+    def order_gates(weight: Tensor) -> Tensor:
         return weight.reshape(len(order), hidden, *weight.shape[1:])[order].reshape(weight.shape)
 
     frames, lasts = x, []
     if batch_first:
         frames = d.one("Transpose", [x], x.value.transpose(0, 1), perm=[1, 0, 2])
     for layer in range(layers):
-        own = [[ordered(w) for w in parameters[k * each : (k + 1) * each]] for k in range(layer * many, (layer + 1) * many)]
+        own = [[order_gates(w) for w in parameters[k * each : (k + 1) * each]] for k in range(layer * many, (layer + 1) * many)]
         w, r = (torch.stack([weights[place] for weights in own]) for place in (0, 1))
         b = torch.stack([torch.cat(weights[2:]) if biases else w.new_zeros(2 * len(order) * hidden) for weights in own])
         options = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}

@@ -16,9 +16,9 @@ docs/rounding.md.
 import torch
 from torch import Tensor
 
-from holdfast.bounding.boxes import Boxes
 from holdfast.bounding.crown import ELEMENTS
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.traversal import Backward
 from holdfast.errors import UnsupportedLayer
 from holdfast.rounding import TINY, gamma
@@ -101,10 +101,10 @@ def _through_map(node: Affine, middle: Tensor, half: Tensor) -> list[Interval]:
         error = gamma(2 * node.size + 16)
         width = half * (1 + 4 * error) + 2 * error * middle.abs() + TINY
     ends = zip(node.inputs, node.back(middle.flatten(2)), node.back(width.flatten(2), absolute=True), strict=True)
-    return [(_shaped(m, source), _shaped(w, source)) for source, m, w in ends]
+    return [(_reshape_to_source(m, source), _reshape_to_source(w, source)) for source, m, w in ends]
 
 
-def _shaped(part: Tensor, source: Node) -> Tensor:
+def _reshape_to_source(part: Tensor, source: Node) -> Tensor:
     return part.reshape(*part.shape[:2], *source.shape)
 
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.curvature import Curvature, Stored
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
-from holdfast.bounding.relax.parabola import Smooth, interpolated
-from holdfast.bounding.second_order import Ball, Model
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
+from holdfast.bounding.quadratic_models import QuadraticModel, VariableBall
+from holdfast.bounding.quadratic_part import Curvature, Stored
+from holdfast.bounding.relax.parabola import SmoothCurve, interpolate_parabola
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.rounding import TINY, gamma, length
 
@@ -43,7 +43,7 @@ class Taylor:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResponseInterval:
     """How a function answers to a change of its argument: by a number within `half` of `middle`."""
 
     middle: Tensor  # (batch, size)
@@ -95,13 +95,13 @@ def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
     Q[..., first, second] = Q[..., second, first] = flat[..., 1 + d :]
     c, J, none = flat[..., 0], flat[..., 1 : 1 + d], flat.new_zeros((*flat.shape[:2], 0))
     bent = Curvature(((None, Stored(Q, Q[..., :0])),))
-    model = Model(c, J, none, bent, rest, size, torch.arange(d, device=flat.device), Ball(1.0, torch.zeros_like(inputs)))
+    model = QuadraticModel(c, J, none, bent, rest, size, torch.arange(d, device=flat.device), VariableBall(1.0, torch.zeros_like(inputs)))
     slope, constant = _plane(model, models.centre, models.radius)
-    slope, share = (_spread(values, inputs, graph.entry.size) for values in (slope, walk.share))
+    slope, share = (_scatter_inputs(values, inputs, graph.entry.size) for values in (slope, walk.share))
     return Below(model.least(ROUNDS), slope, constant, J.abs().sum(-1), rest, share)
 
 
-def _plane(model: Model, centre: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+def _plane(model: QuadraticModel, centre: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """J v is (J / radius) (x - centre), but for the rounding of the quotient; the quadratic part is taken at its lowest."""
     parts = model.parts
     slope = torch.where(radius[:, None] > 0, model.J / radius[:, None], 0.0)
@@ -110,7 +110,7 @@ def _plane(model: Model, centre: Tensor, radius: Tensor) -> tuple[Tensor, Tensor
     return slope, constant - 8 * gamma(model.terms) * (parts.size + at.abs().sum(-1) + model.rest) - TINY
 
 
-def _spread(values: Tensor, inputs: Tensor, size: int) -> Tensor:
+def _scatter_inputs(values: Tensor, inputs: Tensor, size: int) -> Tensor:
     """Values of the inputs that move, (..., d) -> those of all, (..., size); zero for the others."""
     return values.new_zeros((*values.shape[:-1], size)).index_copy(-1, inputs, values)
 
@@ -125,9 +125,9 @@ class _Models(Forward):
         self.inputs = (radius > 0).any(0).nonzero().flatten()
         self.whole, self.centre, self.radius = centre, centre[:, self.inputs], radius[:, self.inputs]
         self.of: dict[Node, Taylor] = {}
-        self.answers: dict[Node, Answer] = {}
+        self.answers: dict[Node, ResponseInterval] = {}
 
-    def enter(self, node: Entry) -> None:
+    def enter(self, node: InputNode) -> None:
         batch, d = self.radius.shape
         entry = self.radius.new_zeros((batch, columns(d), node.size))
         entry[:, 0] = self.whole
@@ -162,7 +162,7 @@ class _Models(Forward):
         at = c + squares.sum(1) / 4
         half = curved - 3 / 4 * squares.abs().sum(1) + units * mass
         reach = (linear + half) * (1 + units)
-        value, slope, bend, stray = interpolated(curve, at, reach)
+        value, slope, bend, stray = interpolate_parabola(curve, at, reach)
         # With D = J v + (the quadratic part less its middle), D^2 is (J v)^2 and what is bounded here: the last square is in [0, half^2].
         loose = stray + bend.abs() * (2 * linear * half + half * half / 2)
         size = value.abs() + slope.abs() * (mass + at.abs()) + 4 * bend.abs() * (linear + half).square()
@@ -184,7 +184,7 @@ class _Models(Forward):
         self.of[node] = Taylor(found, near, torch.minimum(far, length(near)[:, None]), own, size * (1 + units))
         middle = flat / 2 + steep / 2
         width = (steep / 2 - flat / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * steepest
-        self.answers[node] = Answer(middle, width, most, sizes[:, :d] / linear.clamp_min(TINY)[:, None])
+        self.answers[node] = ResponseInterval(middle, width, most, sizes[:, :d] / linear.clamp_min(TINY)[:, None])
 
 
 def _mass(model: Taylor) -> Tensor:
@@ -242,8 +242,8 @@ class _Answers(Backward[Row]):
         self.pending[source] = vector, away
 
 
-def _curve(node: Relaxed) -> Smooth | None:
+def _curve(node: Relaxed) -> SmoothCurve | None:
     """The function as one that is smooth as it stands, of one argument."""
     curves = node.relaxation.curves()
     one = curves[0] if curves is not None and len(curves) == 1 else None
-    return one if isinstance(one, Smooth) and one.given is None else None
+    return one if isinstance(one, SmoothCurve) and one.given is None else None

@@ -1,6 +1,6 @@
 """The two ways through a graph. What is carried along is the parameter; its rounding is analysed in docs/rounding.md.
 
-Backwards, from rows of some node to the input: planes (`crown.Walk`), the weights of planes (`split_score`), intervals of gradients
+Backwards, from rows of some node to the input: planes (`crown.BackwardWalk`), the weights of planes (`split_score`), intervals of gradients
 (`gradient`). Forwards, from the input to every node: intervals (`crown.Intervals`), affine forms (`crown_within`), second-order models
 (`second_order`).
 """
@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from holdfast import clock
-from holdfast.bounding.graph.graph import Affine, Entry, Graph, Node, Relaxed
+from holdfast import time_limit
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 
 Carried = TypeVar("Carried")
 
@@ -28,7 +28,7 @@ class Backward(ABC, Generic[Carried]):
         for node in reversed(self.graph.nodes[until : place + 1]):
             if node not in self.pending:
                 continue
-            clock.check()
+            time_limit.check()
             carried = self.pending.pop(node)
             if isinstance(node, Relaxed):
                 self.through_function(node, carried)
@@ -49,7 +49,7 @@ class Forward(ABC):
     """Something that is found out about every node from what is known of those it reads."""
 
     def visit(self, node: Node) -> None:
-        if isinstance(node, Entry):
+        if isinstance(node, InputNode):
             self.enter(node)
         elif isinstance(node, Affine):
             self.through_map(node)
@@ -58,7 +58,7 @@ class Forward(ABC):
             self.through_function(node)
 
     @abstractmethod
-    def enter(self, node: Entry) -> None: ...
+    def enter(self, node: InputNode) -> None: ...
 
     @abstractmethod
     def through_map(self, node: Affine) -> None: ...
@@ -70,6 +70,6 @@ class Forward(ABC):
 def forward(nodes: Iterable[Node], *carriers: Callable[[Node], None]) -> None:
     """Visit node after node, each by all carriers in turn, so that one may use what those before it found."""
     for node in nodes:
-        clock.check()
+        time_limit.check()
         for visit in carriers:
             visit(node)

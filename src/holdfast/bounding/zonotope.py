@@ -70,7 +70,7 @@ class Forms:
             return  # too large to carry: nothing behind has a form
         noises = max(form.generators.shape[1] for form in known)
         if node.copies:
-            padded = node.forward([_padded(form.generators, noises) for form in known])
+            padded = node.forward([_pad_generators(form.generators, noises) for form in known])
             centre, error, radius = (node.forward(parts) for parts in zip(*((f.centre, f.error, f.radius) for f in known), strict=True))
             self.of[node] = Form(centre, padded, error, radius)
             return
@@ -82,11 +82,11 @@ class Forms:
         terms = sum(source.size for source in node.inputs) + len(node.inputs)
         self.of[node] = Form.of(
             node.forward([form.centre for form in known]),
-            _total([_padded(part, noises) for part in parts]),
+            _total([_pad_generators(part, noises) for part in parts]),
             error + 4 * gamma(terms) * (size + error) + TINY,
         )
 
-    def relaxed(self, node: Relaxed, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> None:
+    def apply_relaxation(self, node: Relaxed, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> None:
         """lower, upper: what is known of the arguments, (batch, *shape) each."""
         known = [self.of[source] for source in node.inputs if source in self.of]
         if len(known) < len(node.inputs):
@@ -157,7 +157,7 @@ def _total(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-def _padded(generators: Tensor, noises: int) -> Tensor:
+def _pad_generators(generators: Tensor, noises: int) -> Tensor:
     """Zeros for the noises that this node came before."""
     missing = noises - generators.shape[1]
     return generators if missing == 0 else torch.nn.functional.pad(generators, (0, 0, 0, missing))

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock, memory
-from holdfast.bounding.boxes import Boxes, Ends
+from holdfast import batch, memory_budget, time_limit
 from holdfast.bounding.crown import intervals, least_bytes, lower_bound, propagate, worth_knowing
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
+from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
+from holdfast.bounding.node_bounds import Boxes, Ends
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -61,7 +61,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Search:
+class RadiusSearch:
     """Row by row: proved at `low`, not proved at `high`, and the scores there."""
 
     low: Tensor  # (batch,)
@@ -74,13 +74,13 @@ class Search:
     round: Tensor
     known: Known  # at radii that were not proved
 
-    def kept(self) -> Tensor:
+    def resumable_state(self) -> Tensor:
         """-> (batch, 6): all that cannot be computed again."""
         return torch.stack([self.low, self.high, self.low_score, self.high_score, self.slow, self.round], dim=1)
 
 
 @dataclass(frozen=True)
-class Certify(Method[Search]):
+class Certify(Method[RadiusSearch]):
     """Backward linear bounds with closed-form planes, at `rounds` radii one after the other.
 
     The next radius lies a little below where a parabola through the known scores crosses zero; where that is slow, in the middle. A row is
@@ -104,22 +104,22 @@ class Certify(Method[Search]):
             graph = checked_graph(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
             return str(error)
-        if least_bytes(graph) > memory.allowed():
+        if least_bytes(graph) > memory_budget.allowed_bytes():
             return f"planes of a single row take {least_bytes(graph) / 2**20:.1f} MiB, more than may be planned for: allow more (--memory)"
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
 
-    def start(self, problem: Problem, seed: int) -> Search:
+    def start(self, problem: Problem, seed: int) -> RadiusSearch:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         if problem.goal == "worst":
-            return Search(none, none, none, none, none, none, none, none, Known(none, {}))
+            return RadiusSearch(none, none, none, none, none, none, none, none, Known(none, {}))
         linear = first_guess(problem)
         # Not the property's own score: a last softmax is left out. At points intervals are as good as planes.
-        first, _ = _scored(problem.tiled(none[None]), self.arithmetic, {}, at_points=True)
-        # A score that is linear seldom falls slower further out (see `_widened`); a probability may.
+        first, _ = _score_with_bounds(problem.tile_radii(none[None]), self.arithmetic, {}, at_points=True)
+        # A score that is linear seldom falls slower further out (see `_widen`); a probability may.
         end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
-        return Search(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none, Known(none - torch.inf, {}))
+        return RadiusSearch(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none, Known(none - torch.inf, {}))
 
-    def recalled(self, problem: Problem, state: Search, aside: Mapping[str, Tensor]) -> Search:
+    def resume_state(self, problem: Problem, state: RadiusSearch, aside: Mapping[str, Tensor]) -> RadiusSearch:
         """Row by row where it was, so that a run that was killed asks the radii that an undisturbed one asks."""
         if KEPT not in aside:
             return state
@@ -128,33 +128,33 @@ class Certify(Method[Search]):
         kept = {name: torch.where(turn.isnan(), getattr(state, name), value) for name, value in pairs.items()}
         return replace(state, **kept)  # type: ignore[arg-type]
 
-    def told(self, problem: Problem, state: Search, lower: Tensor, upper: Tensor) -> Search:
+    def update_bounds(self, problem: Problem, state: RadiusSearch, lower: Tensor, upper: Tensor) -> RadiusSearch:
         """The search goes on from what is proved, unless that speaks of another arithmetic."""
         better = lower.isfinite() & (lower > state.low)
         if problem.goal == "worst" or self.arithmetic == "executed" or not bool(better.any()):
             return state
         return replace(state, low=torch.where(better, lower, state.low), low_score=torch.where(better, torch.nan, state.low_score))
 
-    def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
+    def step(self, problem: Problem, state: RadiusSearch) -> tuple[RadiusSearch | None, Claims]:
         if problem.goal == "worst":
             score = proved_score(problem, self.arithmetic)
-            return state if clock.passed() and bool(score.isnan().any()) else None, self._claims(problem, score)
-        state = _widened(problem.family, state)
+            return state if time_limit.has_expired() and bool(score.isnan().any()) else None, self._claims(problem, score)
+        state = _widen(problem.family, state)
         radius = torch.minimum(_next_radius(problem.family, state, self.close), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
         near = (_end(state) <= state.low * (1 + self.close)) | (state.round >= self.rounds)
         radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
         if len(open_):
             asked = problem.take(open_)
-            asked = asked.tiled(radius[open_][None])
+            asked = asked.tile_radii(radius[open_][None])
             radius[open_] = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
-            score[open_], found = _scored(asked, self.arithmetic, state.known.below(open_, radius[open_]))
+            score[open_], found = _score_with_bounds(asked, self.arithmetic, state.known.below(open_, radius[open_]))
             lost = (score[open_].isfinite() & (score[open_] <= 0)).nonzero().flatten()
             ends = {node: (low[lost], high[lost]) for node, (low, high) in found.items()}
             state = replace(state, known=state.known.put(open_[lost], radius[open_[lost]], ends))
-        search = _narrowed(state, radius, score, ~near & score.isnan())
+        search = _narrow(state, radius, score, ~near & score.isnan())
         done = bool((search.round >= self.rounds).all()) or not len(open_)
-        return None if done else search, replace(self._claims(problem, search.low), aside={KEPT: search.kept()})
+        return None if done else search, replace(self._claims(problem, search.low), aside={KEPT: search.resumable_state()})
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
@@ -200,13 +200,13 @@ def _blurred_kernels(device: torch.device) -> str | None:
     return None
 
 
-def _widened(family: Family, state: Search) -> Search:
+def _widen(family: Family, state: RadiusSearch) -> RadiusSearch:
     """Where the score is proved as far as it would have vanished, had it fallen as it does at the input, it may hold anywhere."""
     further = state.high_score.isnan() & (state.low >= 0.999 * state.linear)
     return replace(state, high=torch.where(further, torch.maximum(state.high, family.reach().to(state.high)), state.high))
 
 
-def _next_radius(family: Family, state: Search, close: float) -> Tensor:
+def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
     plain: Tensor = family.between(state.low, state.high, 1)[0]
     if isinstance(family, Counted):  # radii that count
         return plain
@@ -228,12 +228,12 @@ def _usual_share(family: Family) -> Tensor | float:
     return USUAL / (family.free() > 0).sum(1).clamp_min(1).sqrt()
 
 
-def _tame(state: Search) -> Tensor:
+def _tame(state: RadiusSearch) -> Tensor:
     """Far beyond what can be proved a score may be anything, and says nothing about where it crosses zero."""
     return state.high_score > -8 * state.first
 
 
-def _from_one(state: Search) -> Tensor:
+def _from_one(state: RadiusSearch) -> Tensor:
     """Where first - first / linear r - b r^2, with b from one known score, crosses zero."""
     known = torch.where(state.low > 0, state.low, state.high)
     score = torch.where(state.low > 0, state.low_score, state.high_score)
@@ -242,7 +242,7 @@ def _from_one(state: Search) -> Tensor:
     return 2 * state.first / (slope + (slope.square() + 4 * bend.clamp_min(0) * state.first).sqrt())
 
 
-def _from_both(state: Search) -> Tensor:
+def _from_both(state: RadiusSearch) -> Tensor:
     """Where the parabola through the scores at 0, low and high crosses zero."""
     width = state.high - state.low
     steep = (state.high_score - state.low_score) / width
@@ -251,13 +251,13 @@ def _from_both(state: Search) -> Tensor:
     return state.low + 2 * state.low_score / (start + (start.square() - 4 * bend * state.low_score).sqrt())
 
 
-def _end(state: Search) -> Tensor:
+def _end(state: RadiusSearch) -> Tensor:
     """-> (batch,): there is hardly anything to prove beyond: the radius that failed, or twice as far from what is proved as scores say."""
     end = state.low + 2 * (_from_both(state) - state.low)
     return torch.where(_tame(state) & (state.low > 0) & (end > state.low), torch.minimum(end, state.high), state.high)
 
 
-def _narrowed(state: Search, radius: Tensor, score: Tensor, late: Tensor) -> Search:
+def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) -> RadiusSearch:
     """late (batch,) bool: what the clock left no time for is asked again."""
     proved = score.isfinite() & (score > 0)
     lost = ~proved & ~late & (radius < state.high)
@@ -271,10 +271,10 @@ def _narrowed(state: Search, radius: Tensor, score: Tensor, late: Tensor) -> Sea
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
     """-> (batch,): the score is at least this everywhere in the region; -inf where nothing is known, NaN where there was no time."""
-    return _scored(problem, arithmetic, {})[0]
+    return _score_with_bounds(problem, arithmetic, {})[0]
 
 
-def _scored(
+def _score_with_bounds(
     problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends], *, at_points: bool = False
 ) -> tuple[Tensor, dict[Node, Ends]]:
     """The same with ends of nodes that are known to hold in the region; and those that were found, of rows whose score is no NaN."""
@@ -285,7 +285,7 @@ def _scored(
         node: (score.new_empty((len(problem), *node.shape)), score.new_empty((len(problem), *node.shape))) for node in worth_knowing(graph)
     }
 
-    def looked(rows: Tensor) -> tuple[Tensor, Boxes]:
+    def score_rows(rows: Tensor) -> tuple[Tensor, Boxes]:
         part = problem.take(rows)
         matrix, offset = rows_of(part, graph)
         held = {node: (low[rows], high[rows]) for node, (low, high) in known.items()}
@@ -295,11 +295,11 @@ def _scored(
         least = part.property.least(lower_bound(graph, boxes, matrix, offset))
         return torch.where(least.isnan(), -torch.inf, least), boxes  # what overflows proves nothing
 
-    for portion in clock.portions(problem.region.centre):
+    for portion in time_limit.portions(problem.region.centre):
         rows = portion[
             _what_moves_first(batch.take(problem.region, portion)).argsort()
         ]  # that move the same frames side by side: see the crown
-        found = clock.in_time(partial(looked, rows), None)
+        found = time_limit.in_time(partial(score_rows, rows), None)
         if found is None:
             break
         score[rows], boxes = found

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.bounding.crown import ALIVE, ELEMENTS, least_bytes
-from holdfast.bounding.graph.of_problem import graph_of
-from holdfast.certify.tighten import Tighten, Training, quadratic_of
-from holdfast.memory import numbers
+from holdfast.bounding.graph.problem_graph import graph_of
+from holdfast.certify.tight_tier import Tighten, Training, quadratic_of
+from holdfast.memory_budget import numbers
 from holdfast.problem import Problem
 
 LIMIT = 5.0  # seconds for all measurements together
@@ -36,40 +36,40 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
     """For a radius question about one input: tiers fast and tight. Tier split goes on for as long as it is given."""
     method, graph = Tighten(), graph_of(problem)
     planes = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
-    with clock.within(time.monotonic() + limit):
-        state, fast = _timed(_searched, method, problem)
+    with time_limit.within(time.monotonic() + limit):
+        state, fast = _time_call(_simulate_search, method, problem)
         first = Cost("fast", None if state.search is not None else fast, planes)
         seconds, memory, tier = fast, planes, "tight"
         if state.planes is not None:
-            (state, _), once = _timed(method.advance, problem, state)
+            (state, _), once = _time_call(method.advance, problem, state)
             seconds += method.trials * once
-            state = method._joined(problem, replace(state, planes=None))
-        if state.joint is not None and not clock.passed():
-            (state, _), once = _timed(method.advance, problem, state)
+            state = method._start_joint_relus(problem, replace(state, planes=None))
+        if state.joint is not None and not time_limit.has_expired():
+            (state, _), once = _time_call(method.advance, problem, state)
             seconds += (1 + LATER * (method.radii - 1)) * once
-            state = method._modelled(problem, replace(state, joint=None))
+            state = method._start_models(problem, replace(state, joint=None))
         if state.trial is not None:
             trainable = not method.done(problem, replace(state, trial=None))
             memory, tier = max(planes, quadratic_of(problem).bytes(trainable)), tier if trainable else "tight, without training"
-            if not clock.passed() and quadratic_of(problem).numbers <= QUICK:
-                (state, _), once = _timed(method.advance, problem, state)
+            if not time_limit.has_expired() and quadratic_of(problem).numbers <= QUICK:
+                (state, _), once = _time_call(method.advance, problem, state)
                 seconds += method.first * once
-                if trainable and not clock.passed():
-                    _, climb = _timed(replace(method, block=1)._climbed, problem, replace(state, trial=None))
+                if trainable and not time_limit.has_expired():
+                    _, climb = _time_call(replace(method, block=1)._train_block, problem, replace(state, trial=None))
                     seconds += method.steps * (climb + 4 * once / method.block)
             else:
                 seconds = math.inf
-        known = state.search is None and not clock.passed() and math.isfinite(seconds)
+        known = state.search is None and not time_limit.has_expired() and math.isfinite(seconds)
         return [first, Cost(tier, seconds if known else None, memory)]
 
 
-def _searched(method: Tighten, problem: Problem) -> Training:
+def _simulate_search(method: Tighten, problem: Problem) -> Training:
     state = method.start(problem, 0)
-    while state.search is not None and not clock.passed():
+    while state.search is not None and not time_limit.has_expired():
         state, _ = method.advance(problem, state)
     return state
 
 
-def _timed(work: Callable[..., T], *asked: object) -> tuple[T, float]:
+def _time_call(work: Callable[..., T], *asked: object) -> tuple[T, float]:
     began = time.perf_counter()
     return work(*asked), time.perf_counter() - began

@@ -19,7 +19,7 @@ ASSUMPTIONS = ("every allowed sentence was asked, in the network's own arithmeti
 
 
 @dataclass(frozen=True)
-class Asked:
+class EnumerationState:
     """Row by row: all sentences with up to `count` replaced words were asked; `open` rows kept their class so far."""
 
     count: int
@@ -27,7 +27,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Enumerate(Method[Asked]):
+class Enumerate(Method[EnumerationState]):
     """One replaced word, then two, ... up to `sentences` asked for each input and step."""
 
     finds: ClassVar[str] = "exact counts of replaced words"
@@ -41,10 +41,10 @@ class Enumerate(Method[Asked]):
             return "enumerates sentences with replaced words, which this question does not ask for"
         return None
 
-    def start(self, problem: Problem, seed: int) -> Asked:
-        return Asked(0, torch.ones(len(problem), dtype=torch.bool))
+    def start(self, problem: Problem, seed: int) -> EnumerationState:
+        return EnumerationState(0, torch.ones(len(problem), dtype=torch.bool))
 
-    def step(self, problem: Problem, state: Asked) -> tuple[Asked | None, Claims]:
+    def step(self, problem: Problem, state: EnumerationState) -> tuple[EnumerationState | None, Claims]:
         region = problem.region
         assert isinstance(region, Words)
         count = state.count + 1
@@ -59,7 +59,7 @@ class Enumerate(Method[Asked]):
             else:
                 proved[row], still[row] = count, count < len(options[row])
         claims = Claims(proved=proved, witness=witness, found=found, assumptions=ASSUMPTIONS, dtype=str(problem.network.dtype))
-        return Asked(count, still) if bool(still.any()) else None, claims
+        return EnumerationState(count, still) if bool(still.any()) else None, claims
 
 
 Places = dict[int, list[int]]  # position -> the other words that may stand there
@@ -99,13 +99,13 @@ def _first_broken(problem: Problem, options: dict[int, Places], count: int, at_o
     waiting = variants()
     while chunk := list(itertools.islice(waiting, at_once)):
         rows, tokens = (torch.tensor(part, device=region.centre.device) for part in zip(*chunk, strict=True))
-        scores = batch.take(problem.property, rows).score(_asked(problem, tokens))
+        scores = batch.take(problem.property, rows).score(_query_sentences(problem, tokens))
         for place in (~(scores > 0)).nonzero().flatten().tolist():
             broken.setdefault(int(rows[place]), tokens[place])
     return broken
 
 
-def _asked(problem: Problem, tokens: Tensor) -> Tensor:
+def _query_sentences(problem: Problem, tokens: Tensor) -> Tensor:
     """What the user's own model says of sentences; the vectors stand in where it is one of vectors."""
     region = problem.region
     assert isinstance(region, Words)

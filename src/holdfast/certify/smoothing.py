@@ -32,7 +32,7 @@ NUMBERS = 2**16  # so that every sample is the same however the inputs are batch
 
 
 @dataclass(frozen=True)
-class Noise:
+class SmoothingSettings:
     """Which smoothed classifier, and how much of it is seen. Each input is judged with this confidence by itself, not all together."""
 
     sigma: float  # the width of the noise, in the units of the input
@@ -138,7 +138,7 @@ def smoothing_problem(net: Network, x: Tensor) -> Problem:
 
 
 @dataclass(frozen=True)
-class Counted:
+class ClassCounts:
     """How often each class was the answer so far, or the property held and did not: (batch, classes), of the samples that choose a class
     and of those that count."""
 
@@ -149,7 +149,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Smoothing(Method[Counted]):
+class Smoothing(Method[ClassCounts]):
     """The radius within which the majority under noise keeps its class; an estimate, zero where no majority shows.
 
     choosing  samples that choose the class; with 0 the property (its label) is given, and what is counted is how often it holds.
@@ -171,27 +171,27 @@ class Smoothing(Method[Counted]):
     def __post_init__(self) -> None:
         self._noise()
 
-    def _noise(self) -> Noise:
-        return Noise(self.sigma, self.samples, self.confidence)
+    def _noise(self) -> SmoothingSettings:
+        return SmoothingSettings(self.sigma, self.samples, self.confidence)
 
     def obstacle(self, problem: Problem) -> str | None:
         if problem.goal != "radius" or not isinstance(problem.region, Ball) or problem.region.p != 2:
             return "smoothing speaks of the radius of Euclidean balls only: norm=2, all features free"
         return None
 
-    def start(self, problem: Problem, seed: int) -> Counted:
+    def start(self, problem: Problem, seed: int) -> ClassCounts:
         classes = problem.network.outputs_for(problem.region.centre) if self.choosing else 2
         none = torch.zeros(len(problem), classes, dtype=torch.int64)
-        return Counted(0, none, none, seed)
+        return ClassCounts(0, none, none, seed)
 
-    def recalled(self, problem: Problem, state: Counted, aside: Mapping[str, Tensor]) -> Counted:
+    def resume_state(self, problem: Problem, state: ClassCounts, aside: Mapping[str, Tensor]) -> ClassCounts:
         drawn = aside.get("drawn")
         if drawn is None or not bool((drawn == drawn[0]).all()):  # NaN too: not all inputs were as far
             return state
         counts, choosing = (aside[name].to(torch.int64).cpu() for name in ("counts", "choosing"))
         return replace(state, drawn=int(drawn[0]), choosing=choosing, counts=counts)
 
-    def step(self, problem: Problem, state: Counted) -> tuple[Counted | None, Claims]:
+    def step(self, problem: Problem, state: ClassCounts) -> tuple[ClassCounts | None, Claims]:
         """One block of samples of every input."""
         block = max(1, min(BLOCK, NUMBERS // problem.region.centre[0].numel()))
         size = min(block, self.choosing + self.samples - state.drawn)
@@ -216,7 +216,7 @@ class Smoothing(Method[Counted]):
         estimate = torch.tensor([noise.radius(p) for p in p_lower], dtype=torch.float64)
         return None, Claims(estimate=estimate, estimate_kind="sampled", confidence=self.confidence, assumptions=assumptions, aside=aside)
 
-    def _answers(self, problem: Problem, state: Counted, size: int) -> Tensor:
+    def _answers(self, problem: Problem, state: ClassCounts, size: int) -> Tensor:
         """-> (size, batch, classes) int64: one at the answer to each sample, nowhere where an output is no number."""
         centre = problem.region.centre
         noise = torch.stack([torch.randn((size, *centre.shape[1:]), generator=_generator(state, key)) for key in problem.keys], 1)
@@ -229,7 +229,7 @@ class Smoothing(Method[Counted]):
         return answer.reshape(*points.shape[:2], outputs.shape[-1]).cpu()  # of no samples too, where a run is taken up at its end
 
 
-def _generator(state: Counted, key: Key) -> torch.Generator:
+def _generator(state: ClassCounts, key: Key) -> torch.Generator:
     """On the processor: the same numbers on every device."""
     drawn = hashlib.sha256(f"{state.seed} {key} {state.drawn}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))

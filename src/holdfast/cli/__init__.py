@@ -22,7 +22,7 @@ from holdfast.foreign_text import first_line, printable
 class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> object:
         """SIGTERM is as Ctrl-C. Before there is anything to keep: the exit code that a shell expects."""
-        with signals.watched(signal.SIGINT, signal.SIGTERM):
+        with signals.watch_signals(signal.SIGINT, signal.SIGTERM):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
@@ -74,18 +74,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Exception as error:
             if debug:
                 raise
-            message, code = _said(error)
+            message, code = _message_and_exit_code(error)
             _tell("bold red", "error", message)
             sys.exit(code)
 
 
-def _said(error: Exception) -> tuple[str, int]:
+def _message_and_exit_code(error: Exception) -> tuple[str, int]:
     """What a person is told, and the exit code."""
     if isinstance(error, HoldfastError):
         return str(error), 2
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
-    from holdfast.memory import is_out_of_memory  # which needs torch
+    from holdfast.memory_budget import is_out_of_memory  # which needs torch
 
     told = first_line(error, silent="no message")
     if is_out_of_memory(error):

@@ -19,16 +19,16 @@ from holdfast.cli.prove import PROOFS
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
-from holdfast.evidence import looking
-from holdfast.evidence.accepted import Claimed, Judged, certified
+from holdfast.evidence import bundle_verification
 from holdfast.evidence.archive import unpack
-from holdfast.evidence.asked_again import asked_again
 from holdfast.evidence.bundle import MODEL, Given, make
-from holdfast.evidence.certificates import Checked, checked
+from holdfast.evidence.certificates import CertificateCheck, check_certificates
+from holdfast.evidence.checker_results import Claimed, Judged, judge_certificates
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding
-from holdfast.evidence.model import ModelFile, named
-from holdfast.network.fingerprint import joined, of_file, of_output
+from holdfast.evidence.model import ModelFile, name_files
+from holdfast.evidence.recompute import asked_again
+from holdfast.network.fingerprint import combine_hashes, of_file, of_output
 from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
 from holdfast.report import write_report
@@ -66,7 +66,7 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
         return _of_instances(question, given)
     options = dict(question.options.get("network") or {})
     name = given if given is not None else str(options.get("model", ""))
-    path = _found(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
+    path = _find_file(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
     if path is None:
         if given is not None and ":" not in given:
             raise StoreError(f"{given}: no such file, or no model that is one: give a .onnx or .pt2 file.")
@@ -75,7 +75,7 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
         str(path), constants=options.get("constants") or [], black_box=bool(options.get("black_box")), output=options.get("output")
     )  # data, never code
     if name.endswith(EXPORTED):
-        own = joined(of_file(path), of_output(read.output))
+        own = combine_hashes(of_file(path), of_output(read.output))
     else:
         own = load_network(read).fingerprint if read.constants or read.output else of_onnx(path)
     if own != question.model.fingerprint:
@@ -90,7 +90,7 @@ def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...
         return ()
     [digest] = networks
     name = given or str((question.options.get("network") or {}).get("model", ""))
-    path = _found(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
+    path = _find_file(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
     if path is None:
         if given is not None:
             raise StoreError(f"{given}: no such file.")
@@ -100,13 +100,13 @@ def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...
     return _with_beside(path)
 
 
-def _found(name: str, begun_in: str) -> Path | None:
+def _find_file(name: str, begun_in: str) -> Path | None:
     places = [Path(name), Path(begun_in) / name]
     return next((path for path in places if path.is_file()), None)
 
 
 def _with_beside(path: Path) -> tuple[ModelFile, ...]:
-    return named([path, *(external_files(path) if path.name.endswith(ONNX) else ())])
+    return name_files([path, *(external_files(path) if path.name.endswith(ONNX) else ())])
 
 
 def verify(
@@ -124,7 +124,7 @@ def verify(
 
         public = [public_key(key) for key in keys]
     with TemporaryDirectory(prefix="holdfast-verify-") as place:
-        found: Iterator[Finding] = (_named(one, place, path) for one in findings(path, Path(place), public, wanted))
+        found: Iterator[Finding] = (_name_finding(one, place, path) for one in findings(path, Path(place), public, wanted))
         if page is not None:
             found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
         if to is not None:
@@ -159,7 +159,7 @@ def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[s
         yield Finding("your page", "ok", f"{write_report(store, page, Place(RUN, now, bundled=True, signed=keys))}")
 
 
-def _named(one: Finding, place: str, path: Path) -> Finding:
+def _name_finding(one: Finding, place: str, path: Path) -> Finding:
     """In words of who asked, who knows the bundle and not where it was unpacked."""
     told, *details = (text.replace(f"{place}/", f"{path.name}: ") for text in (one.told, *one.details))
     return replace(one, told=told, details=tuple(details))
@@ -173,9 +173,9 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
         yield Finding("archive", "differs", str(error))
         return
     yield Finding("archive", "ok", f"{len(names)} files, nothing beside them")
-    outside = [looking.listed(names, folder)]
+    outside = [bundle_verification.check_listing(names, folder)]
     if outside[0].state == "ok":
-        outside += [looking.statement_of_manifest(folder), looking.signatures(folder, keys)]
+        outside += [bundle_verification.statement_of_manifest(folder), bundle_verification.signatures(folder, keys)]
     yield from outside
     if any(one.state == "differs" for one in outside):
         return
@@ -188,12 +188,12 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
     if one.state == "differs":
         return
     try:
-        yield from looking.said(folder)
+        yield from bundle_verification.check_contents(folder)
         given = Path(wanted.files["model"]) if "model" in wanted.files else None
         yield _digests(folder, given)
-        models = looking.models_of(folder, given)
-        found = list(checked(folder, models))
-        yield certified(folder, found, again=asked is not None, compared=_compared(folder, asked, found, models))
+        models = bundle_verification.models_of(folder, given)
+        found = list(check_certificates(folder, models))
+        yield judge_certificates(folder, found, again=asked is not None, compared=_compare_certificates(folder, asked, found, models))
     except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
         yield Finding("contents", "differs", str(error))
         return
@@ -202,10 +202,12 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
     yield from rest
 
 
-def _compared(folder: Path, wanted: Wanted | None, found: Sequence[Checked], models: Mapping[str, Path]) -> dict[Claimed, Judged]:
+def _compare_certificates(
+    folder: Path, wanted: Wanted | None, found: Sequence[CertificateCheck], models: Mapping[str, Path]
+) -> dict[Claimed, Judged]:
     """Certificates against what the model and the data ask; nothing where nobody gave them, or where the question cannot be asked again,
     which is a finding of its own."""
-    accepted: dict[str, list[Checked]] = {}
+    accepted: dict[str, list[CertificateCheck]] = {}
     for one in found:
         if one.accepted and one.kind == "proof":
             accepted.setdefault(one.question, []).append(one)
@@ -213,7 +215,7 @@ def _compared(folder: Path, wanted: Wanted | None, found: Sequence[Checked], mod
     if wanted is None or not accepted:
         return told
     with Store.read(folder / RUN) as store, suppress(HoldfastError):
-        claimed = {r.key: r for r in store.sifted() if isinstance(r, Record) and r.question in accepted and claims(r)}
+        claimed = {r.key: r for r in store.iterate_readable() if isinstance(r, Record) and r.question in accepted and claims(r)}
         command, built = build_again(store.question, wanted.files, wanted.trust)
         for part in command.portions(built):
             for problem in part.problems:
@@ -235,7 +237,7 @@ def _digests(folder: Path, given: Path | None) -> Finding:
         files = () if path is None else model_files(question, str(path))
     except StoreError as error:
         return Finding("digests", "differs", str(error))
-    return looking.of_model(folder, question, files)
+    return bundle_verification.of_model(folder, question, files)
 
 
 def _in_bundle(folder: Path) -> list[Path]:

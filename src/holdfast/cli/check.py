@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.text import Text
 
 import holdfast
-from holdfast.api.check import Doubt, claims, proved_again, replayed, shows
+from holdfast.api.check import Doubt, claims, proved_again, replay_witnesses, shows
+from holdfast.batch_solver import BatchWorker
 from holdfast.cli.command import Command, command_of
 from holdfast.cli.run import Built, ask_predictions
 from holdfast.cli.views.output import line
@@ -35,7 +36,6 @@ from holdfast.report.writing import write
 from holdfast.result import Key, Record
 from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
-from holdfast.work import Batches
 
 CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
 TOLD: dict[State, str] = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}
@@ -145,7 +145,7 @@ def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
         try:
             file = Path(place) / database.FILE
             with database.reading(file), contextlib.closing(database.looked_at(file)) as connection:
-                database.checked(connection, file)
+                database.check_pages(connection, file)
             store = Store.read(place)
         except HoldfastError as error:
             yield Finding("seals", "differs", str(error).replace(place, str(run)))
@@ -158,7 +158,7 @@ def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
 
 def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
     whole, wrong, excluded = dict[Key, Record](), list[str](), list[str]()
-    for found in store.sifted():
+    for found in store.iterate_readable():
         if isinstance(found, Record):
             whole[found.key] = found
         else:
@@ -262,7 +262,7 @@ def _inputs(command: Command, built: Built, store: Store) -> Finding:
         command.keep_inputs(anew, built)
         try:
             if command.predicts and built.data is not None:
-                ask_predictions(anew, built, anew.unpredicted())
+                ask_predictions(anew, built, anew.inputs_without_prediction())
         except HoldfastError as error:
             return Finding("inputs", "unchecked", f"the model cannot be asked about them: {error}")
         fresh = itertools.chain(anew.stream_inputs(), itertools.repeat(None))
@@ -293,7 +293,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
         for part in command.portions(built):
             held: dict[Key, bool] = {}
             total += sum(map(len, part.problems))
-            worker = Batches(part.problems, part.methods, part.stop, part.seed)
+            worker = BatchWorker(part.problems, part.methods, part.stop, part.seed)
             for problem in part.problems:
                 for some, records in stored_rows(store, problem, whole):
                     seen.update(record.key for record in records)
@@ -301,7 +301,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
                     rows = [row for row, record in enumerate(records) if shows(record)]
                     shown = [records[row] for row in rows]
                     device = problem.region.centre.device
-                    found = list(replayed(problem.take(some[rows].to(device)), shown)) if rows else []
+                    found = list(replay_witnesses(problem.take(some[rows].to(device)), shown)) if rows else []
                     met += len(rows)
                     doubts += found
                     held |= {record.key: True for record in shown} | {doubt.key: False for doubt in found}
@@ -310,7 +310,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
                 usual = math.inf if part.stop.seconds is None else part.stop.seconds
                 seconds = usual if wanted.seconds is None else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
                 doubts += proved_again(
-                    part.problems, part.methods, part.stop, store.known(mine), held=held, seed=part.seed, batch=part.batch,
+                    part.problems, part.methods, part.stop, store.load_known(mine), held=held, seed=part.seed, batch=part.batch,
                     tolerance=wanted.tolerance, seconds=seconds,
                 )  # fmt: skip
                 tried.update(mine)
@@ -318,7 +318,7 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
         yield _questions(store, strange, len(whole), total)
     except HoldfastError as error:
         yield Finding("records", "unchecked", f"the model cannot be asked all that the run asked it: {error}")
-    yield from _judged(doubts, met, tried, len(able), wanted)
+    yield from _judge(doubts, met, tried, len(able), wanted)
     estimates = any(record.bracket.estimates for record in whole.values())
     beside = BESIDE.get(command.name, "estimates, which guarantee nothing" if estimates and not (met or able) else "")
     if beside:
@@ -330,7 +330,7 @@ def stored_rows(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> 
     every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
     for some in every.split(AT_ONCE) if len(every) else ():
         keys = [problem.keys[row] for row in some.tolist()]
-        known = store.known(keys)
+        known = store.load_known(keys)
         yield some, [known[key] for key in keys]
 
 
@@ -345,7 +345,7 @@ def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> F
     return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", told, tuple(strange))
 
 
-def _judged(doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted) -> Iterator[Finding]:
+def _judge(doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted) -> Iterator[Finding]:
     by_kind = {kind: tuple(str(doubt) for doubt in doubts if doubt.kind == kind) for kind in ("contradiction", "witness", "unproved")}
     if by_kind["contradiction"]:
         told = "a witness excludes what is said to be proved: one of the two is wrong, or the model is another. Trust neither"

@@ -58,9 +58,9 @@ class Command(ABC):
 
     def worker(self, built: "Built") -> "Worker":
         """Who answers, in a process of its own that has built the same."""
-        from holdfast.work import Batches
+        from holdfast.batch_solver import BatchWorker
 
-        return Batches(built.problems, built.methods, built.stop, built.seed)
+        return BatchWorker(built.problems, built.methods, built.stop, built.seed)
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
         """Answer into the store. Commands differ in what they ask, seldom in this."""

@@ -20,7 +20,7 @@ from holdfast.api.harden import LEAST, harden
 from holdfast.cli.commands.harden import Harden
 from holdfast.cli.commands.radius import Radius
 from holdfast.cli.parse import frames_option, norm_option
-from holdfast.cli.reading.both import load_both
+from holdfast.cli.reading.model_and_data import load_both
 from holdfast.cli.run import begin
 from holdfast.cli.views.compare import compare, open_runs
 from holdfast.cli.views.output import check_folder, line, write_arrays
@@ -70,13 +70,13 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
     if isinstance(sets, list):
         raise BadInput(f"{q.substitutes}: harden takes sets by word, as in {{'good': ['fine']}}, not for each text.")
-    data, held = _held(q, data, net)
+    data, held = _split_data(q, data, net)
     seconds = q.seconds
     result = harden(
         net, data.rows, data.y, radius=q.radius, norm=norm, frames=frames, substitutes=sets, recipe=q.recipe, begin=q.begin,  # type: ignore[arg-type]
         freeze=tuple(part.strip() for part in q.freeze.split(",")) if q.freeze else (), validation=q.held, test=(held.rows, held.y),
         measured=q.count, epochs=q.epochs, stop=None if seconds is None else Stop(seconds=seconds * TRAINING), seed=q.seed, folder=folder,
-        progress=_told(console, q.epochs),
+        progress=_epoch_reporter(console, q.epochs),
     )  # fmt: skip
     line(console, "recipe", str(result.recipe))
     if result.ended == "interrupted":
@@ -99,13 +99,13 @@ def _is_module(spec: str) -> None:
         raise BadInput(f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that returns your module.")
 
 
-def _held(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
+def _split_data(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
     """What is trained on and validated with, and what the numbers are measured on."""
     if q.test is not None:
         held = load_data(q.test, net, scale=q.scale, how=replace(q, labels=None))
         if not held.labelled:
             raise BadInput(f"labels are missing: {q.test} holds none.")
-        return data, held.limited(q.count)
+        return data, held.first_inputs(q.count)
     if not 0 < q.held < 0.5:
         raise BadInput(f"--held {q.held}: a share of the data between 0 and 0.5.")
     count = round(len(data.x) * q.held)
@@ -115,10 +115,10 @@ def _held(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
             f"Give more, a larger share (--held), or --test."
         )
     order = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(q.seed)).tolist()
-    return data.only(sorted(order[count:])), data.only(sorted(order[:count])).limited(q.count)
+    return data.only(sorted(order[count:])), data.only(sorted(order[:count])).first_inputs(q.count)
 
 
-def _told(console: Console, epochs: int | None) -> Any:
+def _epoch_reporter(console: Console, epochs: int | None) -> Any:
     of = "" if epochs is None else f" of {epochs}"
 
     def tell(epoch: Epoch) -> None:
@@ -146,7 +146,7 @@ def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None
     """The same question about both networks: run folders of `radius`, that every other command reads."""
     rows = held.rows
     longest = max(len(row) for row in rows) if rows[0].dim() else 0
-    padded = torch.stack([_padded(row, longest) for row in rows])
+    padded = torch.stack([_pad_sequence(row, longest) for row in rows])
     arrays: dict[str, Any] = {"x": padded.cpu().numpy(), "y": held.y.cpu().numpy()}
     if len({len(row) for row in rows if row.dim()}) > 1:
         arrays["lengths"] = torch.tensor([len(row) for row in rows]).numpy()
@@ -170,6 +170,6 @@ def _picture(folder: Path, at: float | None) -> Path:
     return write(two_bands.draw(known, hardened, at, before.sense, len(before.inputs)), folder / BANDS)
 
 
-def _padded(row: Tensor, length: int) -> Tensor:
+def _pad_sequence(row: Tensor, length: int) -> Tensor:
     """Behind its end with zeros, which its length leaves out again."""
     return row if not row.dim() or len(row) == length else torch.cat([row, row.new_zeros(length - len(row), *row.shape[1:])])

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
-from holdfast.reading.how import How
+from holdfast.reading.read_settings import How
 
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # of `holdfast --help`
 STOPPING = "When to stop"  # a panel of a command's --help
@@ -258,7 +258,7 @@ class Running:
     memory: Annotated[str | None, MEMORY] = None
 
 
-def declared(
+def declare_command(
     kind: type[Any], run: Callable[..., None], *without: str, model: Any = Model, out: Any = Out, beside: type[Any] | None = None
 ) -> Callable[..., None]:
     """A function for the command line. The fields of `kind` are its options, as they are annotated, and the docstring of `kind` is its
@@ -301,19 +301,19 @@ def _parameter(of: Field[Any], name: str | None = None, annotation: Any = None) 
 
 def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
     """A `Command` for the command line: it begins a run in the folder `out`; where one can do without and none is given, nothing is
-    kept. See `declared`."""
+    kept. See `declare_command`."""
 
     def run(command: Any, out: Path | None, running: Running) -> None:
-        from holdfast import memory
+        from holdfast import memory_budget
         from holdfast.cli.parse import bytes_option
         from holdfast.cli.run import begin, once
 
         if out is None and getattr(command, "certificates", False):
             raise BadInput("--certificates: they lie in the folder of the run, so give it one with --out.")
-        with memory.capped(bytes_option(running.memory)):
+        with memory_budget.limit_process(bytes_option(running.memory)):
             if out is None:
                 once(command, Terminal(), running)
             else:
                 begin(command, out, Terminal(), running)
 
-    return declared(kind, run, *without, beside=Running, **how)
+    return declare_command(kind, run, *without, beside=Running, **how)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.api.check import claims, shows
 from holdfast.api.prove import Certificate, certificates
 from holdfast.cli.check import build_again, stored_rows
@@ -39,9 +39,9 @@ def prove(
         if begun.command not in ABLE:
             raise BadInput(f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do.")
         command, built = build_again(begun, files, trust)
-        wanted = {key: record for key, record in _claimed(store).items() if not only or key.index in only}
+        wanted = {key: record for key, record in _provable_records(store).items() if not only or key.index in only}
         if not wanted:
-            known = sorted({record.key.index for record in store.sifted() if isinstance(record, Record)})
+            known = sorted({record.key.index for record in store.iterate_readable() if isinstance(record, Record)})
             raise BadInput(f"{run}: nothing is proved or witnessed of these inputs; the run has records of {known[:10]}.")
         out.mkdir(parents=True, exist_ok=True)
         try:
@@ -59,7 +59,7 @@ def prove(
 def at_the_end(command: Command, built: Built, store: Store, begun: float, console: Console) -> None:
     """`--certificates`: of a run that has just been answered, into its own folder, in the time that is left. The claims stand without
     them, so what has none is told, and changes no exit code. begun: when the search was, by time.monotonic."""
-    wanted, out, made = _claimed(store), store.folder / PROOFS, list[Certificate]()
+    wanted, out, made = _provable_records(store), store.folder / PROOFS, list[Certificate]()
     until = begun + _seconds(built) if built.problems else math.inf  # else each part has its own
     if not wanted:
         line(console, "certificates", "nothing is proved or witnessed, so there is nothing to write")
@@ -72,7 +72,7 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
     try:
         for part in command.portions(built):
             end = until if part is built else _own_end(part, wanted)
-            with clock.within(end):
+            with time_limit.within(end):
                 for one in _of(part, store, wanted, out, end):
                     made.append(one)
     except KeyboardInterrupt:
@@ -85,9 +85,9 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
     _close(made, out, console)
 
 
-def _claimed(store: Store) -> dict[Key, Record]:
+def _provable_records(store: Store) -> dict[Key, Record]:
     """The records that can be believed and say something that a certificate can."""
-    return {record.key: record for record in store.sifted() if isinstance(record, Record) and (claims(record) or shows(record))}
+    return {record.key: record for record in store.iterate_readable() if isinstance(record, Record) and (claims(record) or shows(record))}
 
 
 def _own_end(part: Built, records: Mapping[Key, Record]) -> float:

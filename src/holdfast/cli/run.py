@@ -19,25 +19,25 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from holdfast import clock, memory, signals
+from holdfast import memory_budget, signals, time_limit
 from holdfast.cli.command import BESIDE, Command, command_of
 from holdfast.cli.options import ModelOptions, Running
 from holdfast.cli.parse import bytes_option
-from holdfast.cli.views.live import Live
+from holdfast.cli.views.live import LiveProgress
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
-from holdfast.execution import Answer, Executor, Here, Local, Task, Worker
+from holdfast.execution import Executor, Here, Local, Task, TaskResult, Worker
 from holdfast.execution.asking import NotAnswered, asking_elsewhere
-from holdfast.execution.crew import GRACE
 from holdfast.execution.task import Outputs, Tell
+from holdfast.execution.worker_pool import GRACE
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.network import NAME_IT
-from holdfast.network.text import Words
+from holdfast.network.text import WordTokenizer
 from holdfast.problem import Problem
-from holdfast.question import Asked, Means, Question, Said, plain
-from holdfast.question import Data as DataAsked
-from holdfast.question import Model as ModelAsked
+from holdfast.question import DataDescription as DataAsked
+from holdfast.question import Means, Question, Request, Said, plain
+from holdfast.question import ModelDescription as ModelAsked
 from holdfast.reading.data import Data
 from holdfast.reading.source import OWN, import_only
 from holdfast.result import DONE, Key, Record
@@ -76,7 +76,7 @@ class Built:
         return index % self.shard[1] == self.shard[0]
 
 
-def question_of(command: Command, net: Network, data: Data | None, asked: Asked, **means: Any) -> Question:
+def question_of(command: Command, net: Network, data: Data | None, asked: Request, **means: Any) -> Question:
     """What the store remembers. means: those that are not what the command's options of the same name say."""
     options = command.as_json()
     told = options.get("network", {})
@@ -84,14 +84,14 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Asked,
     model = ModelAsked(
         name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
         domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
-        tokenizer=None if net.tokenizer is None or isinstance(net.tokenizer, Words) else net.tokenizer.fingerprint,
+        tokenizer=None if net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer) else net.tokenizer.fingerprint,
     )  # fmt: skip
     known = DataAsked(classes=net.classes)
     if data is not None:
         names = net.classes if data.classes is None else data.classes
         classes, columns = (None if given is None else tuple(given) for given in (names, data.columns))
         known = DataAsked(options["data"], data.fingerprint, len(data.x), classes, columns)
-    asked = asked if net.columns is None else replace(asked, columns=net.columns.stored())
+    asked = asked if net.columns is None else replace(asked, columns=net.columns.to_json())
     used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
     return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 
@@ -113,7 +113,7 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
         command.keep_inputs(store, built)
         command.show_question(built, console)
         began = time.monotonic()
-        ended = _solved(command, store, built, console, executor)
+        ended = _solve_command(command, store, built, console, executor)
         until = math.inf if built.stop.seconds is None else began + built.stop.seconds
         with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():
             command.show(store, built, console)
@@ -173,11 +173,11 @@ def _built(command: Command, running: Running) -> Built:
     if shard[1] > 1 and not command.parts:
         raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: leave --shard out.")
     seconds = getattr(command, "seconds", None)
-    with clock.within(math.inf if seconds is None else time.monotonic() + seconds + clock.PREPARATION):
-        ready = clock.interrupt_late(command.build, None)
+    with time_limit.within(math.inf if seconds is None else time.monotonic() + seconds + time_limit.PREPARATION):
+        ready = time_limit.interrupt_late(command.build, None)
     if ready is None:
         raise BadInput(
-            f"the model and the data had not been read, and the model asked about them, {clock.PREPARATION:g} s after "
+            f"the model and the data had not been read, and the model asked about them, {time_limit.PREPARATION:g} s after "
             f"--seconds {seconds:g} were over. Does the model hang?"
         )
     built = ready
@@ -232,8 +232,8 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
     if os.path.isdir(folder):
         os.chdir(folder)
     command, most = command_of(name, options), bytes_option(running.memory)
-    with memory.within(memory.left(most)):
-        return Within(command.worker(_built(command, running)), most)
+    with memory_budget.within(memory_budget.left(most)):
+        return MemoryLimitedWorker(command.worker(_built(command, running)), most)
 
 
 def same(now: Question, begun: Question) -> None:
@@ -261,14 +261,14 @@ def same(now: Question, begun: Question) -> None:
 
 
 @dataclass(frozen=True)
-class Within:
+class MemoryLimitedWorker:
     """A worker in a process that may hold so much memory: it plans for what is left of it."""
 
     worker: Worker
     memory: int | None
 
-    def answer(self, task: Task, tell: Tell) -> Answer:
-        with memory.within(memory.left(self.memory)):
+    def answer(self, task: Task, tell: Tell) -> TaskResult:
+        with memory_budget.within(memory_budget.left(self.memory)):
             return self.worker.answer(task, tell)
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
@@ -303,7 +303,7 @@ def keep_inputs(store: Store, built: Built) -> None:
     store.put_inputs(data.rows, _labels(data, built.question.asked) or nothing, nothing, data.names, tokens)
 
 
-def _labels(data: Data, asked: Asked) -> list[Said] | None:
+def _labels(data: Data, asked: Request) -> list[Said] | None:
     """The class of each input; None where outputs are no classes."""
     if not data.labelled or asked.within is not None:
         return None
@@ -333,9 +333,9 @@ def keep_outputs(store: Store, built: Built) -> Callable[[Outputs], None] | None
 
 def keep_predictions(store: Store, built: Built) -> None:
     """Ask the network about the inputs of which no search said what it says, and that it answered."""
-    missing = store.unpredicted()
+    missing = store.inputs_without_prediction()
     if missing:
-        ask_predictions(store, built, missing & store.queried())
+        ask_predictions(store, built, missing & store.queried_inputs())
 
 
 def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
@@ -350,7 +350,7 @@ def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
         missing -= first.keys()
 
 
-def _classes(outputs: torch.Tensor, asked: Asked) -> list[Said] | None:
+def _classes(outputs: torch.Tensor, asked: Request) -> list[Said] | None:
     """(n, outputs) -> the class of each; None where outputs are no classes."""
     if asked.threshold is not None:
         yes = outputs > asked.threshold
@@ -358,14 +358,14 @@ def _classes(outputs: torch.Tensor, asked: Asked) -> list[Said] | None:
     return list(outputs.argmax(-1).tolist()) if asked.within is None and outputs.shape[-1] > 1 else None
 
 
-def _solved(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:
+def _solve_command(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:
     """None: interrupted where `solve` could not end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
     if isinstance(executor, Local) and built.net.differentiable:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch.export._trace")  # more than a second, which every copy of this process would take again
     try:
-        with warnings.catch_warnings(), memory.within(memory.left()), Live(console, command.name, total) as live:
+        with warnings.catch_warnings(), memory_budget.within(memory_budget.left()), LiveProgress(console, command.name, total) as live:
             warnings.filterwarnings("ignore", message="interrupted")
             return command.solve(store, built, live, executor)
     except KeyboardInterrupt:
@@ -388,14 +388,14 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
         line(console, "note", note, warns=True)
     begun = time.monotonic()
     until = math.inf if built.stop.seconds is None else begun + built.stop.seconds + built.afterwards
-    ended = _solved(command, store, built, console, executor)
+    ended = _solve_command(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
     with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():
         try:
             if command.predicts and built.data is not None:
                 keep_predictions(store, built)
             if not interrupted:
-                with clock.within(until):
+                with time_limit.within(until):
                     command.finish(store, built)
         except NotAnswered as error:
             line(console, "note", f"what belongs to the answers beside their numbers is not complete: {error}", warns=True)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from holdfast.batch import take
-from holdfast.chance import Chance
 from holdfast.coverage.neurons import Neurons
+from holdfast.random_streams import Chance
 from holdfast.region import Sparse
 
 ELEMENTS = 2**25  # numbers in all the inputs that are tried at once
@@ -47,7 +47,7 @@ class Units:
         flat = elements.flatten(1)
         return flat.new_zeros(len(flat), self.count).index_add_(1, self.place.flatten(), flat)
 
-    def changed(self, x: Tensor, seed: Tensor) -> Tensor:
+    def changed_units(self, x: Tensor, seed: Tensor) -> Tensor:
         """(n, *shape), (n, *shape) -> (n, count) bool."""
         return self.totals((x != seed).float()) > 0
 
@@ -72,7 +72,7 @@ class Aims:
 
 
 @dataclass(eq=False)
-class Walk:
+class AimState:
     """Where the rows of a batch of aims stand."""
 
     aims: Aims
@@ -88,7 +88,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Reach:
+class ActivationReach:
     """beam: units tried alone in every round. limit: units that may change at most."""
 
     neurons: Neurons
@@ -102,16 +102,16 @@ class Reach:
         """How many aims memory holds at once."""
         return max(1, ELEMENTS // (2 * DRAWS * self.units.place.numel()))
 
-    def begin(self, aims: Aims, chance: Chance) -> Walk:
+    def begin(self, aims: Aims, chance: Chance) -> AimState:
         none, far = torch.zeros_like(aims.neuron, dtype=torch.bool), torch.full_like(aims.neuron, self.limit + 1)
         drive = self.neurons.at(aims.seed, aims.neuron)[1]
-        return Walk(aims, chance, aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
+        return AimState(aims, chance, aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
 
-    def advance(self, walk: Walk) -> bool:
+    def advance(self, walk: AimState) -> bool:
         """One round further; True: it is over, and `best` is near wherever `fewest` is at most the limit."""
         walk.turn += 1
         if walk.back is None:
-            size = self.units.changed(walk.now, walk.aims.seed).sum(1)
+            size = self.units.changed_units(walk.now, walk.aims.seed).sum(1)
             live = ((size + 1 < walk.fewest) & ~walk.stuck).nonzero().flatten()
             for rows in (live[~walk.blind[live]], live[walk.blind[live]]):
                 if len(rows):
@@ -124,7 +124,7 @@ class Reach:
 
     # ---- laying over
 
-    def _lay(self, aims: Aims, walk: Walk, rows: Tensor) -> None:
+    def _lay(self, aims: Aims, walk: AimState, rows: Tensor) -> None:
         """Try moves for some rows, all blind or none; keep the smallest that gets inside, go on from the one that comes closest."""
         here, drive, blind = walk.now[rows], walk.drive[rows], bool(walk.blind[rows[0]])
         chance = walk.chance.apart(walk.turn).take(rows)
@@ -213,11 +213,11 @@ class Reach:
 
     def _changes(self, aims: Aims, tried: Tensor) -> Tensor:
         seeds = aims.seed.repeat_interleave(tried.shape[1], dim=0)
-        return self.units.changed(tried.flatten(0, 1), seeds).sum(1).reshape(tried.shape[:2])
+        return self.units.changed_units(tried.flatten(0, 1), seeds).sum(1).reshape(tried.shape[:2])
 
     # ---- taking back
 
-    def _take_back(self, walk: Walk, back: Tensor) -> None:
+    def _take_back(self, walk: AimState, back: Tensor) -> None:
         """Units go back to the seed, those first that matter least, several at once where the value stays inside."""
         score = self._spare(walk.aims, walk.best, back)
         back &= (score > 0).any(1)
@@ -227,7 +227,7 @@ class Reach:
     def _spare(self, aims: Aims, x: Tensor, going: Tensor) -> Tensor:
         """-> (n, units): positive for changed units that could go back alone, the more the better inside the value stays."""
         score = torch.zeros(len(x), self.units.count, dtype=x.dtype, device=x.device)
-        changed = (self.units.changed(x, aims.seed) & going[:, None]).nonzero()
+        changed = (self.units.changed_units(x, aims.seed) & going[:, None]).nonzero()
         for row, unit in (pairs.unbind(1) for pairs in changed.split(max(1, ELEMENTS // self.units.place.numel()))):
             alone = self.units.elements(one_hot(unit, self.units.count).bool())
             part = take(aims, row)

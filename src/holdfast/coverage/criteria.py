@@ -41,7 +41,7 @@ class Items:
         """(neurons, kinds) bool."""
         return self.lower < self.upper
 
-    def covered(self, values: Tensor) -> Tensor:
+    def covers(self, values: Tensor) -> Tensor:
         """(n, neurons) -> (neurons, kinds) bool: is any of the values inside?"""
         kinds = zip(self.lower.unbind(1), self.upper.unbind(1), strict=True)
         return torch.stack([((values >= low) & (values < high)).any(0) for low, high in kinds], dim=1)
@@ -65,7 +65,7 @@ def items(
 ) -> tuple[Items, tuple[str, ...]]:
     """The items of a criterion, with ranges taken over the data (n, *shape), and notes on neurons that have none."""
     check(criterion, threshold, sections)
-    low, high = _ranges(values for values, _ in neurons.read(data))
+    low, high = _ranges(values for values, _ in neurons.read_values(data))
     sizes = [layer.neurons for layer in neurons.layers]
     scale = torch.cat([part.amax().expand(len(part)) for part in torch.maximum(low.abs(), high.abs()).split(sizes)])
     ends = torch.full_like(low, torch.inf)

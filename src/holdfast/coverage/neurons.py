@@ -18,8 +18,8 @@ from torch import Tensor, fx, nn
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter
-from holdfast.network.fingerprint import joined, of_text
-from holdfast.network.precision import cudnn_flags
+from holdfast.network.fingerprint import combine_hashes, of_text
+from holdfast.network.float32_precision import cudnn_flags
 from holdfast.network.trace import as_plain_module, where
 
 Per = Literal["element", "channel"]
@@ -35,7 +35,7 @@ ELEMENTS_PER_CALL = 2**23  # activations of one forward pass that are alive at o
 
 
 @dataclass(frozen=True)
-class Layer:
+class NeuronLayer:
     """A layer as a person would name it, and the neurons of one input that stand in it."""
 
     name: str
@@ -52,12 +52,12 @@ class _Tap:
     """How to take a layer's output apart: its batch axis, the shape of one input's share, and the axis of its channels there (None:
     every element is a neuron)."""
 
-    layer: Layer
+    layer: NeuronLayer
     axis: int
     item: tuple[int, ...]
     channels: int | None
 
-    def read(self, pair: tuple[Tensor, Tensor], batch: int) -> tuple[Tensor, Tensor]:
+    def read_values(self, pair: tuple[Tensor, Tensor], batch: int) -> tuple[Tensor, Tensor]:
         """A layer's output and its input where it clips, else its output again -> values, drives (batch, neurons).
 
         A channel is worth its mean; where all of it is clipped, its drive is that of the element clipped least.
@@ -80,7 +80,7 @@ class Neurons:
     """
 
     net: Network
-    layers: tuple[Layer, ...]
+    layers: tuple[NeuronLayer, ...]
     notes: tuple[str, ...]
     guided: bool  # gradients lead to a neuron
     _read: Callable[[Tensor], tuple[Tensor, Tensor]]  # (n, *shape) -> values, drives, each (n, neurons)
@@ -104,7 +104,7 @@ class Neurons:
         chosen = _chosen(graph, layers, net.name)
         if not chosen:
             return _outputs(net, x, f"{net.name} has no hidden layer that bends, so its outputs are taken for the neurons")
-        module = _tapped(graph, [node for node, _ in chosen]).to(net.device)
+        module = _tap_graph(graph, [node for node, _ in chosen]).to(net.device)
         taps, notes = _apart(module, chosen, per, x if len(x) > 1 else torch.cat([x, x / 2]))
         if not taps or (layers is not None and notes):
             raise BadInput(f"layers: {notes[0]}.")
@@ -113,10 +113,10 @@ class Neurons:
         cudnn = not any(_operator(node) in RECURRENT for node in graph.graph.nodes)
         cut = net.around(Adapter(_Values(module, taps, cudnn)).eval())
         cut.token_model, cut.queries = None, 0
-        cut.fingerprint = joined(net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)])))
+        cut.fingerprint = combine_hashes(net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)])))
         return Neurons(cut, found, notes, True, _reader(module, taps), weight, cudnn)
 
-    def read(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def read_values(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(n, *shape) -> values and drives of all neurons, (part of n, neurons) each; every row counts as one query."""
         for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
             with torch.no_grad(), cudnn_flags(enabled=self._cudnn, allow_tf32=False):
@@ -127,7 +127,7 @@ class Neurons:
     def at(self, x: Tensor, neuron: Tensor, watch: Watch | None = None) -> tuple[Tensor, Tensor]:
         """(n, *shape), (n,) -> the value and the drive of one neuron of each row, (n,) each. `watch` sees the values of all neurons."""
         found, done = [], 0
-        for values, drives in self.read(x):
+        for values, drives in self.read_values(x):
             asked = neuron[done : done + len(values), None]
             found.append(torch.stack([values.gather(1, asked), drives.gather(1, asked)]).squeeze(-1))
             if watch is not None:
@@ -154,11 +154,11 @@ class Neurons:
 def _outputs(net: Network, x: Tensor, note: str) -> Neurons:
     count = net.outputs_for(x)
 
-    def read(rows: Tensor) -> tuple[Tensor, Tensor]:
+    def read_outputs(rows: Tensor) -> tuple[Tensor, Tensor]:
         outputs: Tensor = net.module(rows)
         return outputs, outputs
 
-    return Neurons(net, (Layer("outputs", "outputs", (count,)),), (note,), net.differentiable, read, count + x[0].numel())
+    return Neurons(net, (NeuronLayer("outputs", "outputs", (count,)),), (note,), net.differentiable, read_outputs, count + x[0].numel())
 
 
 class _Values(nn.Module):
@@ -171,16 +171,16 @@ class _Values(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with cudnn_flags(enabled=self.cudnn, allow_tf32=False) if x.is_cuda else contextlib.nullcontext():
             pairs = self.module(x)
-        return torch.cat([tap.read(pairs[place], len(x))[0] for place, tap in self.taps.items()], dim=1)
+        return torch.cat([tap.read_values(pairs[place], len(x))[0] for place, tap in self.taps.items()], dim=1)
 
 
 def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    def read(x: Tensor) -> tuple[Tensor, Tensor]:
+    def read_taps(x: Tensor) -> tuple[Tensor, Tensor]:
         pairs = module(x)
-        values, drives = zip(*(tap.read(pairs[place], len(x)) for place, tap in taps.items()), strict=True)
+        values, drives = zip(*(tap.read_values(pairs[place], len(x)) for place, tap in taps.items()), strict=True)
         return torch.cat(values, dim=1), torch.cat(drives, dim=1)
 
-    return read
+    return read_taps
 
 
 # ---- the graph
@@ -253,13 +253,13 @@ def _tap(node: fx.Node, name: str, per: Per, output: Tensor, batch: int) -> _Tap
     item = sizes[1:] if sizes[0] == batch else (sizes[0] // batch, *sizes[1:])  # batch and time may share an axis
     channels = None
     if per == "channel" and len(item) > 1:
-        channels = 0 if _convolved(node) else len(item) - 1
+        channels = 0 if _has_channels_first(node) else len(item) - 1
     operator = _operator(node.all_input_nodes[0] if _recurrent(node) else node)
-    layer = Layer(name, operator, item if channels is None else (item[channels],))
+    layer = NeuronLayer(name, operator, item if channels is None else (item[channels],))
     return _Tap(layer, axis, item, channels)
 
 
-def _convolved(node: fx.Node) -> bool:
+def _has_channels_first(node: fx.Node) -> bool:
     """Do its channels stand first, as behind a convolution, or last, as behind a linear or recurrent layer?"""
     while node.all_input_nodes:
         operator = _operator(node)
@@ -271,7 +271,7 @@ def _convolved(node: fx.Node) -> bool:
     return True
 
 
-def _tapped(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
+def _tap_graph(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
     """The graph up to the last layer that is read; it answers pairs: a layer's output, and what went into it where it clips."""
     module = copy.deepcopy(graph)
     twin = {node.name: node for node in module.graph.nodes}
@@ -284,12 +284,12 @@ def _tapped(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
         pairs.append((after, after if before is None else before))
     (end,) = (node for node in module.graph.nodes if node.op == "output")
     end.args = (tuple(pairs),)
-    module.graph.eliminate_dead_code(_needed)
+    module.graph.eliminate_dead_code(_has_side_effect)
     module.recompile()
     return module
 
 
-def _needed(node: fx.Node) -> bool:
+def _has_side_effect(node: fx.Node) -> bool:
     """Does it act otherwise than by its result?"""
     schema = getattr(node.target, "_schema", None)
     return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
@@ -302,8 +302,8 @@ def _apart(module: nn.Module, chosen: list[tuple[fx.Node, str]], per: Per, x: Te
     kept, notes = {}, []
     for place, (node, name) in enumerate(chosen):
         tap = _tap(node, name, per, together[place][0], len(x))
-        drives = tap.read(together[place], len(x))[1]
-        each = torch.cat([tap.read(pairs[place], 1)[1] for pairs in alone])
+        drives = tap.read_values(together[place], len(x))[1]
+        each = torch.cat([tap.read_values(pairs[place], 1)[1] for pairs in alone])
         if torch.allclose(drives, each, rtol=1e-3, atol=1e-4):
             kept[place] = tap
         else:

@@ -10,12 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.chance import Chance
-from holdfast.coverage.activate import Aims, Reach, Units, Walk
+from holdfast import time_limit
+from holdfast.coverage.activate import ActivationReach, Aims, AimState, Units
 from holdfast.coverage.question import Uncovered
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.result import Setting, Traits
 
 NEAR = 32  # units changed at most in an input that is kept because it happens to cover another item than it was tried for
@@ -36,7 +36,7 @@ class Hunt:
     block: Tensor  # places of the items in work
     attempt: int = 0
     aimed: Tensor | None = None  # those of the block that the walk is for
-    walk: Walk | None = None
+    walk: AimState | None = None
     hits: list["Hit"] = field(default_factory=list)  # of the block
     lucky: Tensor | None = None  # (n, *shape): inputs that were tried for another item
     fresh: Tensor | None = None  # (n,) bool: those not told of yet
@@ -83,9 +83,9 @@ class Pursuit(Method[Hunt]):
         made = torch.full((len(problem), 2), torch.nan, dtype=torch.float64)
         chance = Chance.of(problem.keys, seed, none.device)
         hunt = Hunt(none, made, torch.full_like(none, torch.inf, dtype=torch.float64), chance, self.known, none.nonzero().flatten())
-        return self._turned(Uncovered.of(problem), hunt)
+        return self._next_block(Uncovered.of(problem), hunt)
 
-    def told(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
+    def update_bounds(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
         state.fewest = torch.minimum(state.fewest, upper + 1)  # a radius is one less than the changes that break it
         return state
 
@@ -94,12 +94,12 @@ class Pursuit(Method[Hunt]):
         asked, before = Uncovered.of(problem), problem.network.queries
         reach = self._reach(asked, state)
         # What was offered until the search is cut off is claimed: every witness is replayed, whatever else was half done.
-        clock.interrupt_late(lambda: self._advance(asked, state, reach, before + SHARE), None, clock.GRACE)
+        time_limit.interrupt_late(lambda: self._advance(asked, state, reach, before + SHARE), None, time_limit.GRACE)
         claims = Claims(witness=state.lucky, found=state.fresh, done=state.done, aside={MADE: state.made})
         state.lucky, state.fresh = None, None
         return (state if len(state.block) else None), claims
 
-    def _advance(self, problem: Uncovered, state: Hunt, reach: Reach, queries: int) -> None:
+    def _advance(self, problem: Uncovered, state: Hunt, reach: ActivationReach, queries: int) -> None:
         """Work on the block until all of it is done, the time is up, or the network was asked so many queries in all."""
         while len(state.block):
             if state.walk is None:
@@ -109,28 +109,28 @@ class Pursuit(Method[Hunt]):
                 return
             if reach.advance(state.walk):
                 self._gather(problem, state, reach)
-            if clock.passed() or problem.network.queries >= queries:
+            if time_limit.has_expired() or problem.network.queries >= queries:
                 return
 
     # ---- what comes next
 
-    def _turned(self, problem: Uncovered, state: Hunt) -> Hunt:
+    def _next_block(self, problem: Uncovered, state: Hunt) -> Hunt:
         """To the next block: the first that wait."""
         enough = self.tests is not None and state.tests >= self.tests
         waits = (~state.done).nonzero().flatten()[: 0 if enough else min(self.block, self._reach(problem, state).rows)]
         state.block, state.attempt, state.aimed, state.walk, state.hits = waits, 0, None, None, []
         return state
 
-    def _reach(self, problem: Uncovered, state: Hunt) -> Reach:
+    def _reach(self, problem: Uncovered, state: Hunt) -> ActivationReach:
         units = Units.of(problem.near)
 
         def watch(x: Tensor, place: Tensor, values: Tensor) -> None:
             self._watch(problem, state, units, x, place, values)
 
         limit = min(self.changes or units.count, units.count)
-        return Reach(problem.read, units, self.beam, limit, watch if self.hurried else None)
+        return ActivationReach(problem.read, units, self.beam, limit, watch if self.hurried else None)
 
-    def _aim(self, problem: Uncovered, state: Hunt, reach: Reach) -> None:
+    def _aim(self, problem: Uncovered, state: Hunt, reach: ActivationReach) -> None:
         """The next attempt: what the block has not reached, each from its next seed."""
         reached = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)]).any(0)
         state.aimed = rows = state.block[~reached[state.block]]
@@ -141,15 +141,15 @@ class Pursuit(Method[Hunt]):
 
     # ---- what was found
 
-    def _gather(self, problem: Uncovered, state: Hunt, reach: Reach) -> None:
+    def _gather(self, problem: Uncovered, state: Hunt, reach: ActivationReach) -> None:
         """The end of an attempt. What does not cover its aim in this batch too is let go."""
         assert state.walk is not None
         assert state.aimed is not None
         hit = state.walk.fewest <= reach.limit
         x, place, item = state.walk.best[hit], state.walk.aims.place[hit], state.aimed[hit]
         if len(x):
-            covers = torch.cat([problem.covered(values, SURE) for values, _ in problem.read.read(x)])
-            changed = reach.units.changed(x, problem.seeds[place]).sum(1)
+            covers = torch.cat([problem.covers(values, SURE) for values, _ in problem.read.read_values(x)])
+            changed = reach.units.changed_units(x, problem.seeds[place]).sum(1)
             every = zip(x, place.tolist(), item.tolist(), covers, changed.tolist(), strict=True)
             state.hits += [found for found in (Hit(*one) for one in every) if bool(found.covers[found.item])]
         state.walk, state.attempt = None, state.attempt + 1
@@ -168,7 +168,7 @@ class Pursuit(Method[Hunt]):
             state.tests += 1
             covers = covers & ~covers[place]
         state.done[state.block] = True
-        self._turned(problem, state)
+        self._next_block(problem, state)
 
     def _offer(self, problem: Problem, state: Hunt, rows: Tensor, x: Tensor, changed: Tensor | int) -> None:
         """Inputs for some rows, to be told of at the end of the step."""
@@ -179,11 +179,11 @@ class Pursuit(Method[Hunt]):
 
     def _watch(self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor) -> None:
         """Inputs (m, *shape) that are tried, the places of their seeds, the values (m, neurons) of all neurons."""
-        inside = problem.covered(values, AIM) & ~state.done
+        inside = problem.covers(values, AIM) & ~state.done
         rows = inside.any(1).nonzero().flatten()
         if not len(rows):
             return
-        changes = units.changed(x[rows], problem.seeds[place[rows]]).sum(1)
+        changes = units.changed_units(x[rows], problem.seeds[place[rows]]).sum(1)
         fewest, row = torch.where(inside[rows], changes[:, None], NEAR + 1).min(0)
         nearer = (fewest < state.fewest) & (fewest <= min(NEAR, self.changes or NEAR))
         if bool(nearer.any()):

@@ -106,7 +106,7 @@ class Uncovered(Problem):
         each = torch.zeros_like(order).scatter_reduce(0, place, order, "amax")[: int(place.max()) + 1]
         return super().answers(x[each], twin)[place]
 
-    def covered(self, values: Tensor, margins: float) -> Tensor:
+    def covers(self, values: Tensor, margins: float) -> Tensor:
         """(m, neurons) -> (m, batch) bool: which items the values cover, by so many margins more than is asked."""
         value, (lower, upper) = values[:, self.outside.neuron].double(), self.outside.within(margins)
         return (value >= lower) & (value < upper)

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from holdfast import memory
+from holdfast import memory_budget
 from holdfast.coverage.activate import Units
 from holdfast.coverage.criteria import Criterion, Items, check, items
 from holdfast.coverage.neurons import Neurons, Per
@@ -113,7 +113,7 @@ class Suite:
     @property
     def block(self) -> int:
         """How many items are asked about together: each brings an input of its own, so they are limited by memory."""
-        return max(1, memory.numbers(self.seeds.device, TOGETHER, COPIES) // max(1, self.seeds[0].numel()))
+        return max(1, memory_budget.numbers(self.seeds.device, TOGETHER, COPIES) // max(1, self.seeds[0].numel()))
 
     @property
     def problems(self) -> list[Problem]:
@@ -147,7 +147,7 @@ class Suite:
     def names(self) -> list[str]:
         """What every open item is, for people."""
         kinds = {"neuron": ["fires"], "boundary": ["below its range", "above its range"]}
-        _, layer, neuron, kind = self._named([torch.arange(len(self))]).T.tolist()
+        _, layer, neuron, kind = self._locate_items([torch.arange(len(self))]).T.tolist()
         told = kinds.get(self.wanted.criterion) or [f"in section {k}" for k in range(self.wanted.lower.shape[1])]
         return [f"{self.neurons.layers[at].name}, neuron {n}: {told[k]}" for at, n, k in zip(layer, neuron, kind, strict=True)]
 
@@ -156,7 +156,7 @@ class Suite:
 
         made  beside the records: what each test was made from and for.
         """
-        found = self._needed(self._distinct(records, made))[:most]
+        found = self._minimise_suite(self._distinct(records, made))[:most]
         x = torch.stack([test.x for test in found]).to(self.seeds) if found else self.seeds[:0]
         start = torch.tensor([test.seed for test in found], dtype=torch.int64, device=self.seeds.device)
         said = self.net(self.seeds).argmax(-1)
@@ -171,9 +171,9 @@ class Suite:
         return Tests(
             x=x.cpu(),
             seed=start.cpu(),
-            changed=self.units.changed(x, self.seeds[start]).sum(1).cpu(),
-            target=self._named([torch.tensor([test.item]) for test in found])[:, 1:],
-            covers=self._named([test.covers for test in found]),
+            changed=self.units.changed_units(x, self.seeds[start]).sum(1).cpu(),
+            target=self._locate_items([torch.tensor([test.item]) for test in found])[:, 1:],
+            covers=self._locate_items([test.covers for test in found]),
             seed_class=said[start].cpu(),
             new_class=new.cpu(),
             adversarial=((said == right)[start] & (new != right[start])).cpu(),
@@ -201,7 +201,7 @@ class Suite:
             assert x is not None
             known = made.get(Key(group[0]))
             seed, item = (int(part) for part in known.tolist()) if known is not None else (-1, group[0])
-            changed = self.units.changed(x.to(self.seeds).expand_as(self.seeds), self.seeds).sum(1)
+            changed = self.units.changed_units(x.to(self.seeds).expand_as(self.seeds), self.seeds).sum(1)
             nearest = seed if seed >= 0 and bool(changed[seed] == changed.min()) else int(changed.argmin())
             tests.append(_Test(x, nearest, item if item in group else group[0]))
         tests.sort(key=lambda test: rank[test.item])
@@ -212,7 +212,7 @@ class Suite:
         place = torch.full_like(self.before, -1, dtype=torch.int64)
         place[self.neuron, self.kind] = torch.arange(len(self), device=place.device)
         found = []
-        for values, _ in self.neurons.read(torch.stack(x)) if x else ():
+        for values, _ in self.neurons.read_values(torch.stack(x)) if x else ():
             row, neuron, kind = self.wanted.firmly(values).unbind(1)
             pairs = torch.stack([row, place[neuron, kind]], 1).cpu()
             pairs = pairs[pairs[:, 1] >= 0]
@@ -220,7 +220,7 @@ class Suite:
             found += item.split(pairs[:, 0].bincount(minlength=len(values)).tolist())
         return found
 
-    def _needed(self, tests: "list[_Test]") -> "list[_Test]":
+    def _minimise_suite(self, tests: "list[_Test]") -> "list[_Test]":
         """Without tests whose every item another test covers; those that cover least go first."""
         times = torch.bincount(torch.cat([torch.empty(0, dtype=torch.int64), *(test.covers for test in tests)]), minlength=len(self))
         kept = set(range(len(tests)))
@@ -231,7 +231,7 @@ class Suite:
                 kept.remove(place)
         return [tests[place] for place in sorted(kept)]
 
-    def _named(self, open_items: list[Tensor]) -> Tensor:
+    def _locate_items(self, open_items: list[Tensor]) -> Tensor:
         """Open items for each test -> (pairs, 4): the test, and the item's layer, neuron in that layer and kind."""
         sizes = torch.tensor([len(some) for some in open_items], dtype=torch.int64)
         item = torch.cat([torch.empty(0, dtype=torch.int64), *open_items])
@@ -285,7 +285,7 @@ def suite_of(
     data = seeds if train is None else _training(net, train, seeds)
     neurons = Neurons.of(net, seeds, layers, per)
     wanted, notes = items(neurons, data, criterion, threshold=threshold, sections=sections)
-    before = torch.stack([wanted.covered(values) for values, _ in neurons.read(seeds)]).any(0)
+    before = torch.stack([wanted.covers(values) for values, _ in neurons.read_values(seeds)]).any(0)
     neuron, kind = (wanted.exist & ~before).nonzero(as_tuple=True)
     nearest, gap = _nearest(neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
     order = gap.argsort(stable=True)
@@ -451,7 +451,7 @@ def _nearest(neurons: Neurons, wanted: Items, seeds: Tensor, neuron: Tensor, kin
     """-> (tries, open) the seeds whose drive comes nearest to each item, (open,) how near the nearest comes, in the layer's scale."""
     lower, upper, scale = wanted.lower[neuron, kind], wanted.upper[neuron, kind], wanted.scale[neuron]
     gaps, rows, done = torch.empty(0, len(neuron)).to(lower), torch.empty(0, len(neuron), dtype=torch.int64, device=lower.device), 0
-    for _, drives in neurons.read(seeds):
+    for _, drives in neurons.read_values(seeds):
         drive = drives[:, neuron]
         here = torch.arange(done, done + len(drive), device=lower.device)[:, None].expand_as(drive)
         gaps, rows = torch.cat([gaps, torch.maximum(lower - drive, drive - upper)]), torch.cat([rows, here])

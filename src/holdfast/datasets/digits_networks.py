@@ -61,20 +61,20 @@ class DigitsGRU(nn.Module):
 
 def digits_cnn() -> nn.Module:
     """The trained DigitsCNN, in eval mode."""
-    return _trained(DigitsCNN, "digits_cnn")
+    return _load_trained(DigitsCNN, "digits_cnn")
 
 
 def digits_lstm() -> nn.Module:
     """The trained DigitsLSTM, in eval mode."""
-    return _trained(DigitsLSTM, "digits_lstm")
+    return _load_trained(DigitsLSTM, "digits_lstm")
 
 
 def digits_gru() -> nn.Module:
     """The trained DigitsGRU, in eval mode."""
-    return _trained(DigitsGRU, "digits_gru")
+    return _load_trained(DigitsGRU, "digits_gru")
 
 
-def _trained(architecture: type[nn.Module], name: str) -> nn.Module:
+def _load_trained(architecture: type[nn.Module], name: str) -> nn.Module:
     """A new module with its stored weights, in eval mode."""
     from safetensors.torch import load_file  # here, so that the classes import without safetensors
 

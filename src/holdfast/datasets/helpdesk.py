@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.network import Network
-from holdfast.network.text import Words
+from holdfast.network.text import WordTokenizer
 from holdfast.process_state import own_random_numbers
 
 INTENTS = ("greeting", "password", "delivery", "refund", "broken", "invoice", "hours", "cancel")
@@ -27,7 +27,7 @@ Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class Sentences:
+class SentenceSplit:
     """One split: the sentences in lower case, and for each the number of its intent in INTENTS."""
 
     text: tuple[str, ...]
@@ -61,12 +61,12 @@ class HelpdeskLSTM(nn.Module):
         return logits
 
 
-def sentences(split: Split = "test") -> Sentences:
+def sentences(split: Split = "test") -> SentenceSplit:
     """The 352 training or the 88 test sentences, 11 of each intent; the same ones in the same order on every call."""
     if split not in ("train", "test"):
         raise BadInput(f"split is {split!r}; the help desk has the splits 'train' and 'test'")
     pairs = [line.split("\t") for line in _text(f"helpdesk_{split}.tsv").splitlines()]
-    return Sentences(tuple(text for _, text in pairs), torch.tensor([INTENTS.index(intent) for intent, _ in pairs]))
+    return SentenceSplit(tuple(text for _, text in pairs), torch.tensor([INTENTS.index(intent) for intent, _ in pairs]))
 
 
 @cache
@@ -80,8 +80,8 @@ def vocabulary() -> tuple[str, ...]:
 
 
 @cache
-def _words() -> Words:
-    return Words(vocabulary())
+def _words() -> WordTokenizer:
+    return WordTokenizer(vocabulary())
 
 
 def tokens(text: str | Sequence[str]) -> Tensor:

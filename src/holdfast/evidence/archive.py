@@ -17,7 +17,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError, UnreadableFile
 from holdfast.files import PART, existing, in_words
-from holdfast.memory import bytes_told
+from holdfast.memory_budget import bytes_told
 
 LARGEST_FILE = 2**31
 LARGEST = 2**32 - 2**20  # of all files, packed and unpacked: where offsets need more than four bytes, zip has two ways to write them
@@ -91,7 +91,7 @@ def unpack(path: Path, folder: Path) -> list[str]:
     size = existing(path, LARGEST + 2**28, f"larger than {bytes_told(LARGEST)}, which no bundle is.").stat().st_size
     with in_words(path, "not a bundle: it cannot be read as a zip file", AGAIN), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        _judged(path, members, size, shutil.disk_usage(folder).free // 2)
+        _check_members(path, members, size, shutil.disk_usage(folder).free // 2)
         end = 0
         for info in members:
             file.seek(end)
@@ -103,11 +103,11 @@ def unpack(path: Path, folder: Path) -> list[str]:
             raise UnreadableFile(f"{path}: something stands beside its files, or another program packed it. {AGAIN}")
         for info in members:
             with in_words(path, f"{info.filename} is damaged", AGAIN):
-                _unpacked(archive, info, folder / info.filename)
+                _unpack_member(archive, info, folder / info.filename)
     return [info.filename for info in members]
 
 
-def _judged(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, room: int) -> None:
+def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, room: int) -> None:
     """UnreadableFile where a name leads elsewhere or is there twice, an entry is no plain file, or they would fill the disk."""
     seen, before, total = set[str](), "", 0
     for count, info in enumerate(members, 1):
@@ -153,7 +153,7 @@ def _list(members: Sequence[zipfile.ZipInfo], begin: int) -> bytes:
     return bytes(lines) + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, few, few, size, begin, 0)
 
 
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
     """ValueError where it holds more or less than it says; zipfile compares its sum."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(info) as source, target.open("xb") as sink:

@@ -14,7 +14,7 @@ from holdfast.evidence import contents, manifest
 from holdfast.evidence.archive import is_name, pack
 from holdfast.evidence.certificates import FOLDER, certificates, header_of, models
 from holdfast.evidence.claims import FILE as CLAIMS
-from holdfast.evidence.model import ModelFile, described
+from holdfast.evidence.model import ModelFile, describe_model
 from holdfast.evidence.statement import GATE, read_by_others, statement
 from holdfast.files import json_of
 from holdfast.network.fingerprint import of_file
@@ -60,11 +60,11 @@ def make(run: Path, target: Path, given: Given) -> Made:
     """BadInput or StoreError where something is missing, damaged or of another run; then nothing is written."""
     with TemporaryDirectory(prefix="holdfast-bundle-") as place, Store.read(run) as now:
         folder = Path(place)
-        now.copied(folder / contents.RUN)
+        now.copy_to(folder / contents.RUN)
         with Store.read(folder / contents.RUN) as store:
             _take(folder, store, given)
             contents.make(store, folder, folder)
-            listed = manifest.read(manifest.written(folder).parent)
+            listed = manifest.read_manifest(manifest.written(folder).parent)
             stated = state(folder, store, listed)
             (folder / manifest.STATEMENT).write_bytes(manifest.as_bytes(stated))
             known, fingerprint = read_by_others(stated), store.fingerprint()
@@ -87,7 +87,7 @@ def _take(folder: Path, store: Store, given: Given) -> None:
     """What is no part of the run."""
     if given.with_model and not given.model:
         raise BadInput("--with-model: the model is made by code, or its file is not where the run found it. Name it: --model.")
-    (folder / ABOUT_MODEL).write_bytes(manifest.as_bytes(described(store.question, given.model)))
+    (folder / ABOUT_MODEL).write_bytes(manifest.as_bytes(describe_model(store.question, given.model)))
     for file in given.model if given.with_model else ():
         _copy(file.path, folder, f"{MODEL}/{file.name}")
     if given.proofs is not None:

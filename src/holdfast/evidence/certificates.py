@@ -18,7 +18,7 @@ NO_CHECKER = "holdfast_check, the checker, is not installed here"
 
 
 @dataclass(frozen=True)
-class Checked:
+class CertificateCheck:
     """What came of a certificate.
 
     kind      proof or witness, as it says.
@@ -67,7 +67,7 @@ def models(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.safetensors") if path.is_file()) if folder.is_dir() else []
 
 
-def checked(folder: Path, known: Mapping[str, Path]) -> Iterator[Checked]:
+def check_certificates(folder: Path, known: Mapping[str, Path]) -> Iterator[CertificateCheck]:
     """What the checker says of every certificate below the folder. known: files of models by their SHA-256; a certificate names the one
     that it speaks of."""
     for path in certificates(folder / FOLDER):
@@ -75,13 +75,13 @@ def checked(folder: Path, known: Mapping[str, Path]) -> Iterator[Checked]:
         try:
             header = header_of(path)
         except UnreadableFile as error:
-            yield Checked(name, "", path.suffix[1:], False, str(error))
+            yield CertificateCheck(name, "", path.suffix[1:], False, str(error))
             continue
         model = header.get("model")
         digest = str(model.get("sha256", "")) if isinstance(model, dict) else ""
         beside = digest in known and known[digest].is_relative_to(folder / FOLDER)
         question, kind = str(header.get("question", "")), str(header.get("kind", ""))
-        yield Checked(name, question, kind, *_verdict(path, digest, known), beside)
+        yield CertificateCheck(name, question, kind, *_verdict(path, digest, known), beside)
 
 
 def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool | None, str]:

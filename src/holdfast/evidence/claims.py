@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.api.check import claims, oriented, shows
+from holdfast.api.check import claims, orient_bounds, shows
 from holdfast.problem import TURNED
 from holdfast.question import plain
 from holdfast.result import Bound, Record
@@ -22,14 +22,14 @@ def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[s
 
 
 def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
-    ends, turned = oriented(record), record.goal in TURNED
-    proved = {**_told(ends.lower, turned), "certificates": list(certificates)} if claims(record) else None
+    ends, turned = orient_bounds(record), record.goal in TURNED
+    proved = {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)} if claims(record) else None
     witness = None if record.witness is None else f"{WITNESSES}/{file_name(record.key)}.npy"
-    met = {**_told(ends.upper, turned), "witness": witness} if shows(record) else None
+    met = {**_bound_as_json(ends.upper, turned), "witness": witness} if shows(record) else None
     told = {"input": record.key.index, "frame": record.key.frame, "part": record.key.part, "goal": record.goal, "status": record.status}
     return plain({**told, "question": record.question, "proved": proved, "witnessed": met})  # type: ignore[no-any-return]
 
 
-def _told(end: Bound, turned: bool) -> dict[str, Any]:
+def _bound_as_json(end: Bound, turned: bool) -> dict[str, Any]:
     """The number as the record has it: of goals that are asked for their largest value, ends are turned before methods see them."""
     return {"value": 0.0 - end.value if turned else end.value, "method": end.evidence.method}

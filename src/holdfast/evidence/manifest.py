@@ -27,14 +27,14 @@ class Listed:
     sha256: str
 
 
-def listed(folder: Path) -> dict[str, Listed]:
+def list_files(folder: Path) -> dict[str, Listed]:
     """All files below a folder but those that are made of the list."""
     return {name: Listed((folder / name).stat().st_size, of_file(folder / name)) for name in files_of(folder) if name not in UNLISTED}
 
 
 def written(folder: Path) -> Path:
     """The manifest of all that lies below the folder, beside it."""
-    lines = [{"name": name, "size": one.size, "sha256": one.sha256} for name, one in listed(folder).items()]
+    lines = [{"name": name, "size": one.size, "sha256": one.sha256} for name, one in list_files(folder).items()]
     target = folder / FILE
     target.write_bytes(as_bytes({"format": FORMAT, "files": lines}))
     return target
@@ -45,7 +45,7 @@ def as_bytes(told: Mapping[str, Any]) -> bytes:
     return (json.dumps(told, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
 
 
-def read(folder: Path) -> dict[str, Listed]:
+def read_manifest(folder: Path) -> dict[str, Listed]:
     """UnreadableFile where it is no manifest."""
     told = json_of(folder / FILE, "Ask for the bundle again.")
     wrong = UnreadableFile(f"{FILE}: not the manifest of a bundle, or that of another version (this one reads {FORMAT}). Ask for it again.")

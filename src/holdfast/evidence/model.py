@@ -20,13 +20,13 @@ class ModelFile:
     path: Path
 
 
-def named(paths: Sequence[Path]) -> tuple[ModelFile, ...]:
+def name_files(paths: Sequence[Path]) -> tuple[ModelFile, ...]:
     """Files of one model, the first one first."""
     folder = paths[0].resolve().parent if paths else Path()
     return tuple(ModelFile(path.resolve().relative_to(folder).as_posix(), path) for path in paths)
 
 
-def described(question: Question, files: Sequence[ModelFile]) -> dict[str, Any]:
+def describe_model(question: Question, files: Sequence[ModelFile]) -> dict[str, Any]:
     """What a bundle says of the model, whether or not it holds it."""
     digests = {file.name: of_file(file.path) for file in files}
     lines = [{"name": name, "algorithm": "sha256", "digest": digest} for name, digest in digests.items()]

@@ -37,7 +37,7 @@ def pae(kind: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)
 
 
-def read(path: Path, payload: bytes) -> list[Signature]:
+def read_signatures(path: Path, payload: bytes) -> list[Signature]:
     """The signatures of an envelope. UnreadableFile where it is none, or holds another statement than `payload`."""
     with in_words(path.name, "not an envelope of this bundle's statement", "Ask for the bundle again."):
         told = json.loads(path.read_bytes())
@@ -58,7 +58,7 @@ def envelope(payload: bytes, signatures: Sequence[Signature]) -> bytes:
     return as_bytes({"payloadType": PAYLOAD, "payload": base64.b64encode(payload).decode(), "signatures": lines})
 
 
-def signed(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
+def sign_payload(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
     """BadInput where what the signer gives is no signature of this key: found now, not by whoever gets the bundle."""
     told = pae(PAYLOAD, payload)
     made = sign(told)
@@ -69,13 +69,13 @@ def signed(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
 
 def sign(bundle: Path, target: Path, key: "PublicKey", signer: "Signer") -> Path:
     """The bundle with one signature more. UnreadableFile where it is not whole: nobody should stand for what cannot be checked."""
-    from holdfast.evidence.looking import is_whole
+    from holdfast.evidence.bundle_verification import is_whole
 
     with TemporaryDirectory(prefix="holdfast-sign-") as place:
         folder = Path(place)
         names = unpack(bundle, folder)
         is_whole(bundle, folder, names)
         payload = (folder / STATEMENT).read_bytes()
-        before = read(folder / SIGNATURE, payload) if SIGNATURE in names else []
-        (folder / SIGNATURE).write_bytes(envelope(payload, [*before, signed(payload, key, signer)]))
+        before = read_signatures(folder / SIGNATURE, payload) if SIGNATURE in names else []
+        (folder / SIGNATURE).write_bytes(envelope(payload, [*before, sign_payload(payload, key, signer)]))
         return pack(folder, target)

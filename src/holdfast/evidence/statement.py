@@ -41,7 +41,7 @@ def statement(
     target = {"target": subjects[0]} if subjects else {}
     evidence = {"name": CLAIMS, "digest": {"sha256": files[CLAIMS].sha256}, "mediaType": "application/json"}
     attributes = [
-        {"attribute": name, **target, "conditions": {**_asked(question), **count}, "evidence": evidence}
+        {"attribute": name, **target, "conditions": {**_describe_question(question), **count}, "evidence": evidence}
         for name, count in _counts(claims["records"])
     ]
     if gate is not None:
@@ -68,7 +68,7 @@ def _models(model: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def _describe_question(question: Question) -> dict[str, Any]:
     """Of what the claims speak: the property and the region as they were asked for, on which data, in which arithmetic."""
     asked = {name: _short(value) for name, value in asdict(question.asked).items() if value is not None}
     return {

@@ -21,7 +21,7 @@ from torch import Tensor
 from holdfast.errors import HoldfastError
 from holdfast.execution.local import can_fork, follow_parent
 from holdfast.execution.task import Failure, ending, failure_of
-from holdfast.network.delegation import delegated
+from holdfast.network.delegation import delegate_queries
 from holdfast.process_state import ignored_warnings
 
 
@@ -93,7 +93,7 @@ def asking_elsewhere(seconds: float = math.inf) -> Iterator[None]:
         return
     asking = Asking(time.monotonic() + seconds)
     try:
-        with delegated(asking.ask):
+        with delegate_queries(asking.ask):
             yield
     finally:
         asking.end()
@@ -102,7 +102,7 @@ def asking_elsewhere(seconds: float = math.inf) -> Iterator[None]:
 def _serve(pipe: Connection, other: Connection, networks: dict[int, Any], parent: int) -> None:
     follow_parent(parent)
     other.close()
-    with delegated(None):
+    with delegate_queries(None):
         while True:
             try:
                 place, method, x = pickle.loads(pipe.recv_bytes())

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from holdfast import memory, signals
+from holdfast import memory_budget, signals
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
-from holdfast.execution.here import Here
+from holdfast.execution.in_process import Here
 from holdfast.execution.python_path import without_working_folder
-from holdfast.execution.task import Answer, Deal, Failure, Outputs, Task, Worker, ending, failure_of
+from holdfast.execution.task import Deal, Failure, Outputs, Task, TaskResult, Worker, ending, failure_of
+from holdfast.execution.worker_pool import LOOK, Crew, Hand, Lost, Ready, Said, Told
 from holdfast.process_state import ignored_warnings
 from holdfast.result import Record
 
@@ -97,9 +97,9 @@ class _Process(Hand):
         self.pipe.close()
 
     def excess(self) -> str:
-        if self.memory is None or memory.held_bytes(self.process.pid) <= self.memory:
+        if self.memory is None or memory_budget.held_bytes(self.process.pid) <= self.memory:
             return ""
-        return f"it needs more than the {memory.bytes_told(self.memory)} that --memory allows each process"
+        return f"it needs more than the {memory_budget.bytes_told(self.memory)} that --memory allows each process"
 
 
 @dataclass(kw_only=True)
@@ -127,7 +127,7 @@ class _Processes(Crew[_Process]):
         theirs.close()
         return _Process(process=process, pipe=ours, memory=self.of.memory)
 
-    def heard(self, busy: Sequence[_Process]) -> list[_Process]:
+    def wait_for_messages(self, busy: Sequence[_Process]) -> list[_Process]:
         ready = wait([hand.pipe for hand in busy], timeout=LOOK)
         return [hand for hand in busy if hand.pipe in ready]
 
@@ -158,14 +158,14 @@ def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int
             task: Task = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return
-        word: Answer | Failure
-        with signals.watched(signal.SIGINT, always=True):  # for those who interrupt a worker; Ctrl-C reaches the run as well
+        word: TaskResult | Failure
+        with signals.watch_signals(signal.SIGINT, always=True):  # for those who interrupt a worker; Ctrl-C reaches the run as well
             try:
                 word = worker if isinstance(worker, Failure) else worker.answer(task, tell)
             except Exception as error:
                 word = failure_of(error)
             except KeyboardInterrupt as error:
-                word = Answer((), interrupted=True) if signals.arrived() else Failure(f"it raised {type(error).__name__}")
+                word = TaskResult((), interrupted=True) if signals.has_arrived() else Failure(f"it raised {type(error).__name__}")
         _send(pipe, word)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.execution.crew import LOOK, Crew, Hand, Lost, Ready, Said, Told
-from holdfast.execution.task import Answer, Deal, Failure, Task, Worker, failure_of, said
+from holdfast.execution.task import Deal, Failure, Task, TaskResult, Worker, describe_exception, failure_of
+from holdfast.execution.worker_pool import LOOK, Crew, Hand, Lost, Ready, Said, Told
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Ray:
     def slots(self) -> int:
         if self.workers is not None:
             return self.workers
-        return max(1, int(self._connected().cluster_resources().get("GPU" if self.on_card else "CPU", 0)))
+        return max(1, int(self._connect().cluster_resources().get("GPU" if self.on_card else "CPU", 0)))
 
     def run(self, worker: Worker, deal: Deal) -> None:
-        _Actors(size=self.slots, ray=self._connected(), make=self.make, on_card=self.on_card).work(deal)
+        _Actors(size=self.slots, ray=self._connect(), make=self.make, on_card=self.on_card).work(deal)
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         try:
             import ray
         except ImportError as error:
@@ -52,7 +52,9 @@ class Ray:
                 else:
                     ray.init(address=self.address, **quiet)
             except Exception as error:
-                raise BadInput(f"--executor {self.address or 'ray'}: no Ray cluster answers there ({said(error)}).") from error
+                raise BadInput(
+                    f"--executor {self.address or 'ray'}: no Ray cluster answers there ({describe_exception(error)})."
+                ) from error
         return ray
 
 
@@ -69,7 +71,7 @@ class _Remote(Hand):
         try:
             found: Said = self.ray.get(next(self.words))
         except (StopIteration, self.ray.exceptions.RayError) as error:
-            raise Lost(f"its actor was lost ({said(error)})") from error
+            raise Lost(f"its actor was lost ({describe_exception(error)})") from error
         return found
 
     def end(self) -> None:
@@ -87,7 +89,7 @@ class _Actors(Crew[_Remote]):
         kind = self.ray.remote(num_cpus=1, num_gpus=1 if self.on_card else 0, max_restarts=0)(_Actor)
         return _Remote(ray=self.ray, actor=kind.remote(self.make))
 
-    def heard(self, busy: Sequence[_Remote]) -> list[_Remote]:
+    def wait_for_messages(self, busy: Sequence[_Remote]) -> list[_Remote]:
         ready, _ = self.ray.wait([hand.words for hand in busy], num_returns=1, timeout=LOOK, fetch_local=False)
         return [hand for hand in busy if hand.words in ready]
 
@@ -120,6 +122,6 @@ class _Actor:
         while True:
             word = words.get()
             yield word
-            if isinstance(word, Answer | Failure):
+            if isinstance(word, TaskResult | Failure):
                 thread.join()
                 return

@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """One record for each key of a task, in order. faults: why some of them are believed no more; raised when all others are done."""
 
     records: tuple[Record, ...]
@@ -69,7 +69,7 @@ class Failure:
 class Worker(Protocol):
     """Who answers. Every process that does has one of its own, and with it its own copy of the model."""
 
-    def answer(self, task: Task, tell: Tell) -> Answer:
+    def answer(self, task: Task, tell: Tell) -> TaskResult:
         """tell: called with the records that have become better, and the method at work; first with none, once the model has answered at
         the inputs, and with these answers. Ctrl-C ends the search; what was found so far is the answer."""
         ...
@@ -88,11 +88,11 @@ class Deal(Protocol):
 
     def next(self) -> Task | None: ...
 
-    def heard(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None: ...
+    def receive_records(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None: ...
 
-    def ended(self, task: Task, answer: Answer) -> None: ...
+    def finish_task(self, task: Task, answer: TaskResult) -> None: ...
 
-    def failed(self, task: Task, failure: Failure) -> None: ...
+    def handle_failure(self, task: Task, failure: Failure) -> None: ...
 
     def interrupt(self) -> None: ...
 
@@ -108,7 +108,7 @@ class Executor(Protocol):
         ...
 
 
-def said(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """An exception in one line."""
     name, text = type(error).__name__[:100], first_line(error, LONGEST_NOTE)
     return name if text == type(error).__name__ else f"{name}: {text}"
@@ -118,8 +118,8 @@ def failure_of(error: Exception) -> Failure:
     """With the exception itself where that can travel."""
     with contextlib.suppress(Exception):
         pickle.loads(pickle.dumps(error))  # our own bytes of a moment ago: some exceptions are written and cannot be read again
-        return Failure(said(error), error=error)
-    return Failure(said(error))
+        return Failure(describe_exception(error), error=error)
+    return Failure(describe_exception(error))
 
 
 def ending(code: int | None) -> str:

@@ -16,11 +16,11 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.bounding.relax import Relaxation, planes, value_range
-from holdfast.hamming.chain import Centre, Chain, Patch
-from holdfast.hamming.effects import outwards
-from holdfast.memory import numbers
+from holdfast.hamming.layer_chain import Centre, Chain, TouchedPatch
+from holdfast.hamming.pixel_effects import outwards
+from holdfast.memory_budget import numbers
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
@@ -39,17 +39,17 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
     """
     least, slopes, known = torch.full_like(offset, -torch.inf), torch.zeros_like(centre.x), inner.clone()
     for part in parts_of(chain, region, rows.shape[1]):
-        if clock.passed():  # nothing is known of the rest
+        if time_limit.has_expired():  # nothing is known of the rest
             break
         first = partial(Pass, chain, batch.take(region, part), centre.take(part), inner[part])
-        found = clock.in_time(partial(_bounded, first, rows[part], offset[part]), None)
+        found = time_limit.in_time(partial(_bound_rows, first, rows[part], offset[part]), None)
         if found is None:
             break
         one, least[part], slopes[part] = found
         left = (~(least[part] > 0).all(1)).nonzero().flatten()
-        if chain.inner and len(left) and not clock.passed():  # intervals of the deeper layers were not enough
+        if chain.inner and len(left) and not time_limit.has_expired():  # intervals of the deeper layers were not enough
             part = part[left]
-            found = clock.in_time(partial(_bounded, partial(one.closer, left), rows[part], offset[part]), None)
+            found = time_limit.in_time(partial(_bound_rows, partial(one.closer, left), rows[part], offset[part]), None)
             if found is None:
                 break
             one, least[part], slopes[part] = found
@@ -57,7 +57,7 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
     return least, slopes.reshape(region.centre.shape), known
 
 
-def _bounded(begun: "Callable[[], Pass]", rows: Tensor, offset: Tensor) -> "tuple[Pass, Tensor, Tensor]":
+def _bound_rows(begun: "Callable[[], Pass]", rows: Tensor, offset: Tensor) -> "tuple[Pass, Tensor, Tensor]":
     one = begun()
     return one, *one.bound(rows, offset)
 
@@ -93,12 +93,12 @@ class Moved:
 
 
 @dataclass(frozen=True, eq=False)
-class Patches:
+class GroupPatches:
     """The groups of a pass, equal ones next to each other. Lists are padded with the number of values."""
 
     node: Tensor  # (groups,): the region it belongs to
     item: Tensor  # (pairs,): the group of each pair
-    patches: list[Patch]  # the different ones
+    patches: list[TouchedPatch]  # the different ones
     counts: list[int]  # how many groups have each of them
     near: Tensor  # (groups, a)
     far: Tensor  # (groups, b)
@@ -125,7 +125,7 @@ class Pass:
         self._begin(chain, region, centre, inner)
         self.known = dict(enumerate(known))
         for place in range(len(self.known), len(chain.layers) - 1):
-            clock.check()
+            time_limit.check()
             if place < 2:
                 (self._first_layer, self._second_layer)[place]()
             else:
@@ -222,7 +222,7 @@ class Pass:
         """A change of a unit goes through the planes of the first function; their offsets are added once for every value."""
         width, moved = self.widths[1], self.known[0]
         values = moved.slope, moved.bend, moved.offset, moved.gap, moved.middle, moved.half
-        slope, bend, offset, gap, centre, half = (_padded(v).view(-1)[self.near] for v in values)
+        slope, bend, offset, gap, centre, half = (_pad_column(v).view(-1)[self.near] for v in values)
         owns = _owners(self.node, self.chain.windows.near[self.unit], len(self.region), self.widths[0])
         middle, spread = self._onwards(self.first * slope[:, None]), self._onwards(self.first * bend[:, None], size=True)
         fixed = self._onwards(torch.stack([offset, centre], dim=1) * owns[:, None])
@@ -258,7 +258,7 @@ class Pass:
         z, room = self.centre.before[place], self.centre.before_error[place] + price * mass
         towards = torch.where(z > 0, 1.0, -1.0).double()
         for turn in (1, -1) if closely else ():
-            needed = layer.function.unresolved((z + least - room,), (z + most + room,))
+            needed = layer.function.can_tighten((z + least - room,), (z + most + room,))
             count = int(needed.sum(1).max())
             if count == 0:
                 break
@@ -311,16 +311,16 @@ class Pass:
         function below it."""
         constant = rows.new_zeros(rows.shape[:2])
         for k in range(place, 1, -1):
-            clock.check()
-            constant, rows = bent(constant, rows, self.known[k])
+            time_limit.check()
+            constant, rows = apply_linear_bounds(constant, rows, self.known[k])
             rows = rows @ self.chain.layers[k].weight
         if place and self._local:
-            return self._gained(*self._back_by_group(constant, rows))
+            return self._gain(*self._back_by_group(constant, rows))
         for k in range(min(place, 1), -1, -1):
-            constant, rows = bent(constant, rows, self.known[k])
+            constant, rows = apply_linear_bounds(constant, rows, self.known[k])
             rows = rows @ self.chain.layers[k].weight
         elements = self.chain.windows.elements[self.unit]
-        return self._gained(constant, rows.transpose(1, 2)[self.node[:, None], elements].transpose(1, 2))
+        return self._gain(constant, rows.transpose(1, 2)[self.node[:, None], elements].transpose(1, 2))
 
     @cached_property
     def _local(self) -> bool:
@@ -337,7 +337,7 @@ class Pass:
         return 2 * parts < whole * len(self.region)
 
     @cached_property
-    def patches(self) -> Patches:
+    def patches(self) -> GroupPatches:
         groups, item = self.group.unique(return_inverse=True)
         member = torch.zeros((len(groups), self.region.labels.shape[1]), dtype=torch.bool, device=item.device)
         member[item, self.unit] = True
@@ -355,12 +355,12 @@ class Pass:
             into[: patch.first.shape[0], : patch.first.shape[1]] = patch.first
         owns = [_owners(node, places, len(self.region), width) for places, width in zip((near, far), self.widths, strict=False)]
         different = [patch for _, patch in kinds.values()]
-        return Patches(node, order.argsort()[item], different, kind.bincount().tolist(), near, far, first, *owns)
+        return GroupPatches(node, order.argsort()[item], different, kind.bincount().tolist(), near, far, first, *owns)
 
     def _back_by_group(self, constant: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """rows (batch, rows, values of the second layer), for each group in its patch -> constants, slopes (pairs, rows, elements)."""
         p = self.patches
-        constant, rows = self._bent_by_group(constant, _picked(rows, p.node, p.far), self.known[1], p.far, p.owns_far)
+        constant, rows = self._bent_by_group(constant, _pick_columns(rows, p.node, p.far), self.known[1], p.far, p.owns_far)
         constant, rows = self._bent_by_group(constant, p.back(rows), self.known[0], p.near, p.owns_near)
         slopes = rows @ p.first
         slopes = slopes.reshape(*slopes.shape[:2], -1, self.down.shape[1]).transpose(1, 2)
@@ -369,12 +369,12 @@ class Pass:
     def _bent_by_group(self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor) -> tuple[Tensor, Tensor]:
         """As bent, for the values of each patch, (groups, rows, places)."""
         node = self.patches.node
-        slope, bend, offset, gap = (_padded(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
+        slope, bend, offset, gap = (_pad_column(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
         size = rows.abs()
         fixed = (rows @ (offset * owns)[..., None] + size @ (gap * owns)[..., None]).squeeze(-1)
         return constant.index_add(0, node, fixed), (rows * slope[:, None]).addcmul_(size, bend[:, None])
 
-    def _gained(self, constant: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def _gain(self, constant: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         gains = torch.minimum(slopes * self.down[:, None], slopes * self.up[:, None]).sum(-1)
         places = self.node[:, None] * gains.shape[1] + torch.arange(gains.shape[1], device=gains.device)
         return constant + self._sum(gains, places, gains.shape[1]), slopes
@@ -404,21 +404,21 @@ def _range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, 
     return value_range(function, (lower,), (upper,))
 
 
-def bent(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
+def apply_linear_bounds(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
     """Through the planes of a function: the lower one where a coefficient is positive, the upper one where it is negative."""
     size = rows.abs()
     constant = constant + (rows @ moved.offset[..., None] + size @ moved.gap[..., None]).squeeze(-1)
     return constant, (rows * moved.slope[:, None]).addcmul_(size, moved.bend[:, None])
 
 
-def _picked(rows: Tensor, node: Tensor, columns: Tensor) -> Tensor:
+def _pick_columns(rows: Tensor, node: Tensor, columns: Tensor) -> Tensor:
     """(batch, rows, n), (k,), (k, m) -> (k, rows, m): these columns of the rows of these nodes; zero for column n."""
-    count, wider = rows.shape[1], _padded(rows)
+    count, wider = rows.shape[1], _pad_column(rows)
     start = (node[:, None] * count + torch.arange(count, device=rows.device)) * wider.shape[2]
     return wider.take(start[..., None] + columns[:, None])
 
 
-def _padded(values: Tensor) -> Tensor:
+def _pad_column(values: Tensor) -> Tensor:
     """One more column, of zeros, for the places of a list that are not filled."""
     return torch.nn.functional.pad(values, (0, 1))
 

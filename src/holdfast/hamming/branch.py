@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.branching.frontier import Points
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph
+from holdfast.bounding.branching.subproblem_queue import Points
+from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.hamming.budget_split import BudgetSplit, Domains, Question, levels, loss, question_of, shared, whole, widened
+from holdfast.hamming.budget_split import BudgetQuestion, BudgetSplit, Domains, levels, loss, question_of, split_evenly, whole, widen_groups
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -26,10 +26,10 @@ ON_A_CARD = 16  # times as many domains at once
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class BudgetTree:
     """The state of the search: what is proved, what is found, and the domains that are open."""
 
-    question: Question
+    question: BudgetQuestion
     twin: Network | None
     frontier: Domains
     safe: Tensor  # (batch,) float64: so many changed units are proved harmless
@@ -44,7 +44,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Branch(Method[Tree]):
+class Branch(Method[BudgetTree]):
     """Every count is tried as soon as the one before it is proved.
 
     nodes_at_once  domains looked at in one step, over all inputs, and on a graphics card sixteen times as many; fewer while they are large.
@@ -80,32 +80,32 @@ class Branch(Method[Tree]):
     def at_once(self, device: torch.device) -> int:
         return self.nodes_at_once * (ON_A_CARD if device.type == "cuda" else 1)
 
-    def start(self, problem: Problem, seed: int) -> Tree:
+    def start(self, problem: Problem, seed: int) -> BudgetTree:
         question = question_of(problem)
         none = torch.zeros(len(problem), dtype=torch.float64, device=question.rows.device)
         frontier, twin = whole(question, none[:0].long(), none[:0].long(), 0), problem.network.double(problem.region.centre)
-        tree = Tree(question, twin, frontier, none, torch.full_like(none, torch.inf), torch.full_like(none, torch.nan))
-        return _planted(tree, tree.undecided.nonzero().flatten())
+        tree = BudgetTree(question, twin, frontier, none, torch.full_like(none, torch.inf), torch.full_like(none, torch.nan))
+        return _plant_roots(tree, tree.undecided.nonzero().flatten())
 
-    def told(self, problem: Problem, state: Tree, lower: Tensor, upper: Tensor) -> Tree:
+    def update_bounds(self, problem: Problem, state: BudgetTree, lower: Tensor, upper: Tensor) -> BudgetTree:
         """A count that is proved already is not asked about, nor one beyond what is known to fail."""
         state = replace(state, broken=torch.minimum(state.broken, upper.to(state.broken) + 1))
         proved = torch.minimum(lower.to(state.safe).floor(), state.question.free.sum(1))
         raised = proved > state.safe
         if not bool(raised.any()):
-            return _pruned(state)
+            return _prune(state)
         frontier = batch.take(state.frontier, ~raised[state.frontier.task])
         frontier = replace(frontier, given_up=frontier.given_up - set(raised.nonzero().flatten().tolist()))
-        tree = _pruned(replace(state, frontier=frontier, safe=torch.where(raised, proved, state.safe)))
-        return _planted(tree, (raised & tree.undecided).nonzero().flatten())
+        tree = _prune(replace(state, frontier=frontier, safe=torch.where(raised, proved, state.safe)))
+        return _plant_roots(tree, (raised & tree.undecided).nonzero().flatten())
 
-    def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, Claims]:
+    def step(self, problem: Problem, state: BudgetTree) -> tuple[BudgetTree | None, Claims]:
         if not len(state.frontier):
             return None, Claims(proved=state.safe, assumptions=ASSUMPTIONS, checks=CHECKS)
         rule = BudgetSplit(self.at_once(state.safe.device), self.queue, self.finest)
         frontier, points = rule.advance(state.question, state.frontier)
         witness, broken = _counterexamples(problem, state, points)
-        tree = _grown(_pruned(_noted(replace(state, frontier=frontier, broken=broken))))
+        tree = _grown(_prune(_record_losses(replace(state, frontier=frontier, broken=broken))))
         claims = Claims(
             proved=tree.safe, witness=witness, found=broken < state.broken, assumptions=ASSUMPTIONS, checks=CHECKS,
             fallback=state.question.effects.left_out,
@@ -113,7 +113,7 @@ class Branch(Method[Tree]):
         return tree if len(tree.frontier) else None, claims
 
 
-def _counterexamples(problem: Problem, tree: Tree, points: Points) -> tuple[Tensor, Tensor]:
+def _counterexamples(problem: Problem, tree: BudgetTree, points: Points) -> tuple[Tensor, Tensor]:
     """One for each domain -> for each row of the problem a witness, and how many units are known to be enough."""
     every, row = problem.region, points.task
     assert isinstance(every, Sparse)
@@ -131,7 +131,7 @@ def _counterexamples(problem: Problem, tree: Tree, points: Points) -> tuple[Tens
     return every.centre.index_put((row[best],), x[best]), broken
 
 
-def _noted(tree: Tree) -> Tree:
+def _record_losses(tree: BudgetTree) -> BudgetTree:
     """With the losses of rows of which one domain held all units until now: its bound is that of all that was cut from it."""
     frontier = tree.frontier
     least = torch.full_like(tree.loss, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
@@ -139,20 +139,20 @@ def _noted(tree: Tree) -> Tree:
     return replace(tree, loss=tree.loss.index_put((row,), loss(tree.question, row, least[row])))
 
 
-def _pruned(tree: Tree) -> Tree:
+def _prune(tree: BudgetTree) -> BudgetTree:
     """Without the domains of rows that are decided."""
     keep = tree.undecided[tree.frontier.task]
     return tree if bool(keep.all()) else replace(tree, frontier=batch.take(tree.frontier, keep))
 
 
-def _grown(tree: Tree) -> Tree:
+def _grown(tree: BudgetTree) -> BudgetTree:
     """Rows with no open domain hold at the count they were asked about, and go on to the next."""
     closed = tree.undecided.index_fill(0, tree.frontier.task, False)
     tree = replace(tree, safe=tree.safe + closed)
-    return _planted(tree, (closed & tree.undecided).nonzero().flatten())
+    return _plant_roots(tree, (closed & tree.undecided).nonzero().flatten())
 
 
-def _planted(tree: Tree, rows: Tensor) -> Tree:
+def _plant_roots(tree: BudgetTree, rows: Tensor) -> BudgetTree:
     """One new domain for each of these rows: all its units in one group, with the next count as its budget."""
     if not len(rows):
         return tree
@@ -162,6 +162,6 @@ def _planted(tree: Tree, rows: Tensor) -> Tree:
     # It loses no less than with one unit fewer; if that was too much for one domain, this one need not be looked at.
     hopeless = tree.loss[rows] > 1
     cut = batch.take(new, hopeless)
-    cut = shared(question, cut, torch.ones_like(cut.group, dtype=torch.float64), levels(question, tree.loss[cut.task], cut))
-    both = batch.concatenate([widened(tree.frontier, groups), batch.take(new, ~hopeless), cut])
+    cut = split_evenly(question, cut, torch.ones_like(cut.group, dtype=torch.float64), levels(question, tree.loss[cut.task], cut))
+    both = batch.concatenate([widen_groups(tree.frontier, groups), batch.take(new, ~hopeless), cut])
     return replace(tree, frontier=both, loss=tree.loss.index_fill(0, rows[~hopeless], torch.nan))

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.bounding.bounder import ClosedForm
-from holdfast.bounding.branching.frontier import BranchAndBound, Frontier, Points, Seen, upto
+from holdfast.bounding.branching.subproblem_queue import Frontier, Points, Seen, SubproblemSearch, upto
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.of_problem import graph_of
+from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.hamming.bound import bound
-from holdfast.hamming.chain import Centre, Chain, chain_of
-from holdfast.hamming.effects import Effects, effects_of, has_effects
-from holdfast.hamming.sums import bound_by_sums
-from holdfast.memory import bytes_told, numbers
+from holdfast.hamming.layer_chain import Centre, Chain, chain_of
+from holdfast.hamming.pixel_effects import Effects, effects_of, has_effects
+from holdfast.hamming.pixel_interactions import bound_by_sums
+from holdfast.memory_budget import bytes_told, numbers
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Sparse
@@ -58,7 +58,7 @@ class Tables:
     size: int = 0
     left_out: str = ""
 
-    def of(self, question: "Question", task: int) -> Effects | None:
+    def of(self, question: "BudgetQuestion", task: int) -> Effects | None:
         chain, centre = question.chain, question.centre
         if task not in self.known:
             if chain is None or centre is None or not has_effects(chain):
@@ -80,7 +80,7 @@ class Tables:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class BudgetQuestion:
     """What does not change during the search."""
 
     graph: Graph
@@ -112,32 +112,32 @@ class Question:
 
 
 @dataclass(frozen=True)
-class BudgetSplit(BranchAndBound[Question, Domains]):
+class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
     """Every group in two until the domain may be worth another look; then halves of values."""
 
     nodes_at_once: int
     queue: int
     finest: float
 
-    def at_once(self, question: Question) -> int:
+    def at_once(self, question: BudgetQuestion) -> int:
         if question.chain is not None:
             return self.nodes_at_once
         return max(1, min(self.nodes_at_once, ENGINE_AT_ONCE // sum(node.size for node in question.graph.nodes)))
 
-    def fits(self, question: Question, parts: Domains) -> int:
+    def fits(self, question: BudgetQuestion, parts: Domains) -> int:
         return upto((parts.group >= 0).sum(1), UNITS_PER_NODE * self.nodes_at_once)
 
     def most(self, graph: Graph) -> int:
         return min(self.queue, WAITING // graph.entry.size)
 
-    def bound(self, question: Question, parts: Domains) -> Seen[Domains]:
+    def bound(self, question: BudgetQuestion, parts: Domains) -> Seen[Domains]:
         """gain (n, *shape): the slopes of the linear function behind the smallest bound of each."""
         region = region_of(question, parts)
         open_, worst, inner, slopes = parts.open.clone(), parts.bound.clone(), parts.inner.clone(), torch.zeros_like(region.centre)
         counts = parts.open.sum(1)
         for fewest, most in ((1, 1), (2, 3), (4, math.inf)):  # those with like many open rows together
             part = ((counts >= fewest) & (counts <= most)).nonzero().flatten()
-            if not len(part) or clock.passed():
+            if not len(part) or time_limit.has_expired():
                 continue
             some = batch.take(parts, part)
             asked = some.open.to(torch.uint8).topk(int(counts[part].max()), dim=1).indices
@@ -151,7 +151,7 @@ class BudgetSplit(BranchAndBound[Question, Domains]):
         points = Points(region.vertex(slopes)[left], region.lower[left], region.upper[left], parts.task[left])
         return Seen(replace(parts, open=open_, bound=worst, inner=inner), slopes, points)
 
-    def cut(self, question: Question, parts: Domains, gain: Tensor) -> tuple[Domains, Tensor]:
+    def cut(self, question: BudgetQuestion, parts: Domains, gain: Tensor) -> tuple[Domains, Tensor]:
         groups = _divisible(parts).any(1)
         found, stuck = [batch.take(parts, parts.task[:0])], torch.zeros_like(groups)
         centre, lower, upper = _ends(question, parts)
@@ -159,15 +159,15 @@ class BudgetSplit(BranchAndBound[Question, Domains]):
         if bool(groups.any()):
             some = batch.take(parts, groups)
             most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(-1)  # how far each unit may lower the function
-            found.append(shared(question, some, most[groups], levels(question, loss(question, some.task, some.bound), some)))
+            found.append(split_evenly(question, some, most[groups], levels(question, loss(question, some.task, some.bound), some)))
         if not bool(groups.all()):
             rest = ~groups
-            halves, stuck[rest] = _halved(question, batch.take(parts, rest), lower[rest], upper[rest], slope[rest], self.finest)
+            halves, stuck[rest] = _halve_values(question, batch.take(parts, rest), lower[rest], upper[rest], slope[rest], self.finest)
             found.append(halves)
         return batch.concatenate(found), stuck
 
 
-def question_of(problem: Problem) -> Question:
+def question_of(problem: Problem) -> BudgetQuestion:
     region, device = problem.region, problem.region.centre.device
     assert isinstance(region, Sparse)
     assert isinstance(problem.property, LinearProperty)
@@ -179,7 +179,7 @@ def question_of(problem: Problem) -> Question:
     lower, upper = (end.flatten(1)[:, elements] for end in region.at(1).enclosing_box())
     rows, offset = problem.property.rows(graph.output.size)
     levels = region.values()
-    return Question(
+    return BudgetQuestion(
         graph=graph,
         chain=chain,
         centre=None if chain is None else chain.centre(region.centre),
@@ -199,14 +199,14 @@ def question_of(problem: Problem) -> Question:
     )
 
 
-def region_of(question: Question, parts: Domains) -> Budget:
+def region_of(question: BudgetQuestion, parts: Domains) -> Budget:
     """The domains as regions; where the values of a unit are cut, its centre is moved to what is left of them."""
     shape, places = (len(parts), *question.graph.entry.shape[1:]), question.elements.flatten()
     centre, lower, upper = (v.flatten(1)[:, places.argsort()].reshape(shape) for v in _ends(question, parts))
     return Budget(centre, lower, upper, parts.group.reshape(len(parts), *question.unit_shape), parts.budgets, axes=question.axes)
 
 
-def _ends(question: Question, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
+def _ends(question: BudgetQuestion, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
     """-> (n, units, elements of one) three times: the centre, and what a changed unit may be."""
     lower, upper = question.lower[parts.task], question.upper[parts.task]
     if bool((parts.low > -torch.inf).any() or (parts.high < torch.inf).any()):
@@ -217,7 +217,7 @@ def _ends(question: Question, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
     return torch.minimum(torch.maximum(question.x[parts.task], lower), upper), lower, upper
 
 
-def _bounds(question: Question, parts: Domains, region: Budget, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _bounds(question: BudgetQuestion, parts: Domains, region: Budget, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """-> (n, rows) <= row . output + offset over the regions; the slopes of the linear function behind the smallest; inner bounds."""
     if question.chain is not None and question.centre is not None:
         nothing = _unknown(len(parts), sum(question.chain.inner), parts.task.device)
@@ -232,7 +232,7 @@ def _bounds(question: Question, parts: Domains, region: Budget, rows: Tensor, of
 
 
 def _by_chain(
-    question: Question, chain: Chain, centre: Centre, parts: Domains, region: Budget, inner: Tensor, rows: Tensor, offset: Tensor
+    question: BudgetQuestion, chain: Chain, centre: Centre, parts: Domains, region: Budget, inner: Tensor, rows: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """By sums of the effects of single units where there are tables of these, else by planes."""
     least, slopes, inner = torch.full_like(offset, -torch.inf), torch.zeros_like(region.centre), inner.clone()
@@ -247,7 +247,7 @@ def _by_chain(
         least[some], slopes[some], inner[some], served = bound_by_sums(chain, effects, *here)
         left[some] = ~served
     some = left.nonzero().flatten()
-    if len(some) and not clock.passed():
+    if len(some) and not time_limit.has_expired():
         here = batch.take(region, some), centre.take(parts.task[some]), inner[some], rows[some], offset[some]
         found, slopes[some], inner[some] = bound(chain, *here)
         least[some] = torch.fmax(least[some], found)
@@ -267,20 +267,20 @@ def _divisible(parts: Domains) -> Tensor:
     return torch.where(partial.any(1, keepdim=True), partial, divisible)
 
 
-def loss(question: Question, task: Tensor, bound: Tensor) -> Tensor:
+def loss(question: BudgetQuestion, task: Tensor, bound: Tensor) -> Tensor:
     """-> (n,): how many times its margin the input loses, by the bound; where it is one or less, the domain is proved."""
     margin = question.margin[task].clamp_min(1e-300)
     return (margin - bound) / margin
 
 
-def levels(question: Question, loss: Tensor, parts: Domains) -> Tensor:
+def levels(question: BudgetQuestion, loss: Tensor, parts: Domains) -> Tensor:
     """-> (n,): how often to cut before it is worth to look again."""
     halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(SHRINKS)
     room = max(1, WAITING // max(1, 4 * parts.group.numel())).bit_length()
     return (parts.budgets.sum(1) * halvings).clamp(1, min(question.levels_at_once, room)).long()
 
 
-def shared(question: Question, parts: Domains, gain: Tensor, levels: Tensor) -> Domains:
+def split_evenly(question: BudgetQuestion, parts: Domains, gain: Tensor, levels: Tensor) -> Domains:
     """Each domain cut so often, always in the group with the largest gain; gain (n, units)."""
     done = [batch.take(parts, parts.task[:0])]
     while len(parts):
@@ -297,7 +297,7 @@ def shared(question: Question, parts: Domains, gain: Tensor, levels: Tensor) -> 
     return batch.concatenate(done)
 
 
-def _half(question: Question, member: Tensor) -> Tensor:
+def _half(question: BudgetQuestion, member: Tensor) -> Tensor:
     """member (n, units) bool -> a half of each: a straight cut across the axis along which it is longest. Equal groups are cut alike, so
     the same groups come up again and again, and `Chain` remembers their patches."""
     position = question.position
@@ -334,7 +334,9 @@ def _shared_out(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, T
     return batch.concatenate(found), torch.cat(parents)
 
 
-def _halved(question: Question, parts: Domains, lower: Tensor, upper: Tensor, slopes: Tensor, finest: float) -> tuple[Domains, Tensor]:
+def _halve_values(
+    question: BudgetQuestion, parts: Domains, lower: Tensor, upper: Tensor, slopes: Tensor, finest: float
+) -> tuple[Domains, Tensor]:
     """Each domain of single units twice, with the lower and the upper half of the values of the number that matters most; ends and slopes
     (n, units, elements of one). And which have none left."""
     unit = _members(parts).to(torch.uint8).argmax(-1)  # (n, groups)
@@ -352,7 +354,7 @@ def _halved(question: Question, parts: Domains, lower: Tensor, upper: Tensor, sl
     return batch.concatenate([batch.take(first, some), batch.take(second, others)]), stuck
 
 
-def _around(question: Question, parts: Domains, unit: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+def _around(question: BudgetQuestion, parts: Domains, unit: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
     """The largest value that a number may take up to the middle, and the smallest from there on."""
     if question.levels is None:
         return middle, middle
@@ -364,7 +366,7 @@ def _around(question: Question, parts: Domains, unit: Tensor, middle: Tensor) ->
     return torch.where(own <= middle, torch.maximum(below, own), below), torch.where(own > middle, torch.minimum(above, own), above)
 
 
-def whole(question: Question, rows: Tensor, count: Tensor, groups: int) -> Domains:
+def whole(question: BudgetQuestion, rows: Tensor, count: Tensor, groups: int) -> Domains:
     """One domain for each of these rows: all its units in one group, with this count as its budget."""
     ends = question.lower.new_full((len(rows), groups, question.elements.shape[1]), torch.inf)
     return Domains(
@@ -384,7 +386,7 @@ def _unknown(parts: int, values: int, device: torch.device) -> Tensor:
     return torch.tensor([[-torch.inf], [torch.inf]], device=device).expand(parts, 2, values)
 
 
-def widened(parts: Domains, groups: int) -> Domains:
+def widen_groups(parts: Domains, groups: int) -> Domains:
     """Room for more groups."""
     pad, more = torch.nn.functional.pad, groups - parts.budgets.shape[1]
     low, high = pad(parts.low, (0, 0, 0, more), value=-torch.inf), pad(parts.high, (0, 0, 0, more), value=torch.inf)

@@ -21,7 +21,7 @@ PIECES = 128  # so many times that in one step of a method
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class UnitChoices:
     """Inputs cut into units of equal size, and for each unit of each input the values that are tried.
 
     An input as units is (units, parts): a colour pixel has three parts, a word as many as its vector.
@@ -51,13 +51,13 @@ class Choices:
         whole = units.reshape(len(units), *kept, *(self.shape[axis] for axis in self.axes))
         return whole.movedim(tuple(range(-len(self.axes), 0)), tuple(axis + 1 for axis in self.axes))
 
-    def changed(self, row: Tensor, units: Tensor) -> Tensor:
+    def changed_units(self, row: Tensor, units: Tensor) -> Tensor:
         """(n,), (n, units, parts) -> (n, units) bool."""
         return (units != self.centre[row]).any(-1)
 
     def one_put_back(self, row: Tensor, units: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(n,), (n, units, parts) -> piece by piece, every input with one changed unit as it was: which input (m,), (m, units, parts)."""
-        which, unit = self.changed(row, units).nonzero(as_tuple=True)
+        which, unit = self.changed_units(row, units).nonzero(as_tuple=True)
         for some, back in zip(which.split(self.at_once), unit.split(self.at_once), strict=True):
             if len(some):
                 yield some, put(units[some], back, self.centre[row[some], back])
@@ -79,7 +79,7 @@ class Choices:
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnChoices(Choices):
+class ColumnChoices(UnitChoices):
     """The units are the columns of a table, of one number each, or of as many as a word has values; filled up with zeros."""
 
     places: Tensor  # (columns, parts): where its numbers stand in a row; beyond the row's end where it has fewer
@@ -136,7 +136,7 @@ def put(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
     return x.index_put((torch.arange(len(x), device=x.device), unit), value)
 
 
-def judged(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """(n,) rows of the problem, (n, outputs) -> their scores (n,), and which of them fail beyond doubt (n,).
 
     A witness must fail in float64 too, so a score within rounding of zero is left in doubt: another change that
@@ -149,7 +149,7 @@ def judged(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tensor, Tens
     return score.nan_to_num(nan=-torch.inf), fails & (problem.goal == "radius")
 
 
-def choices(region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False) -> Choices:
+def choices(region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False) -> UnitChoices:
     """The values tried: for words their whole set; for numbers `count` evenly over the domain, or the levels of the region.
 
     Of many levels a spread with both ends is taken, unless every one is asked for. A unit of several parts takes every combination of
@@ -162,9 +162,9 @@ def choices(region: Sparse | Words, count: int, generator: torch.Generator, *, e
     else:
         axes, free = region.axes, region.flatten_units(region.free_units())
         ladder = _as_units(_ladder(region, count, every_level), axes)
-        table = _combined(ladder, _patterns(ladder.shape[0], ladder.shape[2], generator)).expand(len(region), -1, -1, -1)
+        table = _combine_values(ladder, _patterns(ladder.shape[0], ladder.shape[2], generator)).expand(len(region), -1, -1, -1)
     centre = _as_units(region.centre, axes)
-    return Choices(region.shape, axes, centre, table, free[..., None] & (table != centre[:, :, None]).any(-1))
+    return UnitChoices(region.shape, axes, centre, table, free[..., None] & (table != centre[:, :, None]).any(-1))
 
 
 def _as_units(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -204,7 +204,7 @@ def product(count: int, parts: int) -> Tensor:
     return torch.arange(count**parts)[:, None] // places % count
 
 
-def _combined(ladder: Tensor, patterns: Tensor) -> Tensor:
+def _combine_values(ladder: Tensor, patterns: Tensor) -> Tensor:
     """(count, units, parts), (values, parts) -> (units, values, parts)."""
     part = torch.arange(patterns.shape[1], device=ladder.device)
     return ladder.permute(1, 0, 2)[:, patterns.to(ladder.device), part]

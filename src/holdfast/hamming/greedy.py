@@ -17,9 +17,9 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import ELEMENTS, MOST, Choices, choices, column_choices, judged, put
+from holdfast.hamming.choices import ELEMENTS, MOST, UnitChoices, choices, column_choices, judge_outputs, put
 from holdfast.hamming.directions import Lanes, lanes_of
-from holdfast.hamming.select import lowest, occur
+from holdfast.hamming.top_sets import lowest, occur
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Property
@@ -45,15 +45,15 @@ class Sets:
         return Sets(self.lane[which], self.x[which], self.score[which], self.margin[which], self.fails[which])
 
     @staticmethod
-    def joined(first: "Sets", second: "Sets") -> "Sets":
+    def concatenate(first: "Sets", second: "Sets") -> "Sets":
         return Sets(*(torch.cat([getattr(first, name), getattr(second, name)]) for name in ("lane", "x", "score", "margin", "fails")))
 
 
 @dataclass(frozen=True)
-class Search:
+class GreedyState:
     """What is known so far."""
 
-    choices: Choices
+    choices: UnitChoices
     lanes: Lanes
     mark: Tensor  # (units,) int64, random: their sums tell sets of units apart
     order: Tensor  # the single changes asked about first, as places in (units * values)
@@ -70,7 +70,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Greedy(Method[Search]):
+class Greedy(Method[GreedyState]):
     """Needs nothing but answers; gradients make it faster.
 
     beam        sets of units kept for each input, shared among its lanes.
@@ -103,12 +103,12 @@ class Greedy(Method[Search]):
             else "looks for few changed units, which this region does not count"
         )
 
-    def start(self, problem: Problem, seed: int) -> Search:
+    def start(self, problem: Problem, seed: int) -> GreedyState:
         region = problem.region
         assert isinstance(region, Sparse | Words | ChangedColumns)
         generator = torch.Generator().manual_seed(seed)
         if isinstance(region, ChangedColumns):
-            table: Choices = column_choices(region, max(self.values, COLUMN_VALUES), problem.network.trees)
+            table: UnitChoices = column_choices(region, max(self.values, COLUMN_VALUES), problem.network.trees)
         else:
             table = choices(region, self.values, generator)
         places = table.units * table.values
@@ -117,7 +117,7 @@ class Greedy(Method[Search]):
         count, like = len(lanes.whole), region.centre
         lane, infinite = torch.arange(count, device=like.device), like.new_full((count,), torch.inf)
         may_change = _most(problem) >= 1
-        return Search(
+        return GreedyState(
             choices=table,
             lanes=lanes,
             mark=torch.randint(-(2**62), 2**62, (table.units,), generator=generator).to(like.device),
@@ -134,12 +134,12 @@ class Greedy(Method[Search]):
             best=torch.full((len(problem),), torch.inf, dtype=torch.float64, device=like.device),
         )
 
-    def step(self, problem: Problem, state: Search) -> tuple[Search | None, Claims]:
+    def step(self, problem: Problem, state: GreedyState) -> tuple[GreedyState | None, Claims]:
         state = self._sweep(problem, state) if state.asked < len(state.order) else self._move(problem, state)
         claims = Claims(witness=state.choices.as_inputs(state.witness), found=state.best.isfinite())
         return state if bool(state.open.any()) else None, claims
 
-    def _sweep(self, problem: Problem, state: Search) -> Search:
+    def _sweep(self, problem: Problem, state: GreedyState) -> GreedyState:
         """The next single changes of every input, whatever is thought of them: one may be enough."""
         table, each = state.choices, state.lanes.each
         part = state.order[state.asked :][: max(1, table.per_step * each // max(1, int(state.open.sum())))]
@@ -154,32 +154,32 @@ class Greedy(Method[Search]):
         best = lowest(row, place, margin, fails, 1)
         found = Sets(row[best] * each, put(table.centre[row[best]], unit[best], value[best]), margin[best], margin[best], fails[best])
         return replace(
-            self._witnessed(problem, state, found),
+            self._record_witness(problem, state, found),
             ranking=state.ranking.index_put((lanes, place[:, None]), score),
             open=state.open & ~occur(row[fails], len(problem)).repeat_interleave(each),
         )
 
-    def _move(self, problem: Problem, state: Search) -> Search:
+    def _move(self, problem: Problem, state: GreedyState) -> GreedyState:
         """One more unit for growing sets, an exchange for the others; where the property breaks, sets are made smaller."""
         table, each = state.choices, state.lanes.each
         now, turn = self._turn(problem, state)
         waiting = state.beam.take((state.open & ~now)[state.beam.lane])
         live = state.beam.take((state.open & now)[state.beam.lane])
         grows = state.growing[live.lane // each]
-        member, removed = (table.changed(live.lane // each, live.x) & ~grows[:, None]).nonzero(as_tuple=True)
+        member, removed = (table.changed_units(live.lane // each, live.x) & ~grows[:, None]).nonzero(as_tuple=True)
         grown = self._children(problem, state, live, grows.nonzero().flatten(), None)
-        sets = self._chosen(state, Sets.joined(grown, self._children(problem, state, live, member, removed)))
+        sets = self._chosen(state, Sets.concatenate(grown, self._children(problem, state, live, member, removed)))
         least = _least(sets, len(state.open))
         stalled = torch.where(least < state.lowest, 0, state.stalled + now.int())
         growing = state.growing.repeat_interleave(each)
         goes_on = torch.where(growing, least.isfinite() & (stalled < PATIENCE), stalled == 0)
         row = sets.lane // each
-        full = row[table.changed(row, sets.x).sum(-1) >= _most(problem)[row]]
+        full = row[table.changed_units(row, sets.x).sum(-1) >= _most(problem)[row]]
         broken = occur(row[sets.fails], len(problem))
         state = replace(
-            self._witnessed(problem, state, sets),
+            self._record_witness(problem, state, sets),
             turn=turn,
-            beam=Sets.joined(waiting, sets.take(~broken[row])),
+            beam=Sets.concatenate(waiting, sets.take(~broken[row])),
             growing=state.growing & ~occur(full, len(problem)),
             open=state.open & (goes_on | broken.repeat_interleave(each) | ~now),
             stalled=stalled,
@@ -187,24 +187,24 @@ class Greedy(Method[Search]):
         )
         return self._shrunk(problem, state, sets.take(broken[row]))
 
-    def _turn(self, problem: Problem, state: Search) -> tuple[Tensor, int]:
+    def _turn(self, problem: Problem, state: GreedyState) -> tuple[Tensor, int]:
         """The lanes (lanes,) that move now, bool, and the input whose turn is next: a step takes as many inputs as fit."""
         table, each, count = state.choices, state.lanes.each, len(problem)
         row = state.beam.lane // each
-        bases = torch.where(state.growing[row], 1, table.changed(row, state.beam.x).sum(-1)) * state.open[state.beam.lane]
+        bases = torch.where(state.growing[row], 1, table.changed_units(row, state.beam.x).sum(-1)) * state.open[state.beam.lane]
         tries = (2 if problem.network.differentiable else BLIND) * self.candidates
         cost = torch.zeros(count, dtype=torch.int64, device=row.device).index_add(0, row, bases * tries)
         order = (torch.arange(count, device=row.device) + state.turn) % count
         chosen = order[cost[order].cumsum(0) - cost[order] < table.per_step]
         return occur(chosen, count).repeat_interleave(each), int(chosen[-1] + 1) % count
 
-    def _shrunk(self, problem: Problem, state: Search, sets: Sets) -> Search:
+    def _shrunk(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
         """Inputs whose property broke: a unit of each set is put back, again and again until none of the sets breaks it any more."""
         table, each = state.choices, state.lanes.each
         every_single = len(state.order) == table.units * table.values
         while len(sets.lane):
             sets = self._smaller(problem, state, sets)
-            state = self._witnessed(problem, state, sets)
+            state = self._record_witness(problem, state, sets)
             row = sets.lane // each
             broken = occur(row[sets.fails], len(problem))
             ended = occur(row, len(problem)) & ~broken
@@ -214,7 +214,7 @@ class Greedy(Method[Search]):
             lanes = ended.repeat_interleave(each)
             state = replace(
                 state,
-                beam=Sets.joined(state.beam, held),
+                beam=Sets.concatenate(state.beam, held),
                 growing=state.growing & ~ended,
                 open=state.open & ~done.repeat_interleave(each),
                 lowest=torch.where(lanes, _least(held, len(lanes)), state.lowest),
@@ -222,64 +222,64 @@ class Greedy(Method[Search]):
             sets = sets.take(broken[row])
         return state
 
-    def _smaller(self, problem: Problem, state: Search, sets: Sets) -> Sets:
+    def _smaller(self, problem: Problem, state: GreedyState, sets: Sets) -> Sets:
         """The best sets with one changed unit less."""
         table, found = state.choices, []
         for which, x in table.one_put_back(sets.lane // state.lanes.each, sets.x):
             lane = sets.lane[which]
-            score, margin, fails = self._judged(problem, state, lane[:, None], x)
+            score, margin, fails = self._judge_sets(problem, state, lane[:, None], x)
             found.append(self._chosen(state, Sets(lane, x, score.squeeze(1), margin, fails)))
-        return self._chosen(state, functools.reduce(Sets.joined, found))
+        return self._chosen(state, functools.reduce(Sets.concatenate, found))
 
-    def _judged(self, problem: Problem, state: Search, lane: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _judge_sets(self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, k) lanes of one input each, (n, units, parts) -> scores of the lanes (n, k) and of the property (n,), failures (n,)."""
         outputs = state.choices.ask(problem, x)
-        margin, fails = judged(problem, lane[:, 0] // state.lanes.each, outputs)
+        margin, fails = judge_outputs(problem, lane[:, 0] // state.lanes.each, outputs)
         return state.lanes.score(lane, outputs, margin), margin, fails
 
     def _answers(
-        self, problem: Problem, state: Search, lane: Tensor, x: Tensor, base: Tensor, unit: Tensor, value: Tensor
+        self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor, base: Tensor, unit: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """As `_judged`, of inputs x[base] in which a unit has a new value; base, unit (n,), value (n, parts)."""
+        """As `_judge_sets`, of inputs x[base] in which a unit has a new value; base, unit (n,), value (n, parts)."""
         pieces = zip(*(part.split(state.choices.at_once) for part in (lane, base, unit, value)), strict=True)
-        answers = [self._judged(problem, state, lanes, put(x[b], u, v)) for lanes, b, u, v in pieces]
+        answers = [self._judge_sets(problem, state, lanes, put(x[b], u, v)) for lanes, b, u, v in pieces]
         score, margin, fails = (torch.cat(part) for part in zip(*answers, strict=True))
         return score, margin, fails
 
-    def _chosen(self, state: Search, sets: Sets) -> Sets:
+    def _chosen(self, state: GreedyState, sets: Sets) -> Sets:
         """The best sets of each lane."""
-        key = (state.choices.changed(sets.lane // state.lanes.each, sets.x) * state.mark).sum(-1)
-        return sets.take(lowest(sets.lane, key, sets.score, sets.fails, self._kept(state)))
+        key = (state.choices.changed_units(sets.lane // state.lanes.each, sets.x) * state.mark).sum(-1)
+        return sets.take(lowest(sets.lane, key, sets.score, sets.fails, self._sets_per_lane(state)))
 
-    def _kept(self, state: Search) -> int:
+    def _sets_per_lane(self, state: GreedyState) -> int:
         """How many sets of one lane."""
         return -(-self.beam // state.lanes.each)
 
-    def _witnessed(self, problem: Problem, state: Search, sets: Sets) -> Search:
+    def _record_witness(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
         """With the best of these sets, where it is better than what was known."""
         if problem.goal == "radius":
             sets = sets.take(sets.fails)
             sets = sets.take(sets.margin.argsort(stable=True))  # of two as small, the one that fails by more
         row = sets.lane // state.lanes.each
-        value = state.choices.changed(row, sets.x).sum(-1).double() if problem.goal == "radius" else sets.margin.double()
+        value = state.choices.changed_units(row, sets.x).sum(-1).double() if problem.goal == "radius" else sets.margin.double()
         best = lowest(row, torch.arange(len(row), device=row.device), value, sets.fails, 1)
         best = best[value[best] < state.best[row[best]]]
         row = row[best]
         return replace(state, witness=state.witness.index_put((row,), sets.x[best]), best=state.best.index_put((row,), value[best]))
 
-    def _children(self, problem: Problem, state: Search, sets: Sets, member: Tensor, removed: Tensor | None) -> Sets:
+    def _children(self, problem: Problem, state: GreedyState, sets: Sets, member: Tensor, removed: Tensor | None) -> Sets:
         """The best sets with one more changed unit than sets[member], after the unit `removed` of each was put back."""
         at_once = max(1, 32 * ELEMENTS // state.choices.table[0].numel())
         found = [sets.take(member[:0])]
         for start in range(0, len(member), at_once):
             part = slice(start, start + at_once)
             found.append(self._few_children(problem, state, sets.take(member[part]), None if removed is None else removed[part]))
-        return functools.reduce(Sets.joined, found)
+        return functools.reduce(Sets.concatenate, found)
 
-    def _few_children(self, problem: Problem, state: Search, bases: Sets, removed: Tensor | None) -> Sets:
+    def _few_children(self, problem: Problem, state: GreedyState, bases: Sets, removed: Tensor | None) -> Sets:
         table, lane, x = state.choices, bases.lane, bases.x
         row = lane // state.lanes.each
-        options, allowed = table.table[row], table.open[row] & ~table.changed(row, x)[..., None]
+        options, allowed = table.table[row], table.open[row] & ~table.changed_units(row, x)[..., None]
         if removed is not None:  # it may change again, but not to what it was
             here = torch.arange(len(row), device=row.device)
             allowed[here, removed] = table.open[row, removed] & (options[here, removed] != x[here, removed, None]).any(-1)
@@ -293,20 +293,20 @@ class Greedy(Method[Search]):
                 allowed = torch.cat([allowed, (allowed.any(-1) & (corner != x).any(-1))[..., None]], 2)
                 ranking = torch.nn.functional.pad(ranking, (0, 1), value=torch.inf)
             rise = ((options - x[:, :, None]) * slope[:, :, None]).sum(-1)
-            base, place = _picked((rise, ranking), allowed, self.candidates)
+            base, place = _pick_candidates((rise, ranking), allowed, self.candidates)
         else:
-            base, place = _picked((ranking,), allowed, BLIND * self.candidates)
+            base, place = _pick_candidates((ranking,), allowed, BLIND * self.candidates)
         if not len(base):
             return bases.take(base)
         unit, value = place // options.shape[2], options.flatten(1, 2)[base, place]
         scores, margin, fails = self._answers(problem, state, lane[base, None], x, base, unit, value)
         score = scores.squeeze(1)
-        key = (table.changed(row, x) * state.mark).sum(-1)[base] + state.mark[unit]
-        best = lowest(lane[base], key, score, fails, self._kept(state))
+        key = (table.changed_units(row, x) * state.mark).sum(-1)[base] + state.mark[unit]
+        best = lowest(lane[base], key, score, fails, self._sets_per_lane(state))
         chosen = base[best]
         return Sets(lane[chosen], put(x[chosen], unit[best], value[best]), score[best], margin[best], fails[best])
 
-    def _slopes(self, problem: Problem, state: Search, lane: Tensor, x: Tensor) -> Tensor:
+    def _slopes(self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor) -> Tensor:
         """(n,), (n, units, parts) -> the gradient of each lane's score, (n, units, parts)."""
         table, slopes = state.choices, []
         for lanes, some in zip(lane.split(table.at_once), x.split(table.at_once), strict=True):
@@ -325,13 +325,13 @@ def _most(problem: Problem) -> Tensor:
     return limit if problem.goal == "radius" else torch.minimum(limit, problem.family.radius.floor())
 
 
-def _corners(problem: Problem, table: Choices, row: Tensor, slope: Tensor) -> Tensor:
+def _corners(problem: Problem, table: UnitChoices, row: Tensor, slope: Tensor) -> Tensor:
     """(n,), (n, units, parts) -> what each unit must become to fall furthest along the slope."""
     region = batch.take(problem.family, row)
     return table.as_units(region.at(region.limit()).vertex(table.as_inputs(slope)))
 
 
-def _picked(orders: tuple[Tensor, ...], allowed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _pick_candidates(orders: tuple[Tensor, ...], allowed: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Orders and allowed (n, units, values) -> (m,) rows and places: the `count` smallest of each order in turn, none twice."""
     left = allowed.flatten(1)
     picked = torch.zeros_like(left)

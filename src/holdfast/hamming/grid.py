@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import Choices, choices, judged, product
-from holdfast.hamming.select import lowest, occur
+from holdfast.hamming.choices import UnitChoices, choices, judge_outputs, product
+from holdfast.hamming.top_sets import lowest, occur
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
@@ -40,10 +40,10 @@ class Top:
 
 
 @dataclass(frozen=True)
-class Stream:
+class GridState:
     """How far the sets were gone through, and what they gave."""
 
-    choices: Choices
+    choices: UnitChoices
     at_centre: Tensor  # (batch,) what the rule measures there
     size: int  # units in the sets now asked about
     next: int  # the first set not asked about
@@ -56,7 +56,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Grid(Method[Stream]):
+class Grid(Method[GridState]):
     """All sets of one unit, then of two, ... up to `t`.
 
     levels  values for each number, evenly over the domain with both ends; a region with levels has its own, and all are tried.
@@ -87,7 +87,7 @@ class Grid(Method[Stream]):
             return "rule 'confidence' needs a property of a class"
         return None
 
-    def start(self, problem: Problem, seed: int) -> Stream:
+    def start(self, problem: Problem, seed: int) -> GridState:
         region, rows = problem.region, len(problem)
         assert isinstance(region, Sparse | Words)
         table = choices(region, self.levels, torch.Generator().manual_seed(seed), every_level=True)
@@ -100,9 +100,9 @@ class Grid(Method[Stream]):
             )
         row = torch.arange(rows, device=table.centre.device)
         outputs = problem.network(region.centre)
-        return Stream(
+        return GridState(
             choices=table,
-            at_centre=self._measured(problem, row, outputs, judged(problem, row, outputs)[0]),
+            at_centre=self._sensitivity(problem, row, outputs, judge_outputs(problem, row, outputs)[0]),
             size=1,
             next=0,
             order=torch.arange(table.units, device=row.device).expand(rows, -1),
@@ -113,7 +113,7 @@ class Grid(Method[Stream]):
             changed=torch.full((rows,), torch.inf, dtype=torch.float64, device=row.device),
         )
 
-    def step(self, problem: Problem, state: Stream) -> tuple[Stream | None, Claims]:
+    def step(self, problem: Problem, state: GridState) -> tuple[GridState | None, Claims]:
         table, total = state.choices, math.comb(state.choices.units, state.size)
         row = state.open.nonzero().flatten()
         count = min(total - state.next, max(1, table.per_step // (len(row) * table.values**state.size)))
@@ -121,19 +121,19 @@ class Grid(Method[Stream]):
         found = _nothing(table, place)
         pairs = torch.cartesian_prod(row, torch.arange(count, device=row.device)).reshape(-1, 2)
         for part in pairs.split(self._pairs(table, state.size)):
-            state, found = self._asked(problem, state, found, part[:, 0], part[:, 1])
+            state, found = self._query_sets(problem, state, found, part[:, 0], part[:, 1])
         if state.size == 1:
             state = replace(state, single=state.single.index_copy(1, place, found.sensitivity))
-        state = replace(state, next=state.next + count, top=_merged(state.top, found, self.keep))
+        state = replace(state, next=state.next + count, top=_merge_top(state.top, found, self.keep))
         if state.next == total:
             return self._level_done(problem, state)
         return state if bool(state.open.any()) else None, _claims(state)
 
-    def _pairs(self, table: Choices, size: int) -> int:
+    def _pairs(self, table: UnitChoices, size: int) -> int:
         """How many sets of this size to hold at once."""
         return self.memory * 2**20 // (BYTES * int(table.values**size))
 
-    def _asked(self, problem: Problem, state: Stream, found: Top, row: Tensor, index: Tensor) -> tuple[Stream, Top]:
+    def _query_sets(self, problem: Problem, state: GridState, found: Top, row: Tensor, index: Tensor) -> tuple[GridState, Top]:
         """The sets found.place[row, index], each over all its grid points; a row in which one breaks the property is done."""
         table = state.choices
         unit = state.order[row[:, None], subsets(found.place[row, index], state.size, table.units)]
@@ -146,19 +146,19 @@ class Grid(Method[Stream]):
         for some, values in zip(pair.split(table.at_once), point.split(table.at_once), strict=True):
             if not len(some):
                 continue
-            x = _laid(table, row[some], unit[some], digit[values])
+            x = _lay_out_values(table, row[some], unit[some], digit[values])
             outputs = table.ask(problem, x)
-            margin, fails = judged(problem, row[some], outputs)
-            measure[some, values] = self._measured(problem, row[some], outputs, margin)
+            margin, fails = judge_outputs(problem, row[some], outputs)
+            measure[some, values] = self._sensitivity(problem, row[some], outputs, margin)
             broken = row[some[fails]]
-            state = replace(_witnessed(state, broken, x[fails]), open=state.open & ~occur(broken, len(problem)))
+            state = replace(_record_witness(state, broken, x[fails]), open=state.open & ~occur(broken, len(problem)))
         least, value = measure.min(1) if len(row) else (measure.sum(1), index)
         fall = (state.at_centre[row] - least).nan_to_num(nan=-torch.inf)
         return state, replace(
             found, sensitivity=found.sensitivity.index_put((row, index), fall), value=found.value.index_put((row, index), value)
         )  # fmt: skip
 
-    def _measured(self, problem: Problem, row: Tensor, outputs: Tensor, margin: Tensor) -> Tensor:
+    def _sensitivity(self, problem: Problem, row: Tensor, outputs: Tensor, margin: Tensor) -> Tensor:
         """(n,), (n, outputs), (n,) -> (n,): what sensitive sets make small."""
         if self.rule == "margin":
             return margin
@@ -167,7 +167,7 @@ class Grid(Method[Stream]):
         confidence = torch.where(shares, outputs, outputs.softmax(-1))
         return confidence.gather(1, problem.property.label[row][:, None]).squeeze(1)
 
-    def _level_done(self, problem: Problem, state: Stream) -> tuple[Stream | None, Claims]:
+    def _level_done(self, problem: Problem, state: GridState) -> tuple[GridState | None, Claims]:
         """Every set of this size was asked about: rows that held are taken to be safe so far, and get an upper end."""
         table = state.choices
         units = table.open.any(-1).sum(1)
@@ -187,7 +187,7 @@ class Grid(Method[Stream]):
         none = _nothing(table, torch.zeros(0, dtype=torch.int64, device=order.device))
         return replace(state, open=open, size=state.size + 1, next=0, order=order, top=none), claims
 
-    def _overlaid(self, problem: Problem, state: Stream) -> Stream:
+    def _overlaid(self, problem: Problem, state: GridState) -> GridState:
         """The solutions over each other until the property breaks, then without the units that are not needed."""
         table = state.choices
         for row in state.open.nonzero().flatten().split(max(1, 8 * table.at_once // OVERLAYS)):
@@ -196,12 +196,12 @@ class Grid(Method[Stream]):
                 later = stage[..., None] > torch.arange(first, first + OVERLAYS, device=row.device)  # (rows, units, overlays)
                 x = torch.where(later.mT[..., None], table.centre[row][:, None], target[:, None])
                 every = row.repeat_interleave(OVERLAYS)
-                _, fails = judged(problem, every, table.ask(problem, x.flatten(0, 1)))
+                _, fails = judge_outputs(problem, every, table.ask(problem, x.flatten(0, 1)))
                 fails = fails.reshape(len(row), OVERLAYS)
                 broken = fails.any(1)
                 which = broken.nonzero().flatten()
                 earliest = x[which, fails.int().argmax(1)[which]]
-                state = _witnessed(state, row[which], tightened(problem, table, row[which], earliest))
+                state = _record_witness(state, row[which], drop_needless_changes(problem, table, row[which], earliest))
                 go_on = ~broken & ((stage > first + OVERLAYS) & (stage < table.units)).any(1)
                 row, stage, target = row[go_on], stage[go_on], target[go_on]
                 if not len(row):
@@ -209,37 +209,37 @@ class Grid(Method[Stream]):
         return state
 
 
-def _claims(state: Stream) -> Claims:
+def _claims(state: GridState) -> Claims:
     return Claims(witness=state.choices.as_inputs(state.witness), found=state.changed.isfinite())
 
 
-def _nothing(table: Choices, place: Tensor) -> Top:
+def _nothing(table: UnitChoices, place: Tensor) -> Top:
     """No sensitivity known yet of these sets (sets,)."""
     rows = len(table.centre)
     fall = table.centre.new_full((rows, len(place)), -torch.inf)
     return Top(fall, place.expand(rows, -1), place.new_zeros(rows, len(place)))
 
 
-def _merged(top: Top, found: Top, keep: int) -> Top:
+def _merge_top(top: Top, found: Top, keep: int) -> Top:
     """The most sensitive of both."""
     both = Top(*(torch.cat([getattr(top, name), getattr(found, name)], 1) for name in ("sensitivity", "place", "value")))
     best = both.sensitivity.topk(min(keep, both.place.shape[1]), dim=1).indices
     return Top(both.sensitivity.gather(1, best), both.place.gather(1, best), both.value.gather(1, best))
 
 
-def _distinct(table: Choices) -> Tensor:
+def _distinct(table: UnitChoices) -> Tensor:
     """-> (batch, units, values) bool: the values that change the unit, and once the value that it has."""
     same = ~table.open
     return table.open | (same & (same.cumsum(-1) == 1))
 
 
-def _laid(table: Choices, row: Tensor, unit: Tensor, digit: Tensor) -> Tensor:
+def _lay_out_values(table: UnitChoices, row: Tensor, unit: Tensor, digit: Tensor) -> Tensor:
     """(n,), (n, size) units and their values -> (n, units, parts)."""
     here = torch.arange(len(row), device=row.device)[:, None]
     return table.centre[row].index_put((here, unit), table.table[row[:, None], unit, digit])
 
 
-def _stages(state: Stream, row: Tensor) -> tuple[Tensor, Tensor]:
+def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
     """For rows (n,): after how many overlays each unit changes (n, units), `units` if never; and what it becomes (n, units, parts)."""
     table, top = state.choices, state.top
     unit = state.order[row[:, None, None], subsets(top.place[row], state.size, table.units)]  # (n, kept, size)
@@ -258,9 +258,9 @@ def _stages(state: Stream, row: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(first < kept, torch.zeros_like(first).scatter(1, place, dense), table.units), target
 
 
-def _witnessed(state: Stream, row: Tensor, x: Tensor) -> Stream:
+def _record_witness(state: GridState, row: Tensor, x: Tensor) -> GridState:
     """With the failing inputs x (n, units, parts) that change fewer units than what was known."""
-    changed = state.choices.changed(row, x).sum(1).double()
+    changed = state.choices.changed_units(row, x).sum(1).double()
     best = lowest(row, torch.arange(len(row), device=row.device), changed, torch.ones_like(row, dtype=torch.bool), 1)
     best = best[changed[best] < state.changed[row[best]]]
     return replace(
@@ -268,14 +268,14 @@ def _witnessed(state: Stream, row: Tensor, x: Tensor) -> Stream:
     )  # fmt: skip
 
 
-def tightened(problem: Problem, table: Choices, row: Tensor, x: Tensor) -> Tensor:
+def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: Tensor) -> Tensor:
     """Failing inputs (n, units, parts) -> the same without needless changes: of each the unit whose return leaves the lowest
     score is put back, while it still fails."""
     x, live = x.clone(), torch.arange(len(row), device=row.device)
     while len(live):
         pieces = []
         for which, back in table.one_put_back(row[live], x[live]):
-            margin, fails = judged(problem, row[live[which]], table.ask(problem, back))
+            margin, fails = judge_outputs(problem, row[live[which]], table.ask(problem, back))
             pieces.append((live[which[fails]], margin[fails], back[fails]))
         member, margin, back = (torch.cat(part) for part in zip(*pieces, strict=True))
         best = lowest(member, torch.arange(len(member), device=row.device), margin, torch.ones_like(member, dtype=torch.bool), 1)

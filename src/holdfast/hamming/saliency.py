@@ -12,9 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import PIECES, Choices, choices, judged, put
+from holdfast.hamming.choices import PIECES, UnitChoices, choices, judge_outputs, put
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -35,7 +35,7 @@ class Mapped:
     The line goes through the units of all inputs from coarse to fine; the values of one unit stand side by side.
     """
 
-    table: Choices
+    table: UnitChoices
     at_centre: Tensor  # (batch,)
     change: Tensor  # (3, changes): row, unit, value
     done: int
@@ -73,13 +73,13 @@ class Saliency(Method[Mapped]):
         if not isinstance(region, Sparse | Words) or self.levels < 2:
             raise BadInput("maps are of single units or words at two or more values: give a Sparse or a Words region.")
         table = choices(region, self.levels, torch.Generator().manual_seed(0), every_level=True)
-        at_centre, _ = judged(problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre))
+        at_centre, _ = judge_outputs(problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre))
         least = at_centre.new_full((len(problem), table.units), torch.inf)
         nowhere, blank = torch.full_like(at_centre, -1, dtype=torch.int64), torch.full_like(least, torch.nan)
         shape = region.unit_shape if isinstance(region, Sparse) else (table.units,)
         return Mapped(table, at_centre, _coarse_to_fine(table.open, shape), 0, least, nowhere, blank)
 
-    def recalled(self, problem: Problem, state: Mapped, aside: Mapping[str, Tensor]) -> Mapped:
+    def resume_state(self, problem: Problem, state: Mapped, aside: Mapping[str, Tensor]) -> Mapped:
         """Units that were measured before are not asked again; their worst witness is the upper bound of the record."""
         if MAP not in aside:
             return state
@@ -92,7 +92,7 @@ class Saliency(Method[Mapped]):
         for _ in range(PIECES):
             if state.done < state.change.shape[1]:
                 state = _further(problem, state)
-            if state.done == state.change.shape[1] or clock.passed():
+            if state.done == state.change.shape[1] or time_limit.has_expired():
                 break
         row, unit, value = state.change[:, state.worst[state.worst >= 0]]
         points = problem.region.centre.clone()
@@ -126,7 +126,7 @@ def _further(problem: Problem, state: Mapped) -> Mapped:
     """One piece more."""
     table, end = state.table, min(state.done + state.table.at_once, state.change.shape[1])
     row, unit, value = state.change[:, state.done : end]
-    score, _ = judged(problem, row, table.ask(problem, put(table.centre[row], unit, table.table[row, unit, value])))
+    score, _ = judge_outputs(problem, row, table.ask(problem, put(table.centre[row], unit, table.table[row, unit, value])))
     before = torch.minimum(state.at_centre, state.least.amin(1))
     least = state.least.flatten().scatter_reduce(0, row * table.units + unit, score, "amin").reshape(state.least.shape)
     lower = (score < before[row]) & (score == least.amin(1)[row])

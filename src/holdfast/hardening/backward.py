@@ -14,12 +14,12 @@ from torch import Tensor
 
 from holdfast.bounding.graph.cells.gru import cell
 from holdfast.bounding.graph.cells.unroll import Value, Weights, options, unroll
-from holdfast.bounding.graph.graph import HANDLERS, Call, Graph, Handler, Node
+from holdfast.bounding.graph.graph import HANDLERS, Graph, Handler, Node, OperatorCall
 from holdfast.bounding.graph.kernel import Kernel
-from holdfast.bounding.relax import Planes, Relaxation
+from holdfast.bounding.relax import LinearBounds, Relaxation
 from holdfast.errors import UnsupportedLayer
 from holdfast.hardening.cells import STEPS, gru_step
-from holdfast.hardening.intervals import Intervals, Span, Traced, as_span, between
+from holdfast.hardening.intervals import IntervalGraph, Span, Traced, as_span, between
 from holdfast.hardening.planes import planes
 
 aten = torch.ops.aten
@@ -35,28 +35,28 @@ class Way:
 
 
 @dataclass(eq=False)
-class Tape(Intervals):
+class Tape(IntervalGraph):
     """Intervals that note how each node came about, in order."""
 
     ways: dict[Span, Way] = field(default_factory=dict)
     spans: dict[Span, None] = field(default_factory=dict)  # all that stand in them, in the order in which they were met
 
-    def noted(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
+    def record_node(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
         self.ways[node] = way = Way(tuple(as_span(source) for source in inputs), by)
         self.spans |= dict.fromkeys((*way.inputs, node))
         return node
 
     def affine(self, name: str, inputs: Sequence[Node], function: Any, magnitude: Any, *, kernel: Kernel | None = None) -> Node:
-        return self.noted(as_span(super().affine(name, inputs, function, magnitude, kernel=kernel)), inputs, function)
+        return self.record_node(as_span(super().affine(name, inputs, function, magnitude, kernel=kernel)), inputs, function)
 
-    def summed(self, name: str, inputs: Sequence[Node]) -> Node:
-        return self.noted(as_span(super().summed(name, inputs)), inputs, lambda *values: sum(values[1:], values[0]))
+    def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
+        return self.record_node(as_span(super().add_sum(name, inputs)), inputs, lambda *values: sum(values[1:], values[0]))
 
-    def moved(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
-        return self.noted(as_span(super().moved(name, inputs, function)), inputs, function)
+    def add_move(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
+        return self.record_node(as_span(super().add_move(name, inputs, function)), inputs, function)
 
-    def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
-        return self.noted(as_span(super().relaxed(name, inputs, relaxation)), inputs, relaxation)
+    def add_relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
+        return self.record_node(as_span(super().add_relaxed(name, inputs, relaxation)), inputs, relaxation)
 
     def handler(self, target: Any) -> Handler | None:
         """Recurrent layers step by step, so that the walk can follow."""
@@ -65,7 +65,7 @@ class Tape(Intervals):
         return HANDLERS[target] if target in STEPS else super().handler(target)
 
 
-def _gru(graph: Graph, call: Call) -> tuple[Node, ...]:
+def _gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
     """As the engine unrolls it, with the tighter ends that intervals know of each new state."""
     assert isinstance(graph, Tape)
     x, state, parameters = call.args[:3]
@@ -75,12 +75,12 @@ def _gru(graph: Graph, call: Call) -> tuple[Node, ...]:
         ends = tuple((s.lower, s.upper) if isinstance(s, Span) else (s, s) for s in states)
         low, high = gru_step(as_span(frame), ends, weights)  # type: ignore[arg-type]
         tighter = between(at, torch.maximum(low, new.lower), torch.minimum(high, new.upper))
-        return (graph.noted(tighter, [new], lambda v: v),)
+        return (graph.record_node(tighter, [new], lambda v: v),)
 
     return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))
 
 
-class Walk:
+class TapedWalk:
     """The way back through a traced network. Nodes need not have the inputs of a batch along their first axis (sequences may be time
     first), so where they have them is found out by tracing two batches of different sizes.
     """
@@ -90,7 +90,7 @@ class Walk:
         self.traced = traced
         self.axes: list[int] = []
         with torch.no_grad():
-            few, more = (self._taped(*(x[:1].expand(count, *x.shape[1:]),) * 2)[0].spans for count in (FEW, FEW + 1))
+            few, more = (self._tape_bounds(*(x[:1].expand(count, *x.shape[1:]),) * 2)[0].spans for count in (FEW, FEW + 1))
         for one, other in zip(few, more, strict=True):
             differ = [k for k, sizes in enumerate(zip(one.lower.shape, other.lower.shape, strict=True)) if sizes[0] != sizes[1]]
             if [one.lower.shape[k] for k in differ] != [FEW]:
@@ -102,7 +102,7 @@ class Walk:
 
     def margins(self, lower: Tensor, upper: Tensor, label: Tensor) -> Tensor:
         """Inputs lower <= x <= upper, label (batch,) -> (batch, outputs): output[label] - output[k] is no less, for each k."""
-        tape, last, head = self._taped(lower, upper)
+        tape, last, head = self._tape_bounds(lower, upper)
         if head is None:
             each = torch.eye(last.lower[0].numel(), dtype=last.lower.dtype, device=last.lower.device)
             rows, shift = each[label][:, None] - each, last.lower.new_zeros(())
@@ -112,7 +112,7 @@ class Walk:
             shift = last.lower.new_zeros(()) if bias is None else bias[label][:, None] - bias
         return self._least(tape, last, rows.transpose(0, 1).unflatten(2, last.lower.shape[1:])).t() + shift
 
-    def _taped(self, lower: Tensor, upper: Tensor) -> tuple[Tape, Span, tuple[Tensor, Tensor | None] | None]:
+    def _tape_bounds(self, lower: Tensor, upper: Tensor) -> tuple[Tape, Span, tuple[Tensor, Tensor | None] | None]:
         tape = Tape(device=self.traced.device)
         return tape, *self.traced.run(lower, upper, tape, elide=True)
 
@@ -137,27 +137,27 @@ class Walk:
         return constant
 
 
-def _all_planes(tape: Tape) -> dict[Span, Planes]:
+def _all_planes(tape: Tape) -> dict[Span, LinearBounds]:
     """Of every function; those that are alike, as a cell's are at all of its steps, in one go: each is small, and their number is what
     takes time."""
     groups: dict[Any, list[Span]] = {}
     for node, way in tape.ways.items():
         if isinstance(way.by, Relaxation):
             groups.setdefault((type(way.by), *vars(way.by).items(), *(s.lower.shape for s in way.inputs)), []).append(node)
-    found: dict[Span, Planes] = {}
+    found: dict[Span, LinearBounds] = {}
     for nodes in groups.values():
         ways = [tape.ways[node] for node in nodes]
         sources, by = list(zip(*(way.inputs for way in ways), strict=True)), ways[0].by
         assert isinstance(by, Relaxation)
         together = planes(by, *(tuple(torch.stack([getattr(s, end) for s in one]) for one in sources) for end in ("lower", "upper")))
         for k, node in enumerate(nodes):
-            found[node] = Planes(
+            found[node] = LinearBounds(
                 tuple(s[k] for s in together.lower), together.lower_offset[k], tuple(s[k] for s in together.upper), together.upper_offset[k]
             )
     return found
 
 
-def _through_function(found: Planes, coefficients: Tensor, axis: int) -> tuple[list[Tensor], Tensor]:
+def _through_function(found: LinearBounds, coefficients: Tensor, axis: int) -> tuple[list[Tensor], Tensor]:
     """The lower plane where the coefficient is positive, the upper one where it is negative."""
     down, up = coefficients.clamp_min(0), coefficients.clamp_max(0)
     parts = [down * low + up * high for low, high in zip(found.lower, found.upper, strict=True)]

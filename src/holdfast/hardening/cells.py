@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from holdfast.bounding.graph.cells.unroll import options
-from holdfast.bounding.graph.graph import Call, Graph
+from holdfast.bounding.graph.graph import Graph, OperatorCall
 from holdfast.bounding.relax.base import Interval
 from holdfast.errors import UnsupportedLayer
-from holdfast.hardening.intervals import Intervals, Span, between, rule
-from holdfast.hardening.ranges import gated
+from holdfast.hardening.intervals import IntervalGraph, Span, between, rule
+from holdfast.hardening.ranges import multiply_gate
 
 aten = torch.ops.aten
 Ball = tuple[Tensor, Tensor]  # centre, and how far around it
@@ -43,7 +43,7 @@ def _plus(a: Interval, b: Interval) -> Interval:
     return a[0] + b[0], a[1] + b[1]
 
 
-def _recalled(shared: Ball, state: Interval, weights: Sequence[Tensor]) -> Ball:
+def _recurrent_share(shared: Ball, state: Interval, weights: Sequence[Tensor]) -> Ball:
     """The input's share, biases in it, plus W_h h."""
     from_state = _through(_ball(*state), weights[1])
     return shared[0] + from_state[0], shared[1] + from_state[1]
@@ -55,9 +55,9 @@ def _gates(value: Ball, many: int) -> list[Interval]:
 
 def _lstm(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
     """c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
-    i, f, g, o = _gates(_recalled(shared, state[0], weights), 4)
-    memory = _plus(gated(_each(torch.sigmoid, f), state[1]), gated(_each(torch.sigmoid, i), _each(torch.tanh, g)))
-    return gated(_each(torch.sigmoid, o), _each(torch.tanh, memory)), memory
+    i, f, g, o = _gates(_recurrent_share(shared, state[0], weights), 4)
+    memory = _plus(multiply_gate(_each(torch.sigmoid, f), state[1]), multiply_gate(_each(torch.sigmoid, i), _each(torch.tanh, g)))
+    return multiply_gate(_each(torch.sigmoid, o), _each(torch.tanh, memory)), memory
 
 
 def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
@@ -70,7 +70,7 @@ def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
     recalled = _through(_ball(*state[0]), weights[1], bias)
     gates = shared[0][..., : 2 * size] + recalled[0][..., : 2 * size], shared[1][..., : 2 * size] + recalled[1][..., : 2 * size]
     r, z = _gates(gates, 2)
-    reset = gated(_each(torch.sigmoid, r), _ends((recalled[0][..., 2 * size :], recalled[1][..., 2 * size :])))
+    reset = multiply_gate(_each(torch.sigmoid, r), _ends((recalled[0][..., 2 * size :], recalled[1][..., 2 * size :])))
     new = _each(torch.tanh, _plus(_ends((shared[0][..., 2 * size :], shared[1][..., 2 * size :])), reset))
     keep = _each(torch.sigmoid, z)
     low = torch.minimum(*(new[0] + share * (state[0][0] - new[0]) for share in keep))
@@ -86,7 +86,7 @@ def gru_step(frame: Span, state: State, weights: Sequence[Tensor]) -> Interval:
 
 def _plain(function: Callable[[Tensor], Tensor]) -> Step:
     def step(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
-        return (_each(function, _ends(_recalled(shared, state[0], weights))),)
+        return (_each(function, _ends(_recurrent_share(shared, state[0], weights))),)
 
     return step
 
@@ -100,7 +100,7 @@ STEPS: dict[Any, Step] = {
 
 
 @rule(*STEPS)
-def recurrent(graph: Graph, call: Call) -> tuple[Span, ...]:
+def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
     """(outputs, last states...) as torch's whole operators return them."""
     x, states, parameters = call.args[:3]
     given = options(call.args[3:])
@@ -120,7 +120,7 @@ def recurrent(graph: Graph, call: Call) -> tuple[Span, ...]:
             weights = parameters[row * each : (row + 1) * each]
             found, state = _scan(step, frames, tuple(_first(s, row) for s in begin), weights, back=direction == 1)
             outputs.append(found)
-            if isinstance(graph, Intervals) and graph.seen is not None:
+            if isinstance(graph, IntervalGraph) and graph.seen is not None:
                 for low, high in zip(*found, strict=True):
                     graph.seen(call.name, between(call.name, low, high))
             for kept, value in zip(last, state, strict=True):

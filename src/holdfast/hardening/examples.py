@@ -40,16 +40,16 @@ class Examples(ABC):
         """Around the region of this share of the radius, (rows, *shape) each."""
 
     @abstractmethod
-    def attacked(self, net: Network, rows: Tensor, share: float) -> Problem:
+    def attack_problem(self, net: Network, rows: Tensor, share: float) -> Problem:
         """The region of this share of the radius, around the network as it is now."""
 
-    def judged(self, net: Network, rows: Tensor) -> Problem:
+    def evaluation_problem(self, net: Network, rows: Tensor) -> Problem:
         """The question that counts: does the class hold all over the region?"""
-        return self.attacked(net, rows, 1.0)
+        return self.attack_problem(net, rows, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers(Examples):
+class BallExamples(Examples):
     """Balls of any norm. Of a norm other than the maximum the box is larger than the region, so its bounds hold for more than was asked."""
 
     def points(self, rows: Tensor) -> Tensor:
@@ -60,13 +60,13 @@ class Numbers(Examples):
         dtype = self.problem.network.dtype
         return lower.to(dtype), upper.to(dtype)
 
-    def attacked(self, net: Network, rows: Tensor, share: float) -> Problem:
+    def attack_problem(self, net: Network, rows: Tensor, share: float) -> Problem:
         taken = self.problem.take(rows)
         return replace(taken, network=net, region=taken.family.at(self.radius * share))
 
 
 @dataclass(frozen=True, eq=False)
-class Sentences(Examples):
+class SentenceExamples(Examples):
     """Every word may be one of its set, all at once (Jia et al. 2019). The vectors are trained with the rest, and a share of the radius is
     one of the way from a word's own vector to the hull of its set."""
 
@@ -83,7 +83,7 @@ class Sentences(Examples):
         own, sets = self.points(rows), self.vectors[self._region().choices[rows]]
         return own + share * (sets.amin(2) - own), own + share * (sets.amax(2) - own)
 
-    def attacked(self, net: Network, rows: Tensor, share: float) -> Problem:
+    def attack_problem(self, net: Network, rows: Tensor, share: float) -> Problem:
         taken, vectors = self.problem.take(rows), self.vectors.detach()
         assert isinstance(taken.region, Words)
         whole = replace(taken.region, centre=vectors[taken.region.tokens], vectors=Vectors(vectors))
@@ -93,8 +93,8 @@ class Sentences(Examples):
 def examples_of(problem: Problem, radius: float, vectors: Tensor | None) -> Examples:
     if isinstance(problem.region, Words):
         assert vectors is not None
-        return Sentences(problem, radius, vectors)
-    return Numbers(problem, radius)
+        return SentenceExamples(problem, radius, vectors)
+    return BallExamples(problem, radius)
 
 
 def batches(parts: list[Examples], size: int, generator: torch.Generator) -> list[tuple[Examples, Tensor]]:

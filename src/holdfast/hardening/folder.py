@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.errors import StoreError
 from holdfast.files import in_words, json_of
-from holdfast.hardening.training import Epoch, Progress
+from holdfast.hardening.training import Epoch, TrainingProgress
 
 STATE, TOLD, WEIGHTS, BEST = "training.pt", "harden.json", "hardened.safetensors", "best-so-far.safetensors"
 
@@ -29,7 +29,7 @@ class Folder:
         except OSError as error:
             raise StoreError(f"{self.path}: cannot be written to ({error.strerror}). Choose another folder.") from error
 
-    def known(self) -> Progress | None:
+    def load_progress(self) -> TrainingProgress | None:
         """What an earlier run left; None where there is nothing. StoreError where it was asked something else."""
         if not (self.path / STATE).exists():
             return None
@@ -42,9 +42,9 @@ class Folder:
             )
         with in_words(self.path / STATE, "it cannot be read", "Begin again in another folder."):
             held = torch.load(self.path / STATE, weights_only=True)
-            return Progress(**{**held, "history": [Epoch(**epoch) for epoch in held["history"]]})
+            return TrainingProgress(**{**held, "history": [Epoch(**epoch) for epoch in held["history"]]})
 
-    def keep(self, now: Progress) -> None:
+    def keep(self, now: TrainingProgress) -> None:
         held = {**vars(now), "history": [asdict(epoch) for epoch in now.history]}
         self._whole(STATE, lambda half: torch.save(held, half))
         self.tell(history=[asdict(epoch) for epoch in now.history])

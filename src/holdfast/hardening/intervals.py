@@ -1,7 +1,7 @@
 """Intervals of every value of a network at once, differentiable in its weights: one more carrier on the engine's operators.
 
 The handlers of `bounding.graph` say what every operator does in terms of three things: affine maps with their magnitudes, elements moved
-about, and relaxed functions. `Intervals` takes the place of the graph they write into, and instead of keeping a node for later computes
+about, and relaxed functions. `IntervalGraph` takes the place of the graph they write into, and instead of keeping a node for later computes
 its ends at once, in the network's own arithmetic, for a whole batch. So whatever has a bound in a proof has one in training.
 
 These ends are for a loss: nothing is rounded outwards, and nothing here is ever reported as a certificate.
@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 
 from holdfast.bounding.graph import cells as _cells  # noqa: F401  for what they add to the table of handlers
 from holdfast.bounding.graph import operators as _operators  # noqa: F401
-from holdfast.bounding.graph.graph import HANDLERS, MASKED, Call, Graph, Handler, last_softmax, leaves
+from holdfast.bounding.graph.graph import HANDLERS, MASKED, Graph, Handler, OperatorCall, last_softmax, leaves
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Lowered, Node, Unbounded
 from holdfast.bounding.relax import Relaxation
@@ -29,7 +29,7 @@ from holdfast.hardening.ranges import RANGES
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, weights_of, where
 
-__all__ = ["Intervals", "Span", "Traced", "rule"]
+__all__ = ["IntervalGraph", "Span", "Traced", "rule"]
 
 aten = torch.ops.aten
 RULES: dict[Any, Handler] = {}  # what intervals do better than by maps and planes, or faster
@@ -69,7 +69,7 @@ def between(name: str, lower: Tensor, upper: Tensor) -> Span:
 
 
 @dataclass(eq=False)
-class Intervals(Graph):
+class IntervalGraph(Graph):
     """A graph that computes the ends of each node when it is added, and keeps none."""
 
     seen: Callable[[str, Span], None] | None = None  # is told of every argument of a relaxed function
@@ -80,15 +80,15 @@ class Intervals(Graph):
         size = magnitude(*(span.reach for span in spans)) - magnitude(*(torch.zeros_like(span.lower) for span in spans))
         return around(name, function(*(span.centre for span in spans)), size)
 
-    def summed(self, name: str, inputs: Sequence[Node]) -> Node:
+    def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
         spans = [as_span(node) for node in inputs]
         return between(name, sum(s.lower for s in spans), sum(s.upper for s in spans))  # type: ignore[arg-type]
 
-    def moved(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
+    def add_move(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
         spans = [as_span(node) for node in inputs]
         return between(name, function(*(s.lower for s in spans)), function(*(s.upper for s in spans)))
 
-    def noted(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
+    def record_node(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
         """A node that a rule computed as this function of its inputs."""
         return node
 
@@ -96,7 +96,7 @@ class Intervals(Graph):
         """What is done for an operator."""
         return RULES.get(target) or HANDLERS.get(target)
 
-    def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
+    def add_relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
         spans = [as_span(node) for node in inputs]
         if self.seen is not None:
             for span in spans:
@@ -160,10 +160,10 @@ class Traced:
         with torch.no_grad():
             self.logits(x, x)
 
-    def _graph(self, seen: Callable[[str, Span], None] | None) -> Intervals:
-        return Intervals(device=self.device, seen=seen)
+    def _graph(self, seen: Callable[[str, Span], None] | None) -> IntervalGraph:
+        return IntervalGraph(device=self.device, seen=seen)
 
-    def run(self, lower: Tensor, upper: Tensor, graph: Intervals, *, elide: bool) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
+    def run(self, lower: Tensor, upper: Tensor, graph: IntervalGraph, *, elide: bool) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
         """The last node; with `elide`, where the network ends with a linear layer, what enters it and its weights."""
         known: dict[Any, Any] = dict(self.constants)
         last: Any = self._last_linear() if elide else None
@@ -179,10 +179,10 @@ class Traced:
                 weights: list[Any] = [known.get(leaf) for leaf in (*last.args[1:3], None)[:2]]
                 return entering, (weights[0], weights[1])
             elif node.op == "call_function":
-                known[node] = self._called(graph, node, known)
+                known[node] = self._call_operator(graph, node, known)
         while isinstance(result, tuple | list):
             result = result[0]
-        output = graph.settled("output", known[result])
+        output = graph.resolve_mask("output", known[result])
         if not isinstance(output, Span):
             raise UnsupportedLayer(f"{self.name}: the output does not depend on the input.")
         return output, None
@@ -195,7 +195,7 @@ class Traced:
             return None
         return node if all(part.meta["val"].dim() == 2 for part in node.args[:2] if isinstance(part, fx.Node)) else None
 
-    def _called(self, graph: Intervals, node: fx.Node, known: dict[Any, Any]) -> Any:
+    def _call_operator(self, graph: IntervalGraph, node: fx.Node, known: dict[Any, Any]) -> Any:
         name: str = self.names.get(node.name, node.name)
         target: Any = node.target
         args: Any = fx.node.map_arg(node.args, known.__getitem__)
@@ -212,9 +212,9 @@ class Traced:
                 f"recipe='pgd', which needs none, or take the layer out."
             )
         if target not in MASKED:
-            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.settled(name, leaf))
+            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
         try:
-            return self._own(handler(graph, Call(name, target, args, kwargs)))
+            return self._own(handler(graph, OperatorCall(name, target, args, kwargs)))
         except HoldfastError:
             raise
         except Exception as error:

@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from holdfast.attacks.descent import descend
-from holdfast.chance import Chance
-from holdfast.hardening.backward import Walk
+from holdfast.hardening.backward import TapedWalk
 from holdfast.hardening.examples import Box, Examples
 from holdfast.hardening.intervals import Span, Traced, frozen
 from holdfast.hardening.recipe import Recipe
 from holdfast.network import Network
-from holdfast.network.precision import cudnn_flags
+from holdfast.network.float32_precision import cudnn_flags
+from holdfast.random_streams import Chance
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Widths:
 
 def loss(
     recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, *, grown: float, seed: int, recurrent: bool,
-    walk: Walk | None = None,
+    walk: TapedWalk | None = None,
 ) -> Tensor:  # fmt: skip
     """Of a batch, where the radius has grown to this share. net: the network around the module that is trained."""
     found = _loss(recipe, net, traced, part, rows, grown, seed, recurrent, walk)
@@ -60,12 +60,12 @@ def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Te
 
 def _loss(
     recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, grown: float, seed: int, recurrent: bool,
-    walk: Walk | None,
+    walk: TapedWalk | None,
 ) -> Tensor:  # fmt: skip
     label, x = part.label[rows], part.points(rows)
     if recipe.name == "standard" or grown == 0:
         return cross_entropy(net.module(x), label)
-    worst = _attacked(recipe, net, part, rows, grown, seed) if recipe.attacked else None
+    worst = _attack(recipe, net, part, rows, grown, seed) if recipe.attacked else None
     if recipe.name == "pgd":
         assert worst is not None
         return cross_entropy(net.module(worst), label)
@@ -89,9 +89,9 @@ def _loss(
     return whole + recipe.tight * (1 - grown) * widths.growth() if recipe.tight else whole
 
 
-def _attacked(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: float, seed: int) -> Tensor:
+def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: float, seed: int) -> Tensor:
     """The lowest points that PGD meets from a random one, (rows, *shape)."""
-    problem = part.attacked(net, rows, grown)
+    problem = part.attack_problem(net, rows, grown)
     chance = Chance.of([seed], 0, rows.device).take(torch.zeros(len(rows), dtype=torch.int64, device=rows.device)).apart(rows)
     with frozen(net.module):
         points, _ = descend(problem, problem.region.sample(1, chance), recipe.attack)

@@ -9,7 +9,7 @@ from holdfast.bounding.relax import (
     Clip,
     Erf,
     LeakyRelu,
-    Planes,
+    LinearBounds,
     Product,
     Relaxation,
     Relu,
@@ -25,7 +25,7 @@ S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches for theirs; a chord
 Slopes = tuple[Point, Point]  # of the lower plane, of the upper plane
 
 
-def planes(relaxation: Relaxation, lower: Point, upper: Point) -> Planes:
+def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
     """lower.v + lower_offset <= f(v) <= upper.v + upper_offset on the box, but for rounding.
 
     Every slope is sound, since the intercept is the extreme value of f(v) - slope . v. Its gradient is that at the point where it is
@@ -35,7 +35,7 @@ def planes(relaxation: Relaxation, lower: Point, upper: Point) -> Planes:
     low, high = _intercepts(relaxation, lower, upper, below)
     if below is not above:
         _, high = _intercepts(relaxation, lower, upper, above)
-    return Planes(below, low, above, high)
+    return LinearBounds(below, low, above, high)
 
 
 def _slopes(relaxation: Relaxation, lower: Point, upper: Point) -> Slopes:
@@ -58,7 +58,7 @@ def _slopes(relaxation: Relaxation, lower: Point, upper: Point) -> Slopes:
 def _intercepts(relaxation: Relaxation, lower: Point, upper: Point, slope: Point) -> tuple[Tensor, Tensor]:
     """The smallest and the largest f(v) - slope . v on the box. Where these are is found in float64, as roots near one need it."""
     with torch.no_grad():
-        tilt = _doubled(slope)
+        tilt = _double(slope)
         points = [torch.stack(v) for v in zip(*relaxation.candidates(*_still(lower, upper), tilt), strict=True)]
         values = _above(relaxation, tuple(points), tilt)
         places = values.argmin(0, keepdim=True), values.argmax(0, keepdim=True)
@@ -77,12 +77,12 @@ def _above(relaxation: Relaxation, point: Point, slope: Point) -> Tensor:
     return value
 
 
-def _doubled(point: Point) -> Point:
+def _double(point: Point) -> Point:
     return tuple(v.detach().double() for v in point)
 
 
 def _still(lower: Point, upper: Point) -> tuple[Point, Point]:
-    return _doubled(lower), _doubled(upper)
+    return _double(lower), _double(upper)
 
 
 def _at(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

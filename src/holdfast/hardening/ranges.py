@@ -34,18 +34,18 @@ def rising(relaxation: Any, lower: Point, upper: Point) -> Interval:
     return relaxation.function(*lower), relaxation.function(*upper)
 
 
-def gated(gate: Interval, value: Interval) -> Interval:
+def multiply_gate(gate: Interval, value: Interval) -> Interval:
     """The product of a gate, 0 <= gate, and a value."""
     (shut, wide), (low, high) = gate, value
     return torch.minimum(shut * low, wide * low), torch.maximum(shut * high, wide * high)
 
 
 def _sigmoid_times(_: Any, lower: Point, upper: Point) -> Interval:
-    return gated((lower[0].sigmoid(), upper[0].sigmoid()), (lower[1], upper[1]))
+    return multiply_gate((lower[0].sigmoid(), upper[0].sigmoid()), (lower[1], upper[1]))
 
 
 def _sigmoid_tanh(_: Any, lower: Point, upper: Point) -> Interval:
-    return gated((lower[0].sigmoid(), upper[0].sigmoid()), (lower[1].tanh(), upper[1].tanh()))
+    return multiply_gate((lower[0].sigmoid(), upper[0].sigmoid()), (lower[1].tanh(), upper[1].tanh()))
 
 
 def _product(_: Any, lower: Point, upper: Point) -> Interval:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from holdfast.hardening.evaluation import Standing, gain
 from holdfast.hardening.recipe import Recipe
-from holdfast.hardening.standing import Standing, gain
 from holdfast.hardening.training import Ended, Epoch
 from holdfast.network import Network
 

@@ -9,19 +9,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.errors import BadInput
 from holdfast.hardening import cells as _cells  # noqa: F401  for what they add to the table of rules
-from holdfast.hardening import rules as _rules  # noqa: F401
-from holdfast.hardening.backward import Walk
+from holdfast.hardening import interval_rules as _rules  # noqa: F401
+from holdfast.hardening.backward import TapedWalk
+from holdfast.hardening.evaluation import accuracy, certified_share
 from holdfast.hardening.examples import Examples, batches, examples_of
 from holdfast.hardening.intervals import Traced
 from holdfast.hardening.losses import loss
 from holdfast.hardening.recipe import Recipe
-from holdfast.hardening.standing import accuracy, certified
 from holdfast.network import Network
 from holdfast.network.recurrent import copy_module
-from holdfast.network.trace import reweighted
+from holdfast.network.trace import replace_weights
 from holdfast.problem import Problem
 from holdfast.result import Share
 
@@ -48,7 +48,7 @@ class Epoch:
 
 
 @dataclass
-class Live:
+class TrainedModule:
     """What is being trained: a module like the network's own, and the word vectors where the model reads words."""
 
     net: Network  # around the module below
@@ -67,11 +67,11 @@ class Live:
             with torch.no_grad():
                 self.vectors.copy_(state["vectors"])
 
-    def fixed(self) -> Network:
+    def freeze(self) -> Network:
         """A network of its own with the weights as they are now, of which nothing is known yet."""
         module = copy_module(self.module).eval().requires_grad_(False)
         found = self.net.around(module)
-        found._programs = {shape: reweighted(program, module) for shape, program in self.net._programs.items()}
+        found._programs = {shape: replace_weights(program, module) for shape, program in self.net._programs.items()}
         if self.vectors is not None:
             found.vectors = self.vectors.detach().clone()
             found.token_model = None  # it still has the old weights
@@ -80,7 +80,7 @@ class Live:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """All that a run needs to go on later."""
 
     state: dict[str, Tensor]
@@ -94,14 +94,14 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingOutcome:
     state: dict[str, Tensor]  # the best
     history: tuple[Epoch, ...]
     ended: Ended
     seconds: float
 
 
-def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> Live:
+def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> TrainedModule:
     """BadInput where nothing can be trained."""
     module = copy_module(net.module).eval()
     names = [name for name, _ in module.named_parameters()]
@@ -130,7 +130,7 @@ def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> Live:
         if isinstance(part, nn.RNNBase) and part.dropout == 0:
             part.train()  # cuDNN has no way back in evaluation mode; without dropout the two are the same
     live = net.around(module)
-    return Live(live, module, vectors, trained)
+    return TrainedModule(live, module, vectors, trained)
 
 
 def _plain(name: str) -> str:
@@ -142,12 +142,12 @@ def _under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-def parts_of(live: Live, problems: Sequence[Problem], radius: float) -> list[Examples]:
+def parts_of(live: TrainedModule, problems: Sequence[Problem], radius: float) -> list[Examples]:
     return [examples_of(problem, radius, live.vectors) for problem in problems]
 
 
 def train(
-    live: Live,
+    live: TrainedModule,
     problems: Sequence[Problem],
     validation: Sequence[Problem],
     recipe: Recipe,
@@ -156,9 +156,9 @@ def train(
     seconds: float | None = None,
     seed: int = 0,
     progress: Callable[[Epoch], None] | None = None,
-    keep: Callable[[Progress], None] | None = None,
-    known: Progress | None = None,
-) -> Trained:
+    keep: Callable[[TrainingProgress], None] | None = None,
+    known: TrainingProgress | None = None,
+) -> TrainingOutcome:
     """Ctrl-C ends it, and a loss that is no number: the best network so far is what is handed back.
 
     seconds  all of it, looks at validation data included. Where the recipe has no number of epochs, the clock says how far it is.
@@ -171,18 +171,19 @@ def train(
 
 class _Loop:
     def __init__(
-        self, live: Live, problems: Sequence[Problem], validation: Sequence[Problem], recipe: Recipe, radius: float, seconds: float | None,
-        seed: int, progress: Callable[[Epoch], None] | None, keep: Callable[[Progress], None] | None, known: Progress | None,
+        self, live: TrainedModule, problems: Sequence[Problem], validation: Sequence[Problem], recipe: Recipe, radius: float,
+        seconds: float | None, seed: int, progress: Callable[[Epoch], None] | None,
+        keep: Callable[[TrainingProgress], None] | None, known: TrainingProgress | None,
     ) -> None:  # fmt: skip
         self.live, self.recipe, self.seed, self.tell, self.keep = live, recipe, seed, progress, keep
         self.parts, self.held = parts_of(live, problems, radius), parts_of(live, validation, radius)
         self.seconds = seconds
         self.generator = torch.Generator().manual_seed(seed)
         self.optimiser = torch.optim.AdamW(live.trained, lr=recipe.rate, weight_decay=recipe.decay)
-        self.traced = _traced(live, self.parts) if recipe.bounded else {}
+        self.traced = _trace_programs(live, self.parts) if recipe.bounded else {}
         self.walks = _walks(self.traced, self.parts) if recipe.walked else {}
         self.recurrent = is_recurrent(live.module)
-        self.now = Progress(live.state(), live.state()) if known is None else known
+        self.now = TrainingProgress(live.state(), live.state()) if known is None else known
         if known is not None:
             live.load(known.state)
             self.optimiser.load_state_dict(known.optimiser)
@@ -191,7 +192,7 @@ class _Loop:
         self.began = time.monotonic() - self.now.seconds
         self.looking = 0.0
 
-    def run(self) -> Trained:
+    def run(self) -> TrainingOutcome:
         ended: Ended = "finished"
         try:
             ended = self._epochs()
@@ -199,15 +200,15 @@ class _Loop:
             ended = "interrupted"
         finally:
             self.live.module.zero_grad(set_to_none=True)
-        return Trained(self.now.best, tuple(self.now.history), ended, self._elapsed())
+        return TrainingOutcome(self.now.best, tuple(self.now.history), ended, self._elapsed_seconds())
 
-    def _elapsed(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return time.monotonic() - self.began
 
     def _far(self, within: float = 0.0) -> float:
         """How far training is, 0 to 1, within the epoch that runs now."""
         by_count = 0.0 if self.recipe.epochs is None else (self.now.epoch + within) / self.recipe.epochs
-        by_clock = 0.0 if self.seconds is None else self._elapsed() / max(self.seconds * LAST, 1e-9)
+        by_clock = 0.0 if self.seconds is None else self._elapsed_seconds() / max(self.seconds * LAST, 1e-9)
         return min(1.0, max(by_count, by_clock))
 
     def _epochs(self) -> Ended:
@@ -253,14 +254,14 @@ class _Loop:
         if grown >= 1 and (far >= 1 or self._due(far)):
             began = time.monotonic()
             until = math.inf if self.seconds is None else self.began + self.seconds
-            with clock.within(until):
-                found = certified(self.live.fixed(), self.held, JUDGED)
+            with time_limit.within(until):
+                found = certified_share(self.live.freeze(), self.held, JUDGED)
             self.looking += time.monotonic() - began
             if found.measured and found.value + right >= now.score:
                 now.score, now.best = found.value + right, self.live.state()
         elif now.score == -math.inf:
             now.best = self.live.state()
-        now.state, now.seconds = self.live.state(), self._elapsed()
+        now.state, now.seconds = self.live.state(), self._elapsed_seconds()
         now.optimiser, now.chance = self.optimiser.state_dict(), self.generator.get_state()
         share = found.value if found.measured else None
         now.history.append(Epoch(now.epoch, now.seconds, grown, value, right, share, found.measured, found.total))
@@ -272,19 +273,19 @@ class _Loop:
     def _due(self, far: float) -> bool:
         begun = self.recipe.warm[1]
         looks = sum(epoch.certified is not None for epoch in self.now.history)
-        return (far - begun) / (1 - begun) >= (looks + 0.5) / LOOKS and self.looking <= SHARE * self._elapsed()
+        return (far - begun) / (1 - begun) >= (looks + 0.5) / LOOKS and self.looking <= SHARE * self._elapsed_seconds()
 
 
-def check_layers(live: Live, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
+def check_layers(live: TrainedModule, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
     """UnsupportedLayer names a layer without intervals, where the recipe needs them, before any training."""
     if recipe.bounded:
         parts = parts_of(live, problems, radius)
-        traced = _traced(live, parts)
+        traced = _trace_programs(live, parts)
         if recipe.walked:
             _walks(traced, parts)
 
 
-def _traced(live: Live, parts: Sequence[Examples]) -> dict[tuple[int, ...], Traced]:
+def _trace_programs(live: TrainedModule, parts: Sequence[Examples]) -> dict[tuple[int, ...], Traced]:
     """The program for each shape of input."""
     found: dict[tuple[int, ...], Traced] = {}
     for part in parts:
@@ -296,9 +297,9 @@ def _traced(live: Live, parts: Sequence[Examples]) -> dict[tuple[int, ...], Trac
     return found
 
 
-def _walks(traced: dict[tuple[int, ...], Traced], parts: Sequence[Examples]) -> dict[tuple[int, ...], Walk]:
+def _walks(traced: dict[tuple[int, ...], Traced], parts: Sequence[Examples]) -> dict[tuple[int, ...], TapedWalk]:
     first = {part.problem.region.shape: part for part in reversed(parts)}
-    return {shape: Walk(one, _one(first[shape])) for shape, one in traced.items()}
+    return {shape: TapedWalk(one, _one(first[shape])) for shape, one in traced.items()}
 
 
 def _one(part: Examples) -> Tensor:

@@ -1,6 +1,6 @@
 """Room: DeepQuant's Lipschitz metric Q of a score over a region, searched from below and certified from above."""
 
-from holdfast.lipschitz.metric import Steepest, Step
+from holdfast.lipschitz.metric import MetricStep, Steepest
 from holdfast.lipschitz.metric_bound import Shells, slope_bound
 
-__all__ = ["Shells", "Steepest", "Step", "slope_bound"]
+__all__ = ["MetricStep", "Shells", "Steepest", "slope_bound"]

@@ -10,28 +10,28 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.descent import nearest, widen
-from holdfast.chance import Chance
-from holdfast.lipschitz.ratio import Guide, Tally
+from holdfast.lipschitz.ratio import Guide, QueryTally
 from holdfast.lipschitz.ray_search import rungs
+from holdfast.random_streams import Chance
 from holdfast.region import Region
 
 HALVINGS = 13  # radii along the steepest directions at the input itself
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class SteepestSides:
     """The best points by which the score falls (first) and rises (second)."""
 
     ratio: Tensor  # (2, batch)
     point: Tensor  # (2, batch, *shape)
 
-    def heard(self, region: Region, x: Tensor, change: Tensor, ratio: Tensor) -> "Sides":
+    def update(self, region: Region, x: Tensor, change: Tensor, ratio: Tensor) -> "SteepestSides":
         """Points (k, batch, *shape), the change of the score and the ratio at each, (k, batch)."""
         least = [torch.where(change * side > 0, -ratio, 0.0) for side in (-1, 1)]
         found = [nearest(region, x, values) for values in least]
         ratios, points = -torch.stack([value for _, value in found]), torch.stack([point for point, _ in found])
         better = ratios > self.ratio
-        return Sides(torch.where(better, ratios, self.ratio), torch.where(widen(better, region), points, self.point))
+        return SteepestSides(torch.where(better, ratios, self.ratio), torch.where(widen(better, region), points, self.point))
 
     def at(self, which: Tensor) -> Tensor:
         """(k, batch) of 0 and 1 -> (k, batch, *shape): the best points of these sides."""
@@ -43,7 +43,7 @@ class Sides:
 class Climbed:
     began: int
     end: int
-    sides: Sides
+    sides: SteepestSides
     turn: int
     chance: Chance
 
@@ -58,15 +58,15 @@ class Slopes:
     radii: int = 4  # at once for each way; each is one query, with its gradient, a step
     steps: int = 12  # before the ladder is drawn anew
 
-    def start(self, tally: Tally, end: int, chance: Chance) -> Climbed:
+    def start(self, tally: QueryTally, end: int, chance: Chance) -> Climbed:
         began, family = tally.queries, tally.problem.family
         nothing = torch.zeros(2, len(family), dtype=torch.float64, device=family.centre.device)
-        sides = Sides(nothing, family.centre.expand(2, *family.centre.shape))
+        sides = SteepestSides(nothing, family.centre.expand(2, *family.centre.shape))
         for guide in _guides(tally):
             sides = self._steepest(tally, end, guide, sides)
         return Climbed(began, end, sides, 0, chance)
 
-    def more(self, tally: Tally, state: Climbed) -> Climbed:
+    def more(self, tally: QueryTally, state: Climbed) -> Climbed:
         """One ladder, climbed."""
         family, sides, turn = tally.problem.family, state.sides, state.turn
         both = tally.queries - state.began < (state.end - state.began) / 2
@@ -74,12 +74,12 @@ class Slopes:
         which = (rows if both else sides.ratio.argmax(0).expand(2, -1)).repeat_interleave(self.radii, 0)
         point, fresh = sides.at(which), turn % 3 == 2
         radii = self._ladder(tally, family.distance(point), turn, both)
-        chance = state.chance.apart(turn).tiled(len(radii))
-        start = rungs(family, radii).sample(1, chance).reshape(point.shape) if fresh else _scaled(tally, point, radii)
+        chance = state.chance.apart(turn).tile(len(radii))
+        start = rungs(family, radii).sample(1, chance).reshape(point.shape) if fresh else _scale_to_radii(tally, point, radii)
         sides = self._climb(tally, radii, start, state.end, _guides(tally)[turn % 2], which, sides)
         return replace(state, sides=sides, turn=turn + 1)
 
-    def _ladder(self, tally: Tally, best: Tensor, turn: int, both: bool) -> Tensor:
+    def _ladder(self, tally: QueryTally, best: Tensor, turn: int, both: bool) -> Tensor:
         """(2 radii, batch) the best distances of each -> radii around them, closer in later turns; at first all sizes."""
         if turn == 0:
             return tally.radius * 2.0 ** -torch.arange(self.radii, dtype=torch.float64, device=best.device).repeat(2)[:, None]
@@ -88,7 +88,7 @@ class Slopes:
         wide = 1.5 if turn % 3 == 2 else 1 + 0.5 ** (1 + turn // 3)
         return torch.minimum(best * wide**powers, tally.radius)
 
-    def _steepest(self, tally: Tally, end: int, guide: Guide, sides: Sides) -> Sides:
+    def _steepest(self, tally: QueryTally, end: int, guide: Guide, sides: SteepestSides) -> SteepestSides:
         """Straight down and up the gradient at the input."""
         family = tally.problem.family
         if tally.queries >= end:
@@ -100,29 +100,31 @@ class Slopes:
         halving = 2.0 ** -torch.arange(HALVINGS, dtype=torch.float64, device=slopes.device)[:, None]
         regions = rungs(family, (tally.radius * halving).repeat(2, 1)[: len(slopes)])
         x = regions.vertex(slopes.flatten(0, 1)).reshape(slopes.shape)
-        return sides.heard(family, x, *tally.ask(x))
+        return sides.update(family, x, *tally.ask(x))
 
-    def _climb(self, tally: Tally, radii: Tensor, x: Tensor, end: int, guide: Guide, which: Tensor, sides: Sides) -> Sides:
+    def _climb(
+        self, tally: QueryTally, radii: Tensor, x: Tensor, end: int, guide: Guide, which: Tensor, sides: SteepestSides
+    ) -> SteepestSides:
         """Down (which = 0) or up (1) the guide at every radius."""
         family, regions = tally.problem.family, rungs(tally.problem.family, radii)
         downhill = widen(1 - 2 * which, family)
         for step in range(self.steps):
             x = x[: end - tally.queries]
             if len(x) < len(radii):  # no whole step any more
-                return sides.heard(family, x, *tally.ask(x)) if len(x) else sides
+                return sides.update(family, x, *tally.ask(x)) if len(x) else sides
             change, ratio, gradient = tally.ask_slope(x, guide)
-            sides = sides.heard(family, x, change, ratio)
+            sides = sides.update(family, x, change, ratio)
             pace = 0.5 * (1 - step / self.steps) + 0.02
             target = regions.vertex((gradient * downhill).flatten(0, 1))
             x = regions.project(x.flatten(0, 1) + pace * (target - regions.centre)).reshape(x.shape)
         return sides
 
 
-def _guides(tally: Tally) -> tuple[Guide, Guide]:
+def _guides(tally: QueryTally) -> tuple[Guide, Guide]:
     return tally.stand_in, tally.problem.property.score
 
 
-def _scaled(tally: Tally, point: Tensor, radii: Tensor) -> Tensor:
+def _scale_to_radii(tally: QueryTally, point: Tensor, radii: Tensor) -> Tensor:
     """The points (k, batch, *shape), pulled and pushed to the radii (k, batch)."""
     family = tally.problem.family
     scale = radii / family.distance(point).clamp_min(torch.finfo(torch.float64).tiny)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from holdfast.attacks.mads import Mads, begin, minimise
 from holdfast.attacks.unit_box import chart
-from holdfast.chance import Chance
-from holdfast.lipschitz.ratio import Tally
+from holdfast.lipschitz.ratio import QueryTally
+from holdfast.random_streams import Chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +22,11 @@ class MeshRatio:
 
     block: int = 16
 
-    def start(self, tally: Tally, end: int, chance: Chance) -> Meshed:
+    def start(self, tally: QueryTally, end: int, chance: Chance) -> Meshed:
         box = chart(tally.problem.family.at(tally.radius))
         return Meshed(end, begin(box.place(tally.point), chance))
 
-    def more(self, tally: Tally, state: Meshed) -> Meshed:
+    def more(self, tally: QueryTally, state: Meshed) -> Meshed:
         """One block."""
         box = chart(tally.problem.family.at(tally.radius))
 

@@ -7,27 +7,27 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.chance import Chance
+from holdfast import time_limit
 from holdfast.errors import BadInput
 from holdfast.lipschitz.gradient_search import Slopes
 from holdfast.lipschitz.mesh_search import MeshRatio
-from holdfast.lipschitz.ratio import LANDMARKS, Tally
+from holdfast.lipschitz.ratio import LANDMARKS, QueryTally
 from holdfast.lipschitz.ray_search import Rays
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
+from holdfast.random_streams import Chance
 from holdfast.result import Goal, Traits
 
 
-class Search(Protocol):
+class MetricSearch(Protocol):
     """A part of the search: `start` asks what it must, `more` goes on by a bounded number of queries; both may ask until `end`."""
 
-    def start(self, tally: Tally, end: int, chance: Chance) -> Any: ...
+    def start(self, tally: QueryTally, end: int, chance: Chance) -> Any: ...
 
-    def more(self, tally: Tally, state: Any) -> Any: ...
+    def more(self, tally: QueryTally, state: Any) -> Any: ...
 
 
-SEARCHES: dict[str, Search] = {"rays": Rays(), "slopes": Slopes(), "mesh": MeshRatio()}
+SEARCHES: dict[str, MetricSearch] = {"rays": Rays(), "slopes": Slopes(), "mesh": MeshRatio()}
 SHARES = {"rays": 0.5, "slopes": 0.5, "mesh": 0.1}  # of the queries, among the searches that are used
 REPLAY = LANDMARKS + 1  # queries left to those who replay what was found
 SEARCHED = "searched_radius"  # the name beside the records under which the radius of the search for Q is kept
@@ -36,7 +36,7 @@ STEP = 200  # queries of each row in one step
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class MetricStep:
     """A better point on the way."""
 
     queries: int  # asked by then
@@ -45,10 +45,10 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Ascent:
+class SteepestState:
     """What was found, who searches now and how far it is, and who comes after."""
 
-    tally: Tally
+    tally: QueryTally
     waiting: tuple[tuple[str, int], ...]  # each with its share of the queries
     chance: Chance
     name: str = ""
@@ -57,7 +57,7 @@ class Ascent:
 
 
 @dataclass(frozen=True)
-class Steepest(Method[Ascent]):
+class Steepest(Method[SteepestState]):
     """The largest ratio that `queries` queries for each row find, over the problem's region at its radius.
 
     searches  as in "rays,mesh"; None: rays and slopes; where the network or the property has no gradients, rays and mesh.
@@ -74,36 +74,36 @@ class Steepest(Method[Ascent]):
     def __post_init__(self) -> None:
         if self.queries < FEWEST:
             raise BadInput(f"queries: the search for Q needs at least {FEWEST} for each input, got {self.queries}.")
-        unknown = [name for name in self._named() if name not in SEARCHES]
+        unknown = [name for name in self._search_names() if name not in SEARCHES]
         if unknown:
             raise BadInput(f"unknown search {unknown[0]!r} for Q; there are {', '.join(SEARCHES)}.")
 
-    def _named(self) -> tuple[str, ...]:
+    def _search_names(self) -> tuple[str, ...]:
         return tuple(self.searches.split(",")) if self.searches else ()
 
     def obstacle(self, problem: Problem) -> str | None:
-        if "slopes" in self._named() and not _smooth(problem):
+        if "slopes" in self._search_names() and not _smooth(problem):
             return "slopes need gradients, and the network or the property is a black box; use rays and mesh"
         return None
 
-    def start(self, problem: Problem, seed: int) -> Ascent:
-        chosen = self._named() or (("rays", "slopes") if _smooth(problem) else ("rays", "mesh"))
-        tally, whole = Tally(problem, self.queries - REPLAY), sum(SHARES[name] for name in chosen)
+    def start(self, problem: Problem, seed: int) -> SteepestState:
+        chosen = self._search_names() or (("rays", "slopes") if _smooth(problem) else ("rays", "mesh"))
+        tally, whole = QueryTally(problem, self.queries - REPLAY), sum(SHARES[name] for name in chosen)
         waiting = tuple((name, int(tally.budget * SHARES[name] / whole)) for name in chosen)
-        return Ascent(tally, waiting, Chance.of(problem.keys, seed, problem.region.centre.device))
+        return SteepestState(tally, waiting, Chance.of(problem.keys, seed, problem.region.centre.device))
 
-    def step(self, problem: Problem, state: Ascent) -> tuple[Ascent | None, Claims]:
+    def step(self, problem: Problem, state: SteepestState) -> tuple[SteepestState | None, Claims]:
         tally, until = state.tally, state.tally.queries + STEP
         ongoing = True
         while ongoing and tally.queries < until:
             state = replace(state, state=SEARCHES[state.name].more(tally, state.state)) if tally.queries < state.end else _next(state)
             ongoing = bool(state.waiting) or tally.queries < state.end
-            if clock.passed():
+            if time_limit.has_expired():
                 break
         return state if ongoing else None, Claims(witness=tally.point, found=tally.ratio > 0, aside=_aside(tally))
 
 
-def _next(state: Ascent) -> Ascent:
+def _next(state: SteepestState) -> SteepestState:
     """The next search begins; the last one has all queries that are left."""
     tally, ((name, share), *others) = state.tally, state.waiting
     end = tally.queries + (min(tally.left, share) if others else tally.left)
@@ -124,7 +124,7 @@ def _smooth(problem: Problem) -> bool:
         return False
 
 
-def _aside(tally: Tally) -> dict[str, Tensor]:
+def _aside(tally: QueryTally) -> dict[str, Tensor]:
     """The way to the best point: (batch, LANDMARKS, ...) each; a landmark that was never reached has ratio zero. And the radius of the ball
     in which Q was looked for, (batch,): what Q says of distances ends there."""
     queries, ratio, point = (torch.stack(part, 1) for part in zip(*tally.trail, strict=True))
@@ -136,12 +136,12 @@ def searched_radius(aside: Mapping[str, Tensor]) -> float | None:
     return float(aside[SEARCHED]) if SEARCHED in aside else None
 
 
-def path_of(aside: Mapping[str, Tensor]) -> tuple[Step, ...]:
+def path_of(aside: Mapping[str, Tensor]) -> tuple[MetricStep, ...]:
     """The landmarks of one row, each better than all before."""
     if "path" not in aside:
         return ()
-    steps = list[Step]()
+    steps = list[MetricStep]()
     for asked, ratio, point in zip(aside["path_queries"].tolist(), aside["path_ratio"].tolist(), aside["path"], strict=True):
         if ratio > (steps[-1].ratio if steps else 0):
-            steps.append(Step(int(asked), ratio, point.detach().cpu()))
+            steps.append(MetricStep(int(asked), ratio, point.detach().cpu()))
     return tuple(steps)

@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.bounding.boxes import Boxes
+from holdfast import time_limit
 from holdfast.bounding.crown import intervals, lower_bound, propagate
 from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
+from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
+from holdfast.bounding.node_bounds import Boxes
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -35,7 +35,7 @@ CHUNK = 128  # balls that are bounded at once
 
 
 @dataclass(frozen=True)
-class View:
+class ScoreBounds:
     """What is proved of the score over the region, row by row: least <= score <= most, and its slope is at most `slope`."""
 
     least: Tensor  # (batch,) float64
@@ -51,7 +51,7 @@ def slope_bound(problem: Problem, *, norm: float = math.inf) -> Tensor:
     return look(problem, norm).slope
 
 
-def look(problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate) -> View:
+def look(problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate) -> ScoreBounds:
     """The score and its slope over the region, from one propagation."""
     graph, prop = _graph(problem), problem.property
     assert isinstance(prop, BoundedProperty)
@@ -60,7 +60,7 @@ def look(problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Reg
     found = lower_bound(graph, boxes, torch.cat([rows, -rows], dim=1), torch.cat([offset, -offset], dim=1))
     lower, upper = found[:, : rows.shape[1]], -found[:, rows.shape[1] :]
     steepest = _lengths(problem, _gradients(graph, boxes, rows, *prop.slopes(lower, upper)), norm).amax(1)
-    return View(prop.least(lower), prop.most(lower, upper), steepest.nan_to_num(torch.inf, torch.inf))
+    return ScoreBounds(prop.least(lower), prop.most(lower, upper), steepest.nan_to_num(torch.inf, torch.inf))
 
 
 def _check(problem: Problem) -> None:
@@ -102,7 +102,7 @@ def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
     lower, upper = region.enclosing_box()
     gradient = torch.where((lower < upper)[:, None], gradient, 0)
     if isinstance(region, NormFamily):
-        each = norm_above(region.grouped(gradient), dual(region.p))
+        each = norm_above(region.group_features(gradient), dual(region.p))
         free = region.free()[:, None]
         return torch.where(free == 0, 0, each * free).sum(-1) * (1 + 4 * gamma(free.shape[-1]))
     return norm_above(gradient.flatten(2), dual(math.inf if isinstance(region, Patch) else check_norm(norm)))
@@ -113,7 +113,7 @@ class Looked:
     """What is known so far of every ball, (1 + balls, batch) each, radii rising from zero; infinite where nothing is."""
 
     radii: Tensor
-    view: View
+    view: ScoreBounds
     waiting: tuple[int, ...]  # balls to look at, the next one first
 
 
@@ -149,7 +149,7 @@ class Shells(Method[Looked]):
         try:
             _check(problem)
             checked_graph(problem)
-            at_input = problem.take(torch.zeros(1, dtype=torch.int64)).tiled(torch.zeros(1, 1))
+            at_input = problem.take(torch.zeros(1, dtype=torch.int64)).tile_radii(torch.zeros(1, 1))
             look(at_input, bounded=intervals)  # every layer
         except (BadInput, UnsupportedLayer) as error:
             return str(error)
@@ -161,24 +161,24 @@ class Shells(Method[Looked]):
         radii = torch.cat([torch.zeros_like(largest)[None], largest * shrink[:, None]])
         radii[-1] = largest
         unknown = torch.full_like(radii, torch.inf)
-        return Looked(radii, View(-unknown, unknown, unknown), (0, *range(len(radii) - 1, 0, -1)))
+        return Looked(radii, ScoreBounds(-unknown, unknown, unknown), (0, *range(len(radii) - 1, 0, -1)))
 
     def step(self, problem: Problem, state: Looked) -> tuple[Looked | None, Claims]:
         """As many balls as are bounded at once; balls of one size side by side: a small one is soon done, but not next to a large one."""
         some = list(state.waiting[: max(1, CHUNK // len(problem))])
         assert isinstance(problem.region, NormFamily | Patch)
         exact = replace(problem, region=replace(problem.region, radius=_largest(problem)))
-        balls = exact.tiled(state.radii[some])
+        balls = exact.tile_radii(state.radii[some])
         seen = []
-        for portion in clock.portions(balls.region.centre):
-            found = clock.in_time(partial(look, balls.take(portion)), None)
+        for portion in time_limit.portions(balls.region.centre):
+            found = time_limit.in_time(partial(look, balls.take(portion)), None)
             if found is None:
                 break
             seen.append(found)
         if not seen:
             return state, Claims()
         done = sum(len(part.least) for part in seen)
-        view = View(state.view.least.clone(), state.view.most.clone(), state.view.slope.clone())
+        view = ScoreBounds(state.view.least.clone(), state.view.most.clone(), state.view.slope.clone())
         places = torch.tensor(some, device=state.radii.device).repeat_interleave(len(problem))[:done]
         rows = torch.arange(len(problem), device=state.radii.device).repeat(len(some))[:done]
         for name in ("least", "most", "slope"):

@@ -18,7 +18,7 @@ Guide = Callable[[Tensor], Tensor]  # outputs (..., batch, outputs) -> (..., bat
 
 
 @dataclass
-class Tally:
+class QueryTally:
     """The searches ask through here. Every point counts as one query of its row, with its gradient too.
 
     In a ratio the rounding of the scores is taken off the change, so that a tiny distance cannot turn it into a slope. Where nothing is
@@ -66,24 +66,24 @@ class Tally:
     def ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(k, batch, *shape) points of the region -> the signed changes of the score and the ratios, each (k, batch)."""
         outputs = self.problem.network(x.flatten(0, 1))
-        return self._kept(x, self._scores(outputs.unflatten(0, x.shape[:2])))
+        return self._keep_best(x, self._scores(outputs.unflatten(0, x.shape[:2])))
 
     def ask_slope(self, x: Tensor, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
         """As `ask`, and the gradients of the guide's score (k, batch, *shape), by the same pass."""
         scores: list[Tensor] = []
 
-        def followed(outputs: Tensor) -> Tensor:
+        def follow_outputs(outputs: Tensor) -> Tensor:
             scores.append(self._scores(outputs.detach()))
             return guide(outputs)
 
-        _, gradients = self.problem.score_and_gradient(x, followed)
-        return *self._kept(x, torch.cat(scores, 1)), gradients
+        _, gradients = self.problem.score_and_gradient(x, follow_outputs)
+        return *self._keep_best(x, torch.cat(scores, 1)), gradients
 
     def _scores(self, outputs: Tensor) -> Tensor:
         """(..., batch, outputs) -> (2, ..., batch): the property's and the stand-in's."""
         return torch.stack([self.problem.property.score(outputs), self.stand_in(outputs)]).double()
 
-    def _kept(self, x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def _keep_best(self, x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         assert len(x) <= self.left, "a search asked more than it was allowed"
         region = self.problem.region
         change, other = scores - self.centre[:, None]

@@ -8,35 +8,35 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.attacks.descent import widen
-from holdfast.chance import Chance
-from holdfast.lipschitz.ratio import Tally
+from holdfast.lipschitz.ratio import QueryTally
+from holdfast.random_streams import Chance
 from holdfast.region import Family
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import direction, norm
 
 
 @dataclass(frozen=True, eq=False)
-class Ray:
+class BestRay:
     """For each row the best ray so far: where it leads, how far to go, and what it gives there."""
 
     u: Tensor  # (batch, n)
     radius: Tensor  # (batch,)
     ratio: Tensor  # (batch,)
 
-    def best(self, u: Tensor, radii: Tensor, ratio: Tensor) -> "Ray":
+    def best(self, u: Tensor, radii: Tensor, ratio: Tensor) -> "BestRay":
         """The better of this and of the rays (k, batch, n) with their radii and ratios (k, batch)."""
         top, which = ratio.max(0)
         better = top > self.ratio
         other = u.gather(0, which[None, :, None].expand(1, *self.u.shape)).squeeze(0)
-        return Ray(
+        return BestRay(
             torch.where(better[:, None], other, self.u),
             torch.where(better, radii.gather(0, which[None]).squeeze(0), self.radius),
             torch.where(better, top, self.ratio),
         )
 
-    def where(self, rows: Tensor, other: "Ray") -> "Ray":
+    def where(self, rows: Tensor, other: "BestRay") -> "BestRay":
         """This in the rows (batch,) that are true, the other elsewhere."""
-        return Ray(
+        return BestRay(
             torch.where(rows[:, None], self.u, other.u),
             torch.where(rows, self.radius, other.radius),
             torch.where(rows, self.ratio, other.ratio),
@@ -50,9 +50,9 @@ class Turning:
     end: int  # queries of the whole search
     until: int  # of this side
     began: int
-    ray: Ray
+    ray: BestRay
     side: Tensor  # (batch,) -1 where the score is to fall, 1 where it is to rise
-    other: Ray | None
+    other: BestRay | None
     chance: Chance
     place: int = 0  # features of this order that had their turn
     size: int = 1  # of a block
@@ -73,13 +73,13 @@ class Rays:
     first: float = 0.25
     spread: float = 1.3  # how much nearer and farther at first
 
-    def start(self, tally: Tally, end: int, chance: Chance) -> Turning:
+    def start(self, tally: QueryTally, end: int, chance: Chance) -> Turning:
         falls, rises = self._begin(tally, end, chance)
         first = falls.ratio >= rises.ratio
         better, other, side = falls.where(first, rises), rises.where(first, falls), torch.where(first, -1.0, 1.0)
         return Turning(end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, chance)
 
-    def more(self, tally: Tally, state: Turning) -> Turning:
+    def more(self, tally: QueryTally, state: Turning) -> Turning:
         """A few blocks turned over."""
         if tally.queries >= state.until and state.other is not None:
             seen = state.other.ratio > 0
@@ -98,7 +98,7 @@ class Rays:
         ray = self._turn(tally, state.until, state.ray, state.side, block, count, spread, chance)
         return replace(state, ray=ray, place=place + count * size, size=size, order=order)
 
-    def _begin(self, tally: Tally, end: int, chance: Chance) -> tuple[Ray, Ray]:
+    def _begin(self, tally: QueryTally, end: int, chance: Chance) -> tuple[BestRay, BestRay]:
         """The best rays to begin with: along which the score falls, and along which it rises."""
         family = tally.problem.family
         flat = family.flatten(family.centre)
@@ -107,7 +107,7 @@ class Rays:
         rays = torch.cat([known[None], torch.ones_like(drawn[:1]), -torch.ones_like(drawn[:1]), drawn])
         rays = rays[0 if tally.queries > 1 else 1 :]  # before anything else was asked no row knows a ray
         halving = 2.0 ** -torch.arange(self.radii, device=flat.device, dtype=torch.float64)[:, None]
-        falls = rises = Ray(drawn[0], tally.radius, torch.full_like(tally.ratio, -1.0))
+        falls = rises = BestRay(drawn[0], tally.radius, torch.full_like(tally.ratio, -1.0))
         for ray in rays:
             u = ray.expand(self.radii, *ray.shape)[: end - tally.queries]
             if len(u):
@@ -117,9 +117,11 @@ class Rays:
                 rises = rises.best(u, radii, torch.where(change > 0, ratio, -1.0))
         return falls, rises
 
-    def _turn(self, tally: Tally, end: int, ray: Ray, side: Tensor, block: Tensor, count: int, spread: float, chance: Chance) -> Ray:
+    def _turn(
+        self, tally: QueryTally, end: int, ray: BestRay, side: Tensor, block: Tensor, count: int, spread: float, chance: Chance
+    ) -> BestRay:
         """block (batch, n): the number of each feature's block; those from 0 to count - 1 are turned over."""
-        other = turned(ray.u, norm_of(tally.problem.family), chance)
+        other = turn_direction(ray.u, norm_of(tally.problem.family), chance)
         inside = block == torch.arange(count, device=block.device)[:, None, None]
         u = torch.where(inside, other, ray.u)
         radii = ray.radius.expand(count, -1)
@@ -134,13 +136,13 @@ class Rays:
         return single.best(u, radii, _ask(tally, u, radii, side))
 
 
-def _ask(tally: Tally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
+def _ask(tally: QueryTally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
     """The ratios of these rays (k, batch), where the score changes to the given side."""
     change, ratio = tally.ask(outward(tally.problem.family, u, radii))
     return torch.where(change.sign() == side, ratio, -1.0)
 
 
-def turned(u: Tensor, p: float, chance: Chance) -> Tensor:
+def turn_direction(u: Tensor, p: float, chance: Chance) -> Tensor:
     """What features may be instead: in the maximum norm the opposite; else also larger, smaller or anew."""
     if math.isinf(p):
         return -u
@@ -157,7 +159,7 @@ def outward(family: Family, u: Tensor, radii: Tensor) -> Tensor:
     """(k, batch, n), (k, batch) -> (k, batch, *shape): the points of the region where the rays reach these distances."""
     away = u.reshape(*u.shape[:2], *family.shape).to(family.centre)
     if isinstance(family, NormFamily):
-        grouped = family.grouped(away)
+        grouped = family.group_features(away)
         unit = grouped / norm(grouped, family.p).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
         away = (unit * family.free().to(unit)[..., None]).reshape(away.shape)
     x = family.centre + away * widen(radii, family).to(away)

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from holdfast.monitor.engine import exact
-from holdfast.monitor.engine.rerun import Data, prefix_outputs
+from holdfast.monitor.engine.rerun import ConcatenatedSequences, prefix_outputs
 from holdfast.monitor.engine.sampled import interval
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Steps
@@ -89,11 +89,11 @@ def evaluate(monitor: Monitor, sequences: Sequence[Any], *, confidence: float = 
     """errors: the scores now against exact ones. attacks: the expected success, over all sequences with an attackable place, of
     mutating the least robust, the most robust or any attackable place; by scores now and, but for abstract models, by final ones.
     reliability: one random mutant for each attackable place goes through the user's own model."""
-    records = [record for place, sequence in enumerate(sequences) for record in scored(monitor, sequence, place, seed)]
+    records = [record for place, sequence in enumerate(sequences) for record in score_sequence(monitor, sequence, place, seed)]
     return evaluation(records, {name: {r.key: r.aside[name] for r in records if name in r.aside} for name in BESIDE}, confidence)
 
 
-def scored(monitor: Monitor, sequence: Any, place: int, seed: int) -> list[Record]:
+def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> list[Record]:
     """The scores of one sequence, now and final, a record for each of its elements.
 
     Where every mutant can be run the bracket is closed, proved by enumeration; else it is [0, 1], by definition. What the monitor itself
@@ -101,7 +101,7 @@ def scored(monitor: Monitor, sequence: Any, place: int, seed: int) -> list[Recor
     """
     began, asked = time.monotonic(), monitor.net.queries
     read = monitor.read(sequence)
-    kept = _kept(monitor, read, torch.Generator().manual_seed(seed * 2**32 + place))
+    kept = _label_stays(monitor, read, torch.Generator().manual_seed(seed * 2**32 + place))
     found: list[tuple[Key, Bracket, dict[str, Tensor]]] = []
     abstract, finite = monitor.settings.mode == "abstract", monitor.mutation.finite
     for part in PARTS:
@@ -133,7 +133,7 @@ def keys_of(place: int, length: int) -> tuple[Key, ...]:
 
 
 def evaluation(records: Sequence[Record], beside: Mapping[str, Mapping[Key, Tensor]], confidence: float = 0.95) -> Evaluation:
-    """What the records of `scored` say together. beside: what is kept beside them, by its name."""
+    """What the records of `score_sequence` say together. beside: what is kept beside them, by its name."""
     rows = {part: [r for r in sorted(records, key=lambda r: r.key) if r.key.part == part] for part in PARTS}
     size = list(Counter(r.key.index for r in rows["now"]).values())
     proved, now = _numbers(rows["now"], beside["interval"])
@@ -204,12 +204,12 @@ def _errors(truth: Tensor, now: list[Tensor]) -> Errors | None:
     )
 
 
-def _kept(monitor: Monitor, read: Tensor, generator: torch.Generator) -> Tensor:
+def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> Tensor:
     """(n,): does the label behind each element stay when it is drawn anew once? NaN where nothing else may stand there."""
     attackable = monitor.attackable(read)
     rows, kept = attackable.nonzero()[:, 0], torch.full((len(read),), torch.nan, dtype=torch.float64)
     if len(rows):
-        data = Data.of([read])
+        data = ConcatenatedSequences.of([read])
         mutants = torch.stack([monitor.mutation.sample(element, 1, generator)[0] for element in data.elements[rows]])
         base, moved = prefix_outputs(monitor.net, data, rows, rows), prefix_outputs(monitor.net, data, rows, rows, mutants)
         kept[rows] = (monitor.outputs.labels(moved, base) == monitor.outputs.own(base)).double()

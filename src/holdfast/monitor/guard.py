@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Steps
-from holdfast.network.wholly import hashed
+from holdfast.network.callable_fingerprint import hash_callable
 
 
 class Guard(nn.Module):
@@ -26,7 +26,7 @@ class Guard(nn.Module):
         super().__init__()
         if not 0 <= threshold <= 1:
             raise BadInput(f"threshold={threshold}: scores lie between 0 and 1.")
-        digest, missed = hashed(model) if monitor.net.source == "torch" else (monitor.net.fingerprint, "")
+        digest, missed = hash_callable(model) if monitor.net.source == "torch" else (monitor.net.fingerprint, "")
         if missed:
             raise BadInput(
                 f"{type(model).__name__} cannot be hashed ({missed} cannot be read), so nobody knows whether the monitor was "

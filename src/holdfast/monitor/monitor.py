@@ -15,9 +15,9 @@ from holdfast.errors import BadInput
 from holdfast.files import in_words
 from holdfast.monitor.engine import exact
 from holdfast.monitor.engine.numpy_stream import Quick
-from holdfast.monitor.engine.opened import View, find
 from holdfast.monitor.engine.recurrent import Recurrent
 from holdfast.monitor.engine.sampled import Drawn, interval
+from holdfast.monitor.engine.state_view import StateView, find
 from holdfast.monitor.engine.stream import Stream
 from holdfast.monitor.mutation.choices import Mutation, Still, are_ids
 from holdfast.monitor.outputs import Classes, Output
@@ -59,7 +59,7 @@ class Monitor:
     """
 
     def __init__(
-        self, net: Network, mutation: Mutation, outputs: Output, settings: Settings, *, view: View | None, tree: Any = None
+        self, net: Network, mutation: Mutation, outputs: Output, settings: Settings, *, view: StateView | None, tree: Any = None
     ) -> None:
         self.net, self.mutation, self.outputs, self.settings, self.view, self.tree = net, mutation, outputs, settings, view, tree
         self.reader = Reader(net, settings.unknown, settings.unk, settings.max_length, view.frame if isinstance(view, Recurrent) else None)
@@ -109,14 +109,14 @@ class Monitor:
 
     def _abstract_model(self, sequences: Sequence[Any]) -> Any:
         from holdfast.monitor.abstract.traces import profile
-        from holdfast.monitor.abstract.tree import Tree
+        from holdfast.monitor.abstract.tree import DecisionTreeEstimate
         from holdfast.monitor.abstract.tree_growth import Growing  # only this mode needs scikit-learn
 
         if not len(sequences):
             raise BadInput("the abstract model learns from sequences: give some to fit.")
         known = self.mutation if self.mutation.finite else Drawn(self.mutation, self.settings.samples, self.generator())
         traces = profile(self.net, self.read_all(sequences), known, self.outputs, self.view)
-        return Tree.fit(traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed))
+        return DecisionTreeEstimate.fit(traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed))
 
     @property
     def mode(self) -> Mode:
@@ -145,8 +145,8 @@ class Monitor:
             found = exact.labels(self.net, read, self.mutation, outputs=self.outputs, k=k, view=self.view)
             return self._split(read, found, found.values, found.values, found.values, k)
         if self.settings.mode == "sampled":
-            return [scores for some in self._side_by_side(read) for scores in self._sampled(some, k)]
-        return self._estimated(read, k)
+            return [scores for some in self._side_by_side(read) for scores in self._score_sampled(some, k)]
+        return self._score_estimated(read, k)
 
     def _short(self, sequence: Tensor, engine: Quick) -> Scores | None:
         """Few tokens: step by step is faster than a batch. None: a close call, on which the user's module must be heard."""
@@ -175,7 +175,7 @@ class Monitor:
         if some:
             yield some
 
-    def _sampled(self, read: list[Tensor], k: Steps) -> list[Scores]:
+    def _score_sampled(self, read: list[Tensor], k: Steps) -> list[Scores]:
         """Several sequences at once, or one whose draws do not fit, in parts."""
         count, generator, size = self.settings.samples, self.generator(), sum(map(len, read))
         rows = max(1, DRAWN // (count * max(1, read[0][0].numel()))) if len(read) == 1 and read[0].is_floating_point() else size
@@ -192,7 +192,7 @@ class Monitor:
         )
         return self._split(read, found, value, low, high, k)
 
-    def _estimated(self, read: list[Tensor], k: Steps) -> list[Scores]:
+    def _score_estimated(self, read: list[Tensor], k: Steps) -> list[Scores]:
         if k != 0:
             raise BadInput(f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'.")
         keep: exact.Keep = "labels" if self.view is None else "states"
@@ -302,7 +302,7 @@ class Monitor:
     @classmethod
     def load(cls, folder: str | Path, net: Network) -> "Monitor":
         """What `save` wrote, for the same network with the same tokenizer; any other is refused."""
-        from holdfast.monitor import fitting, outputs
+        from holdfast.monitor import outputs, stored_settings
         from holdfast.monitor.mutation import mutation
         from holdfast.monitor.saving import WRITTEN, load
 
@@ -313,15 +313,15 @@ class Monitor:
 
         view, tree = find(net), None
         with in_words(folder, "damaged", WRITTEN):
-            settings = Settings(**fitting.typed(content["settings"], fitting.SETTINGS))
+            settings = Settings(**stored_settings.check_types(content["settings"], stored_settings.SETTINGS))
             read = (mutation.restore(content["mutation"], part("mutation")), outputs.restore(content["outputs"]), settings)
             _check(net, read[0], settings.mode, settings.unknown, settings.confidence, settings.samples, settings.max_length)
             if view is not None:
                 read[1].count(view.outputs(view.start(1)).shape[1])
             if settings.mode == "abstract":
-                from holdfast.monitor.abstract.tree import Tree
+                from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
-                tree = fitting.checked_tree(Tree.of(part("tree"), content["tree"]))
+                tree = stored_settings.checked_tree(DecisionTreeEstimate.of(part("tree"), content["tree"]))
         return cls(net, *read, view=view, tree=tree)
 
 

@@ -117,13 +117,13 @@ class Tolerance(Output):
             raise BadInput(f"tolerance of width {self.width}: it must be a number above 0.")
 
     def labels(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        moved = self._moved(outputs, reference)
+        moved = self._outputs_moved(outputs, reference)
         return 1 + (moved > self.width).long() - (moved < -self.width).long()
 
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        return (self._moved(outputs, reference).abs() - self.width).abs() / 2  # the reference may move too
+        return (self._outputs_moved(outputs, reference).abs() - self.width).abs() / 2  # the reference may move too
 
-    def _moved(self, outputs: Tensor, reference: Tensor) -> Tensor:
+    def _outputs_moved(self, outputs: Tensor, reference: Tensor) -> Tensor:
         return outputs[:, self.output].double() - reference[:, self.output].double()
 
     def count(self, outputs: int) -> int:

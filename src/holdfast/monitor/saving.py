@@ -14,7 +14,7 @@ from holdfast.files import existing, in_words, json_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_text
 from holdfast.network.network import NAME_IT
-from holdfast.network.text import Words
+from holdfast.network.text import WordTokenizer
 
 FORMAT, VERSION = "holdfast monitor", 3
 SEALED = 2  # from this version on the text carries a digest of itself
@@ -64,7 +64,7 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
             f"structure, so its scores would mean nothing. Load that model, or fit a monitor for this one."
         )
     tokenizer = None if net.tokenizer is None else net.tokenizer.fingerprint
-    usual = net.tokenizer is None or isinstance(net.tokenizer, Words)
+    usual = net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer)
     if content["tokenizer"] != tokenizer if content["version"] >= CUT else not usual:
         raise BadInput(
             f"{folder}: this monitor was fitted for text that becomes tokens in another way: {net.name} has another tokenizer now, or "

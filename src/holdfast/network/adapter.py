@@ -20,13 +20,13 @@ def tensor_of(answer: Any, output: str | None = None) -> Tensor:
     Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there, or the one at the place `output`, counted
     from 0; of named ones the one that `output` names, else the logits, else the only tensor.
     """
-    if isinstance(answer, tuple | list) and output is not None and output not in _named(answer) and output.isdecimal():
+    if isinstance(answer, tuple | list) and output is not None and output not in _named_parts(answer) and output.isdecimal():
         if int(output) >= len(answer):
             raise BadInput(f"output={output!r}: the model answers with {len(answer)} things, counted from 0.")
         answer, output = answer[int(output)], None
-    while isinstance(answer, tuple | list) and any(part is not None for part in answer) and output not in _named(answer):
+    while isinstance(answer, tuple | list) and any(part is not None for part in answer) and output not in _named_parts(answer):
         answer = next(part for part in answer if part is not None)
-    named = _named(answer)
+    named = _named_parts(answer)
     tensors = [name for name, part in named.items() if isinstance(part, Tensor) and part.is_floating_point()]
     if output is not None and output not in named:
         has = f"has {', '.join(named)}" if named else f"is {type(answer).__name__}"
@@ -47,7 +47,7 @@ def tensor_of(answer: Any, output: str | None = None) -> Tensor:
     return answer
 
 
-def _named(answer: Any) -> dict[str, Any]:
+def _named_parts(answer: Any) -> dict[str, Any]:
     """The parts of an answer that have names: a dict, a ModelOutput, a dataclass."""
     if isinstance(answer, Mapping):
         return {str(key): part for key, part in answer.items()}
@@ -58,7 +58,7 @@ def _named(answer: Any) -> dict[str, Any]:
 
 def told_of(answer: Any, output: str | None = None) -> str | None:
     """What a user should know of how `tensor_of` chose; None where there was nothing to choose from."""
-    named = _named(answer)
+    named = _named_parts(answer)
     if isinstance(answer, tuple | list) and len(answer) > 1 and not named:
         place = "the first" if output is None or not output.isdecimal() else f"number {output}, counted from 0,"
         return f"the model answers with {len(answer)} things; {place} of them is measured"
@@ -74,7 +74,7 @@ def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
     answers: pairs of a number of inputs and what the model answered to them. A tensor could be meant if it holds floating numbers and its
     first axis is always that of the inputs. That of a state, as nn.GRU returns it beside its outputs, counts layers.
     """
-    tuples = [(batch, answer) for batch, answer in answers if isinstance(answer, tuple | list) and not _named(answer)]
+    tuples = [(batch, answer) for batch, answer in answers if isinstance(answer, tuple | list) and not _named_parts(answer)]
     if not tuples:
         return
     shared = set.intersection(*({place for place, part in enumerate(answer) if _per_input(part, batch)} for batch, answer in tuples))
@@ -167,13 +167,13 @@ class Adapter(nn.Module):
             outputs = self.model(x)
         outputs = tensor_of(outputs, self.output)
         if self.pool is not None:
-            outputs = self._pooled(outputs)
+            outputs = self._pool_time(outputs)
         if outputs.dim() > 1:
             return outputs.flatten(1)
         dropped = isinstance(batch, int) and batch == 1  # by a squeeze() that was meant for other axes
         return outputs.unsqueeze(0 if dropped else 1)
 
-    def _pooled(self, outputs: Tensor) -> Tensor:
+    def _pool_time(self, outputs: Tensor) -> Tensor:
         """(batch, time, outputs), or (time, batch, outputs) -> (batch, outputs)."""
         time = 0 if self.time_first else 1
         if self.pool == "last":
@@ -211,7 +211,7 @@ class InTurn(nn.Module):
         return torch.stack([self.model.single(row) for row in x])
 
 
-def mapped(model: nn.Module, rows: Tensor) -> nn.Module:
+def map_over_batch(model: nn.Module, rows: Tensor) -> nn.Module:
     """A model that takes a batch of one only, over a batch: mapped where torch can, else row after row. Raises what the model does."""
     single = OneByOne(model)
     with torch.no_grad():

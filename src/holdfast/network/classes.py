@@ -16,11 +16,11 @@ def numbers_of(given: Sequence[Any], classes: Sequence[Any], where: Callable[[in
     if strange is not None:
         near = difflib.get_close_matches(str(given[strange]), [str(name) for name in classes], 1, 0.75)
         hint = f" Is {near[0]!r} meant?" if near else ""
-        raise BadInput(f"{where(strange)}: the label {str(given[strange])[:60]!r} is none of the classes {listed(classes)}.{hint}")
+        raise BadInput(f"{where(strange)}: the label {str(given[strange])[:60]!r} is none of the classes {list_names(classes)}.{hint}")
     return [number[name] for name in given]
 
 
-def listed(names: Iterable[Any]) -> str:
+def list_names(names: Iterable[Any]) -> str:
     """The first of them, and how many more there are."""
     told = list(names)
     more = f" and {len(told) - MANY} more" if len(told) > MANY else ""

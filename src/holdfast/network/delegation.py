@@ -18,7 +18,7 @@ def delegate() -> Ask | None:
 
 
 @contextmanager
-def delegated(ask: Ask | None) -> Iterator[None]:
+def delegate_queries(ask: Ask | None) -> Iterator[None]:
     """Inside, every network hands its inputs to `ask`; None: they ask their models themselves."""
     before = _ask.set(ask)
     try:

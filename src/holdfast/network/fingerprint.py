@@ -25,7 +25,7 @@ def of_output(name: str | None) -> str:
     return "" if name is None else of_text(f"output: {name}")
 
 
-def joined(main: str, *others: str) -> str:
+def combine_hashes(main: str, *others: str) -> str:
     """One hash for all; where there are no others, the main one itself."""
     parts = [main, *filter(None, others)]
     return main if len(parts) == 1 else of_text("\n".join(parts))
@@ -37,7 +37,7 @@ def of_tensors(named: Mapping[str, Tensor], begin: str = "") -> str:
     for name, value in named.items():
         if is_lazy(value):
             continue
-        digest.update(_told(name, value.dtype, tuple(value.shape)))
+        digest.update(_tensor_header(name, value.dtype, tuple(value.shape)))
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.stride(0) != 1:  # of a single number that was spread out
             flat = flat.clone(memory_format=torch.contiguous_format)
@@ -48,7 +48,7 @@ def of_tensors(named: Mapping[str, Tensor], begin: str = "") -> str:
 def each_row(tensor: Tensor) -> list[str]:
     """For every row `of_tensors` of it alone."""
     shape, found = tuple(tensor.shape[1:]), []
-    begun = hashlib.sha256(_told("", tensor.dtype, shape))
+    begun = hashlib.sha256(_tensor_header("", tensor.dtype, shape))
     rows = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # which has strides even where it was expanded
     for row in rows.reshape(len(tensor), math.prod(shape)).view(torch.uint8).numpy():
         digest = begun.copy()
@@ -57,7 +57,7 @@ def each_row(tensor: Tensor) -> list[str]:
     return found
 
 
-def _told(name: str, kind: torch.dtype, shape: tuple[int, ...]) -> bytes:
+def _tensor_header(name: str, kind: torch.dtype, shape: tuple[int, ...]) -> bytes:
     return f"{name} {kind} {shape}".encode()
 
 

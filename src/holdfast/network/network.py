@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.files import in_words
 from holdfast.foreign_text import first_line
-from holdfast.memory import is_out_of_memory
+from holdfast.memory_budget import is_out_of_memory
 from holdfast.network.adapter import (
     Adapter,
     BlackBox,
@@ -28,23 +28,23 @@ from holdfast.network.adapter import (
     Pool,
     check_unambiguous,
     for_any_batch,
-    mapped,
+    map_over_batch,
     one_by_one,
     over_single_inputs,
     told_of,
 )
+from holdfast.network.callable_fingerprint import hash_callable
 from holdfast.network.classes import numbers_of
 from holdfast.network.delegation import delegate
-from holdfast.network.fingerprint import joined, of_file, of_output, of_program, of_tensors, of_text
-from holdfast.network.memory import changed, generators, state_of
+from holdfast.network.fingerprint import combine_hashes, of_file, of_output, of_program, of_tensors, of_text
+from holdfast.network.float32_precision import cudnn_flags, in_full
 from holdfast.network.normalisation import domain_along_axis, normaliser
-from holdfast.network.precision import cudnn_flags, in_full
 from holdfast.network.recurrent import copy_module
+from holdfast.network.statefulness import first_change, generators, state_of
 from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer, read_texts, tokenizer_of
 from holdfast.network.tokens import OfVectors, of_vectors, split_graph, split_module
-from holdfast.network.trace import as_plain_module, converted, export, rewrite
+from holdfast.network.trace import as_plain_module, convert_graph, export, rewrite
 from holdfast.network.trees import Trees
-from holdfast.network.wholly import hashed
 from holdfast.process_state import ignored_torch_logs
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
@@ -182,7 +182,7 @@ class Network:
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
             time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer, classes=classes,
-            token_model=token_model, device=where, notes=[*notes, *more], fingerprint=digest and joined(digest, of_output(output)),
+            token_model=token_model, device=where, notes=[*notes, *more], fingerprint=digest and combine_hashes(digest, of_output(output)),
             output=output,
         )  # fmt: skip
 
@@ -232,7 +232,7 @@ class Network:
                 f"name=value (constants=) fixes an input."
             )
         example = _example(values[0], where)
-        model = converted(model, dtype=None, device=where).requires_grad_(False)
+        model = convert_graph(model, dtype=None, device=where).requires_grad_(False)
         # None marks what the program leaves open.
         shape = item_shape([d if isinstance(d, int) else None for d in values[0].shape], time_first)
         rest: nn.Module = model
@@ -260,7 +260,7 @@ class Network:
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
             classes=classes, tokenizer=tokenizer, token_model=token_model, device=where, notes=notes,
-            fingerprint=joined(of_file(path), of_output(output)),
+            fingerprint=combine_hashes(of_file(path), of_output(output)),
         )  # fmt: skip
 
     @classmethod
@@ -309,7 +309,7 @@ class Network:
                 model, name=path.name, source="black box" if opened.black_box else "onnx", domain=domain, mean=mean, std=std,
                 shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary, tokenizer=tokenizer,
                 classes=classes,
-                token_model=token_model, device=where, notes=list(opened.notes), fingerprint=joined(of_file(path), *opened.beside),
+                token_model=token_model, device=where, notes=list(opened.notes), fingerprint=combine_hashes(of_file(path), *opened.beside),
             )  # fmt: skip
 
     @classmethod
@@ -366,7 +366,7 @@ class Network:
         own = getattr(predict, "__self__", None) is estimator
         digest, more = _known_by(predict if own else [estimator, predict])
 
-        def made(module: nn.Module, source: Source, notes: tuple[str, ...]) -> Network:
+        def make_network(module: nn.Module, source: Source, notes: tuple[str, ...]) -> Network:
             return cls._of(
                 module, name=label, source=source, domain=domain, mean=None, std=None, shape=(len(opened.columns.features),),
                 time_first=False, pool=None, vectors=None, vocabulary=None, token_model=None, device=torch.device("cpu"),
@@ -374,10 +374,10 @@ class Network:
             )  # fmt: skip
 
         if opened.itself is None:
-            net = made(opened.module, "black box", opened.notes)
+            net = make_network(opened.module, "black box", opened.notes)
         else:
-            net = made(opened.module, "torch", opened.notes)
-            net.itself = made(opened.itself, "black box", ())
+            net = make_network(opened.module, "torch", opened.notes)
+            net.itself = make_network(opened.itself, "black box", ())
         net.classes, net.labels, net.columns, net.trees = opened.classes, opened.labels, opened.columns, opened.trees
         return net
 
@@ -472,7 +472,7 @@ class Network:
             with torch.no_grad(), contextlib.suppress(Exception):
                 if len(probe(first)) != 1:
                     return False
-            way = type(mapped(probe, first))
+            way = type(map_over_batch(probe, first))
         except Exception:  # then it is the inputs that it refuses
             return False
         self.module = Adapter(way(self.module)).eval()
@@ -510,13 +510,13 @@ class Network:
         return torch.zeros(0) if x is None else self(x)
 
     def _forward(self, x: Tensor) -> Tensor:
-        clock.check()
+        time_limit.check()
         self.queries += len(x)
         outputs: Tensor = asked_of_model(self.name, self.module, x)
         return outputs.to(self.dtype) if outputs.is_floating_point() else outputs
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
-        numbers = clock.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, self.device)
+        numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, self.device)
         rows = max(1, numbers // max(1, x[0].numel())) if len(x) else 1
         for part in x.split(rows):
             yield part.to(self.device, self.dtype)
@@ -559,7 +559,7 @@ class Network:
         if ask is not None:
             self.queries += len(tokens)
             return ask(self, "ask_tokens", tokens)
-        clock.check()
+        time_limit.check()
         self.queries += len(tokens)
         with torch.no_grad(), in_full():  # as vectors are asked: sentences come in batches and alone
             outputs: Tensor = asked_of_model(self.name, self.token_model, tokens.to(self.device))
@@ -591,15 +591,15 @@ class Network:
             )
         try:
             chance = generators()
-            with self._watched():
+            with self._note_extra_outputs():
                 pair = self(first)
-                drawn = changed(chance, generators())
+                drawn = first_change(chance, generators())
                 alone = torch.cat([self(row[None]) for row in first])
             again = self(first)
         except BadInput:
             raise
         except Exception as error:
-            raise _refused(self.name, x, error) from error
+            raise _refusal(self.name, x, error) from error
         if drawn is not None:
             raise BadInput(
                 f"{self.name} draws random numbers ({drawn} generator), so it may answer otherwise when it is asked the same again and no "
@@ -636,26 +636,26 @@ class Network:
         states = [state_of(self.module)]
         with torch.no_grad():
             for asked in (x, x[:1], x[1:]):
-                self._called(self.module, asked)
+                self._call_module(self.module, asked)
                 states.append(state_of(self.module))
-            moved = changed(states[1], states[2]) or changed(states[2], states[3])
-            if moved is None and changed(states[0], states[1]) is not None:
+            moved = first_change(states[1], states[2]) or first_change(states[2], states[3])
+            if moved is None and first_change(states[0], states[1]) is not None:
                 layers = set(self.module.state_dict()) - set(fresh.state_dict())
-                if layers or not alike(self._called(fresh, x[1:] + 0.125), self._called(self.module, x[1:] + 0.125)):
-                    moved = changed(states[0], states[1])
+                if layers or not alike(self._call_module(fresh, x[1:] + 0.125), self._call_module(self.module, x[1:] + 0.125)):
+                    moved = first_change(states[0], states[1])
         return moved
 
-    def _called(self, module: nn.Module, x: Tensor) -> Tensor:
+    def _call_module(self, module: nn.Module, x: Tensor) -> Tensor:
         try:
             outputs: Tensor = asked_of_model(self.name, module, x)
         except BadInput:
             raise
         except Exception as error:
-            raise _refused(self.name, x, error) from error
+            raise _refusal(self.name, x, error) from error
         return outputs
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _note_extra_outputs(self) -> Iterator[None]:
         """A note where the model answers with more than one thing; BadInput where more than one could be meant."""
         adapter = one_by_one(self.module) or self.module
         inner = adapter.model if isinstance(adapter, Adapter) else None
@@ -749,7 +749,7 @@ class Network:
         return copied
 
     def _double_graph(self, x: Tensor) -> nn.Module:
-        graph = converted(as_plain_module(self.program(x)), dtype=torch.float64, device=self.device)
+        graph = convert_graph(as_plain_module(self.program(x)), dtype=torch.float64, device=self.device)
         return Adapter(graph)
 
     def with_columns(self, columns: Columns) -> "Network":
@@ -813,7 +813,7 @@ class Network:
 
 def _known_by(function: Any) -> tuple[str, list[str]]:
     """The hash of all that it reads; where something cannot be read, none, and a note."""
-    digest, missed = hashed(function)
+    digest, missed = hash_callable(function)
     told = f"{NOT_HASHED}: {missed} cannot be read; so that its runs can be resumed and joined, {NAME_IT}"
     return digest, [told] if missed else []
 
@@ -923,7 +923,7 @@ def _check_one_input(function: Callable[..., Any], name: str, *, lengths: bool =
         )
 
 
-def _refused(name: str, x: Tensor, error: Exception) -> _Refused:
+def _refusal(name: str, x: Tensor, error: Exception) -> _Refused:
     """What a model raised, and what that often means where it is not about the values of its input."""
     hint = ""
     if isinstance(error, TypeError | IndexError | KeyError | AttributeError):

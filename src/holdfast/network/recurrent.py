@@ -42,14 +42,14 @@ _THEIRS: dict[Any, Any] = {ours: getattr(torch.ops.aten, ours._schema.name.parti
 def _shapes(kernel: Any) -> Any:
     """What the kernel answers to x (time, batch, features), or batch first, without its numbers."""
 
-    def shaped(x: Tensor, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
+    def output_shapes(x: Tensor, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
         time = 1 if rest[-1] else 0
         one, *states = kernel(x.narrow(time, 0, min(1, x.shape[time])), hx, *rest)
         batch, size = one.shape[1 - time], one.shape[2]
         outputs = one.new_empty((x.shape[time], batch, size))
         return outputs.transpose(0, 1) if rest[-1] else outputs, *states
 
-    return shaped
+    return output_shapes
 
 
 for _name, _kernel in _KERNELS.items():

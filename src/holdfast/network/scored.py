@@ -23,7 +23,7 @@ class Scored(nn.Module):
         return self.score(self.model(x)).unsqueeze(-1)
 
 
-def scored(net: Network, score: Callable[[Tensor], Tensor], x: Tensor) -> Network | None:
+def append_score(net: Network, score: Callable[[Tensor], Tensor], x: Tensor) -> Network | None:
     """score (n, outputs) -> (n,), written in torch; None where no graph of it can be made (numpy inside, a branch on values, a black box).
 
     x  inputs to ask about: the graph must say what the function says.

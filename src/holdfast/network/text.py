@@ -1,6 +1,7 @@
 """From text to tokens: one way, whichever door a text comes in by.
 
-A `Tokenizer` cuts a text into pieces and says which token each is: `Words` by the network's vocabulary, `Own` by a function of the user's,
+A `Tokenizer` cuts a text into pieces and says which token each is: `WordTokenizer` by the network's vocabulary,
+`CustomTokenizer` by a function of the user's,
 `HuggingFace` by a tokenizer.json. What happens to pieces that are no token is decided in one place, `read_texts`, and told.
 """
 
@@ -20,9 +21,9 @@ from torch import Tensor
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, UnreadableFile
 from holdfast.files import LARGEST_JSON, text_of
 from holdfast.foreign_text import first_line
+from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.fingerprint import of_text
 from holdfast.network.tokenizer_check import check_tokenizer
-from holdfast.network.wholly import of_value
 
 Unknown = Literal["error", "skip", "unk"]
 UNKNOWN_WORDS = ("<unk>", "[UNK]", "<UNK>", "unk", "UNK", "<oov>")
@@ -57,7 +58,7 @@ def number_of(vocabulary: Iterable[str]) -> dict[str, int]:
     return {word: i for i, word in reversed(list(enumerate(vocabulary)))}
 
 
-class Words(Tokenizer):
+class WordTokenizer(Tokenizer):
     """Where nothing else is said. Text is cut at white space; a word is taken as the vocabulary has it: as it stands, else in lower case,
     else (as it stands, then in lower case) without the SIGNS at its ends. Signs parted from a word that way become tokens of their own
     where the vocabulary has them, and are left out elsewhere. Every other word is unknown."""
@@ -94,7 +95,7 @@ class Words(Tokenizer):
         return self.number.get(word, self.number.get(word.lower()))
 
 
-class Own(Tokenizer):
+class CustomTokenizer(Tokenizer):
     """A function of the user's: text -> words of the vocabulary as they stand there, or token ids (a mapping's input_ids too)."""
 
     def __init__(self, function: Callable[[str], Any], vocabulary: Sequence[str] | None, size: int) -> None:
@@ -179,9 +180,9 @@ Given = Tokenizer | str | Path | Callable[..., Any]
 
 def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: int) -> Tokenizer | None:
     """For a network of so many tokens: a tokenizer.json or the folder of one, a tokenizer of the packages tokenizers or transformers, or a
-    function; else `Words`, where there is a vocabulary."""
+    function; else `WordTokenizer`, where there is a vocabulary."""
     if given is None:
-        return None if vocabulary is None else Words(vocabulary)
+        return None if vocabulary is None else WordTokenizer(vocabulary)
     if isinstance(given, str | Path):
         path = Path(given) / "tokenizer.json" if Path(given).is_dir() else Path(given)
         content = text_of(path, LARGEST_JSON)
@@ -195,7 +196,7 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
     elif hasattr(given, "to_str") and hasattr(given, "encode"):
         found = HuggingFace(given.to_str(), type(given).__name__)
     elif callable(given):
-        found = Own(given, vocabulary, size)
+        found = CustomTokenizer(given, vocabulary, size)
     else:
         raise BadInput(f"tokenizer is {type(given).__name__}: give the path of a tokenizer.json, or a function of a text.")
     if isinstance(found, HuggingFace) and found.size > size:
@@ -231,8 +232,8 @@ def read_texts(
     """All texts. places: what to call each in an error. policy: for unknown pieces, `unk` the token for them, else the tokenizer's own;
     without one they are an error."""
     stands = tokenizer.unknown if unk is None else unk
-    cut = [_cut(tokenizer, text, where) for text, where in zip(texts, _named(places, len(texts)), strict=True)]
-    for text, where in zip(cut, _named(places, len(texts)), strict=True):
+    cut = [_cut(tokenizer, text, where) for text, where in zip(texts, _name_places(places, len(texts)), strict=True)]
+    for text, where in zip(cut, _name_places(places, len(texts)), strict=True):
         if None in text.ids and (policy == "error" or (policy == "unk" and stands is None)):
             raise BadInput(f"{where}{_strange(text, policy)}")
         if policy == "skip" and not any(token is not None for token in text.ids):
@@ -266,7 +267,7 @@ def _cut(tokenizer: Tokenizer, text: str, where: str) -> Text:
     return found
 
 
-def _named(places: Sequence[str] | None, count: int) -> list[str]:
+def _name_places(places: Sequence[str] | None, count: int) -> list[str]:
     if places is None:
         return [""] if count == 1 else [f"text {i}: " for i in range(count)]
     return [f"{place}: " for place in places]

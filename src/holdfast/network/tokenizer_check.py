@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import UnreadableFile
-from holdfast.foreign_text import capped
+from holdfast.foreign_text import cut_text
 from holdfast.network.fingerprint import of_text
 
 SECONDS = 120  # of a clock on the wall, and of the processor: large vocabularies take a few
@@ -59,7 +59,7 @@ def check_tokenizer(content: str, name: str, hint: str) -> None:
         model = json.loads(content)
         parts = list(_normalizers(model.get("normalizer") if isinstance(model, dict) else None))
     except (ValueError, RecursionError) as error:
-        raise UnreadableFile(f"{name}: is no tokenizer, for it is no JSON ({capped(str(error), 200)}). {hint}") from error
+        raise UnreadableFile(f"{name}: is no tokenizer, for it is no JSON ({cut_text(str(error), 200)}). {hint}") from error
     if not all(_is_whole(part.get("precompiled_charsmap")) for part in parts):
         raise UnreadableFile(f"{name}: is no tokenizer: its precompiled_charsmap is shorter than it says. {hint}")
     if _growth(parts) > MOST_GROWTH:

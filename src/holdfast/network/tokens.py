@@ -230,10 +230,10 @@ def _comparisons(net: "Network", tokens: Tensor) -> list[Callable[[Tensor], Tens
             f"{what} the token ids besides the embedding, so what holds for word vectors need not hold for words and nothing is proved of "
             f"them by bounds. Enumeration, which asks the model itself, still works."
         )
-    return [partial(_asked, user.target, user.args[1]) for user in compared]
+    return [partial(_query_target, user.target, user.args[1]) for user in compared]
 
 
-def _asked(target: Callable[..., Tensor], other: float, words: Tensor) -> Tensor:
+def _query_target(target: Callable[..., Tensor], other: float, words: Tensor) -> Tensor:
     return target(words, other)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.foreign_text import first_line
+from holdfast.network.float32_precision import cudnn_flags
 from holdfast.network.packed import FullSequences
-from holdfast.network.precision import cudnn_flags
 from holdfast.network.recurrent import OneFrame, copy_module, put_back
 from holdfast.process_state import silent_torch
 
@@ -45,12 +45,12 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # logs and prints the whole graph; the error says it in a line. It warns of the flat weights of nn.LSTM, which look like attributes
         # assigned during export.
         with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
-            traced = _unguessed(copy_module(module))
+            traced = _without_causal_guess(copy_module(module))
             with FullSequences(traced), OneFrame():
                 program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
             put_back(program.graph)
             _refuse_batch_sizes(program)
-            return _tidied(functional(program))
+            return _tidy(functional(program))
     except UnsupportedLayer:
         raise
     except Exception as error:
@@ -64,17 +64,17 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
-def _unguessed(module: nn.Module) -> nn.Module:
+def _without_causal_guess(module: nn.Module) -> nn.Module:
     """torch's transformers look at the numbers of a mask to guess whether it is causal, which no tracer can follow. It is a hint for
     kernels; without it the mask itself is used."""
     for inner in module.modules():
         hint = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}.get(type(inner))
         if hint is not None:
-            inner.forward = _hinted(inner.forward, hint)
+            inner.forward = _with_hint(inner.forward, hint)
     return module
 
 
-def _hinted(forward: Callable[..., Any], hint: str) -> Callable[..., Any]:
+def _with_hint(forward: Callable[..., Any], hint: str) -> Callable[..., Any]:
     @functools.wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(forward).bind(*args, **kwargs)
@@ -133,7 +133,7 @@ def _implicit() -> dict[Any, Any]:
     return {op: rule for op, rule in torch.export.default_decompositions().items() if str(op) not in WHOLE and _composite(op)}
 
 
-def _tidied(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _tidy(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The copy with which a model's input is kept from it is no layer, where nothing is written into it. And squeeze() takes away what has
     size one in every batch: in a batch of one that axis is not meant."""
     for node in list(program.graph.nodes):
@@ -218,7 +218,7 @@ def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     return fx.GraphModule(exported, graph)
 
 
-def reweighted(program: torch.export.ExportedProgram, module: nn.Module) -> torch.export.ExportedProgram:
+def replace_weights(program: torch.export.ExportedProgram, module: nn.Module) -> torch.export.ExportedProgram:
     """The same program with the weights and buffers of another module like the one that was traced: a network in training need not be
     traced again."""
     weights = weights_of(module)
@@ -227,7 +227,7 @@ def reweighted(program: torch.export.ExportedProgram, module: nn.Module) -> torc
     return other
 
 
-def converted(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
+def convert_graph(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
     """A copy of an exported graph in another arithmetic, if one is named, or place: parameters, constants, what the tracer wrote down."""
     copied = copy.deepcopy(module).to(device=device, dtype=dtype)
     rewrite(copied, dtype=dtype, device=device)
@@ -237,19 +237,19 @@ def converted(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torc
 def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> None:
     """Every device that the tracer wrote into the graph becomes this one, and every floating dtype, if one is named."""
 
-    def changed(value: Any) -> Any:
+    def change_value(value: Any) -> Any:
         if isinstance(value, torch.device):
             return device
         return dtype if dtype is not None and isinstance(value, torch.dtype) and value.is_floating_point else value
 
     for node in module.graph.nodes:
-        node.args = fx.node.map_aggregate(node.args, changed)
-        node.kwargs = fx.node.map_aggregate(node.kwargs, changed)
+        node.args = fx.node.map_aggregate(node.args, change_value)
+        node.kwargs = fx.node.map_aggregate(node.kwargs, change_value)
     module.recompile()
 
 
 @dataclass(frozen=True)
-class Layer:
+class TracedOperator:
     """One operator of the graph as a person would name it."""
 
     name: str  # where it stands in the user's module, or the graph's own name
@@ -258,14 +258,16 @@ class Layer:
     shape: tuple[int | None, ...]  # of its output; None where it is free
 
 
-def layers(program: torch.export.ExportedProgram) -> Iterator[Layer]:
+def layers(program: torch.export.ExportedProgram) -> Iterator[TracedOperator]:
     """Every operator that works on tensors, in order."""
     for node in program.graph.nodes:
         if node.op == "call_function":
             value = node.meta.get("val")
             first = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(first, Tensor):
-                yield Layer(where(node), node.name, str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape))
+                yield TracedOperator(
+                    where(node), node.name, str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape)
+                )
 
 
 def where(node: fx.Node) -> str:

@@ -70,7 +70,7 @@ class Trees:
             upper.append(torch.where(inside, self.upper, torch.inf).amin(1))
         return torch.cat(lower), torch.cat(upper)
 
-    def missed(self) -> Tensor:
+    def rounding_error(self) -> Tensor:
         """(outputs,) float64: how far the model's own sum, in its own arithmetic and order, may lie from the true one."""
         none = torch.zeros((self.count, self.values.shape[1]), dtype=torch.float64)
         size: Tensor = none.scatter_reduce(0, self.tree[:, None].expand_as(self.values), self.values.abs(), "amax")

@@ -32,7 +32,7 @@ class Avoid(Property):
         """(..., batch, outputs) -> (..., batch, polytopes, rows)."""
         return torch.einsum("bpro,...bo->...bpr", self.matrix.to(outputs), outputs) + self.offset.to(outputs)
 
-    def missed(self, outputs: Tensor, unit: float) -> Tensor:
+    def rounding_error(self, outputs: Tensor, unit: float) -> Tensor:
         return rounding(self.matrix, outputs[..., None, None, :], self.offset, unit).flatten(-2).amax(-1)
 
     def check(self, batch: int, outputs: int) -> None:

@@ -31,7 +31,7 @@ class Property(ABC):
         place = int(outputs.argmax())
         return f"the network says {place if classes is None else classes[place]}"
 
-    def missed(self, outputs: Tensor, unit: float) -> Tensor:
+    def rounding_error(self, outputs: Tensor, unit: float) -> Tensor:
         """(batch, outputs), the unit of their arithmetic -> (batch,) float64: how far a score computed from them may lie from the truth by
         rounding. Nothing where nobody knows."""
         return torch.zeros(outputs.shape[:-1], dtype=torch.float64, device=outputs.device)
@@ -75,7 +75,7 @@ class LinearProperty(BoundedProperty):
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         return upper.amin(1)
 
-    def missed(self, outputs: Tensor, unit: float) -> Tensor:
+    def rounding_error(self, outputs: Tensor, unit: float) -> Tensor:
         matrix, offset = (part.to(outputs.device) for part in self.rows(outputs.shape[-1]))
         return rounding(matrix, outputs[..., None, :], offset, unit).amax(-1)
 

@@ -54,22 +54,22 @@ class Confidence(BoundedProperty):
     def least(self, values: Tensor) -> Tensor:
         lower, upper = self.ends(values, None)
         leads = least_leads(lower, upper) if self.softmax else lower
-        found = self._asked(leads).amin(1)
+        found = self._competing_leads(leads).amin(1)
         return certain(found - self.epsilon - 4 * gamma(1) * (found.abs() + self.epsilon) - TINY, values)
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         low, high = self.ends(lower, upper)
         leads = most_leads(low, high) if self.softmax else high
-        found = self._asked(leads).amin(1)
+        found = self._competing_leads(leads).amin(1)
         return found - self.epsilon + 4 * gamma(1) * (found.abs() + self.epsilon) + TINY
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """Along d_k = z_c - z_k the lead p_c - p_j rises by p_k (p_c - p_j), and along d_j by p_j more."""
         low, high = self.ends(lower, upper)
         if not self.softmax:
-            found = self._pieces(low.shape[1]) * smallest(self._asked(low), self._asked(high))[..., None]
+            found = self._pieces(low.shape[1]) * smallest(self._competing_leads(low), self._competing_leads(high))[..., None]
             return found, found
-        leads = self._asked(least_leads(low, high)), self._asked(most_leads(low, high))
+        leads = self._competing_leads(least_leads(low, high)), self._competing_leads(most_leads(low, high))
         alive = smallest(*leads)[..., None]
         p = probabilities(among(self.label, -high), among(self.label, -low))
         p_low, p_high = (others(self.label, end)[:, None] for end in p)
@@ -88,7 +88,7 @@ class Confidence(BoundedProperty):
         half = lower.shape[1] // 2
         return lower[:, :half], -lower[:, half:]
 
-    def _asked(self, leads: Tensor) -> Tensor:
+    def _competing_leads(self, leads: Tensor) -> Tensor:
         """(batch, others) -> the leads over the classes that count: (batch, others) or (batch, 1)."""
         return leads if self.other is None else leads.gather(1, self._place()[:, None])
 

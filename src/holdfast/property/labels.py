@@ -57,9 +57,9 @@ class Threshold(Rule):
         if at.dim() > 1 or at.numel() not in (1, outputs.shape[-1]):
             raise BadInput(f"threshold: {at.numel()} numbers for {outputs.shape[-1]} outputs; give one for all, or one for each.")
         at = at.expand(outputs.shape).clone()
-        return Labels(outputs.double() > at if y is None else self._wanted(y, outputs), at)
+        return Labels(outputs.double() > at if y is None else self._wanted_labels(y, outputs), at)
 
-    def _wanted(self, y: Any, outputs: Tensor) -> Tensor:
+    def _wanted_labels(self, y: Any, outputs: Tensor) -> Tensor:
         try:
             given = torch.as_tensor(y, device=outputs.device)
         except (TypeError, ValueError, RuntimeError) as error:

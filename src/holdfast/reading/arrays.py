@@ -4,25 +4,25 @@ import re
 from pathlib import Path
 
 from holdfast.files import read_array, read_arrays
-from holdfast.network.fingerprint import joined, of_file
-from holdfast.reading.found import Found, of_mapping
+from holdfast.network.fingerprint import combine_hashes, of_file
 from holdfast.reading.labels import read_labels
+from holdfast.reading.loaded import LoadedData, of_mapping
 
 PLAIN = "It must be written by numpy.savez with plain arrays (no Python objects)."
 
 
-def read_npz(path: Path) -> Found:
+def read_npz(path: Path) -> LoadedData:
     return of_mapping(read_arrays(path, PLAIN), str(path), of_file(path))
 
 
-def read_npy(path: Path) -> Found:
+def read_npy(path: Path) -> LoadedData:
     """x of a file, and y of the one beside it that is called the same but for x: x.npy and y.npy, test_images.npy and test_labels.npy."""
     held: dict[str, object] = {"x": read_array(path, "Write it by numpy.save, with plain numbers.")}
     beside = [path.with_name(name) for name in _beside(path.name)]
     labels = next((other for other in beside if other.is_file()), None)
     if labels is None:
         return of_mapping(held, str(path), of_file(path))
-    return of_mapping({**held, "y": read_labels(labels)}, str(path), joined(of_file(path), of_file(labels)))
+    return of_mapping({**held, "y": read_labels(labels)}, str(path), combine_hashes(of_file(path), of_file(labels)))
 
 
 def _beside(name: str) -> list[str]:

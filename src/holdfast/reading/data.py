@@ -16,15 +16,15 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.files import in_words, json_of, text_of
 from holdfast.network import Network
-from holdfast.network.fingerprint import joined, of_file, of_tensors, of_text
+from holdfast.network.callable_fingerprint import of_value
+from holdfast.network.fingerprint import combine_hashes, of_file, of_tensors, of_text
 from holdfast.network.text import Texts, number_of
-from holdfast.network.wholly import of_value
 from holdfast.reading.arrays import read_npy, read_npz
-from holdfast.reading.found import Found, real_numbers
-from holdfast.reading.how import How
-from holdfast.reading.labels import numbered, read_labels
+from holdfast.reading.labels import number_labels, read_labels
+from holdfast.reading.loaded import LoadedData, real_numbers
 from holdfast.reading.objects import of_object
 from holdfast.reading.pictures import ENDINGS, OTHERS, read_pictures
+from holdfast.reading.read_settings import How
 from holdfast.reading.source import array, call
 from holdfast.reading.tables import of_table, read_csv, read_parquet
 
@@ -69,7 +69,7 @@ class Data:
     places: list[int] | None = None  # of the inputs among those that were read, where some were left out
     notes: tuple[str, ...] = ()  # what a user should know about how the data were read
 
-    def limited(self, count: int | None) -> "Data":
+    def first_inputs(self, count: int | None) -> "Data":
         return self if count is None else self.only(range(min(count, len(self.x))))
 
     def only(self, places: Sequence[int]) -> "Data":
@@ -88,7 +88,7 @@ class Data:
         """The inputs without padding."""
         return self.x if self.lengths is None else [row[:length] for row, length in zip(self.x, self.lengths, strict=True)]
 
-    def stacked(self, source: str) -> Tensor:
+    def stack_inputs(self, source: str) -> Tensor:
         """All inputs in one tensor."""
         shapes = sorted({tuple(row.shape) for row in self.rows})
         if len(shapes) > 1:
@@ -127,14 +127,14 @@ def asked_about(given: object, net: Network, scale: float | None, limit: int | N
         raise BadInput("--only-correct is about classes, and here none are asked about. Leave it out.")
     data = load_data(given, net, scale=scale, limit=None if how.only_correct else limit, how=how)
     if how.only_correct:
-        return _correct(data, net, _called(given), limit)
+        return _correct(data, net, _name_source(given), limit)
     if data.labelled or not labels:
         return data
-    own = f"{_called(given)} holds no labels: each input is asked about the class that the network says of it"
-    return replace(data, y=torch.tensor(_said(net, data, range(len(data.x)), _called(given))), notes=(*data.notes, own))
+    own = f"{_name_source(given)} holds no labels: each input is asked about the class that the network says of it"
+    return replace(data, y=torch.tensor(_predict_classes(net, data, range(len(data.x)), _name_source(given))), notes=(*data.notes, own))
 
 
-def _called(given: object) -> str:
+def _name_source(given: object) -> str:
     return given if isinstance(given, str) else f"the {type(given).__name__}"
 
 
@@ -146,25 +146,27 @@ def load_data(
 
     reading: texts and their places -> tokens, where that is not the network's own way.
     """
-    source = _called(given)
-    found = _found(given, net, limit, how) if isinstance(given, str) else of_object(given, source, net, how, limit)
+    source = _name_source(given)
+    found = _read_source(given, net, limit, how) if isinstance(given, str) else of_object(given, source, net, how, limit)
     if found.texts is not None:
         places = [f"{source}, {found.where(place)}" for place in range(len(found.texts))]
         tokens = read_texts(net, found.texts, source, places, reading).tokens
-        known = joined(found.fingerprint, of_value(tokens)) if found.fingerprint else ""  # what cuts the text may be another one day
+        known = (
+            combine_hashes(found.fingerprint, of_value(tokens)) if found.fingerprint else ""
+        )  # what cuts the text may be another one day
         found = replace(found, x=tokens, names=found.texts if found.names is None else found.names, fingerprint=known)
     assert found.x is not None
     if len(found.x) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
-    rows = [_scaled(real_numbers(row, "x", source), scale, net, source) for row in found.x]
+    rows = [_scale_row(real_numbers(row, "x", source), scale, net, source) for row in found.x]
     count = len(rows)
-    names = [str(n) for n in _counted(range(count) if found.names is None else found.names, count, "names", source)]
+    names = [str(n) for n in _one_per_input(range(count) if found.names is None else found.names, count, "names", source)]
     lengths = None
     if found.lengths is not None:
-        lengths = real_numbers(np.asarray(_counted(found.lengths, count, "lengths", source)), "lengths", source).long().tolist()
-    x, columns = [_fitted(row, net) for row in rows], None
+        lengths = real_numbers(np.asarray(_one_per_input(found.lengths, count, "lengths", source)), "lengths", source).long().tolist()
+    x, columns = [_fit_shape(row, net) for row in rows], None
     if found.columns is not None:
-        columns = [str(c) for c in _counted(found.columns, x[0].numel(), "columns", source, "numbers in an input")]
+        columns = [str(c) for c in _one_per_input(found.columns, x[0].numel(), "columns", source, "numbers in an input")]
     fingerprint, given = found.fingerprint, found.y
     if how.labels is not None:
         given = read_labels(Path(how.labels))
@@ -173,15 +175,15 @@ def load_data(
     if given is not None:
         if net.labels is not None and np.asarray(given).dtype.kind not in "UO":
             given = net.places_of(given)
-        y, classes, notes = numbered(replace(found, y=_counted(given, count, "y", source)), source, net.classes, outputs)
+        y, classes, notes = number_labels(replace(found, y=_one_per_input(given, count, "y", source)), source, net.classes, outputs)
     if net.classes is not None and len(net.classes) != outputs() != 1:
         raise BadInput(f"{len(net.classes)} classes are named, and {net.name} has {outputs()} outputs. Name all of them, in their order.")
     if not fingerprint:
         fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, **({} if given is None else {"y": y})})
     if how.labels is not None:
-        fingerprint = joined(fingerprint, of_file(Path(how.labels)))
+        fingerprint = combine_hashes(fingerprint, of_file(Path(how.labels)))
     data = Data(x, y, names, classes, lengths, fingerprint, columns, given is not None, notes=(*found.notes, *notes))
-    return data.limited(limit)
+    return data.first_inputs(limit)
 
 
 def _names(classes: Any, net: Network) -> list[str] | None:
@@ -189,7 +191,7 @@ def _names(classes: Any, net: Network) -> list[str] | None:
     return None if known is None else [str(name) for name in known]
 
 
-def _found(source: str, net: Network, limit: int | None, how: How) -> Found:
+def _read_source(source: str, net: Network, limit: int | None, how: How) -> LoadedData:
     """By the module that reads this form."""
     path = Path(source)
     ending = path.suffix.lower()
@@ -218,7 +220,7 @@ def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
     right, wrong, seen = list[int](), list[str](), 0
     while seen < len(data.x) and (limit is None or len(right) < limit):
         some = range(seen, min(len(data.x), seen + AT_ONCE))
-        said = _said(net, data, some, source)
+        said = _predict_classes(net, data, some, source)
         for place, number in zip(some, said, strict=True):
             if limit is not None and len(right) == limit:
                 break
@@ -236,7 +238,7 @@ def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
     more = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
     left_out = f"{len(wrong)} of the first {seen} inputs, of which {net.name} says another class: {', '.join(wrong[:FEW])}{more}"
     kept = data.only(right)
-    mark = joined(data.fingerprint, of_text(f"only correct {right}"))
+    mark = combine_hashes(data.fingerprint, of_text(f"only correct {right}"))
     return replace(kept, places=right, fingerprint=mark, notes=(*data.notes, *([f"--only-correct leaves out {left_out}"] if wrong else [])))
 
 
@@ -244,7 +246,7 @@ def _centre(net: Network, row: Tensor) -> Tensor:
     return row.to(net.device) if row.is_floating_point() else net.embed(row)
 
 
-def _said(net: Network, data: Data, places: Sequence[int], source: str) -> list[int]:
+def _predict_classes(net: Network, data: Data, places: Sequence[int], source: str) -> list[int]:
     """The class of each, asked together with those of the same shape."""
     rows = data.rows
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -260,7 +262,7 @@ def _said(net: Network, data: Data, places: Sequence[int], source: str) -> list[
     return [said[place] for place in places]
 
 
-def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
+def _one_per_input(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
     """One for each input."""
     with in_words(source, f"{what} cannot be read", f"Give one for each of its {count} {of}.", BadInput):
         np.ndim(values)
@@ -270,7 +272,7 @@ def _counted(values: Any, count: int, what: str, source: str, of: str = "rows") 
     return values
 
 
-def _text(path: Path, net: Network, how: How) -> Found:
+def _text(path: Path, net: Network, how: How) -> LoadedData:
     """Lines of label, tab, text; or where the first line names the columns, a table."""
     lines = [(place, line) for place, line in enumerate(text_of(path).split("\n"), 1) if line.strip()]
     cut = [line.partition("\t") for _, line in lines]
@@ -281,7 +283,7 @@ def _text(path: Path, net: Network, how: How) -> Found:
     if odd is not None:
         raise BadInput(f"{path}, line {lines[odd][0]}: expected a class, a tab and a text, got {lines[odd][1][:60]!r}.")
     texts = [text for _, _, text in cut]
-    return Found(
+    return LoadedData(
         texts=texts,
         names=[text.strip() for text in texts],
         y=labels or None,
@@ -317,18 +319,18 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     number = number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
     strange: list[str] = []
 
-    def known(words: list[Any]) -> list[int]:
+    def word_numbers(words: list[Any]) -> list[int]:
         strange.extend(str(s) for s in words if str(s) not in number)
         return [number[str(s)] for s in words if str(s) in number]
 
     found: dict[int, list[int]] | list[list[list[int]]]
     if isinstance(sets, dict) and all(isinstance(words, list) for words in sets.values()):
         # A word the network does not know never occurs in a sentence it reads, so its own set has no meaning.
-        found = {number[word]: known(words) for word, words in sets.items() if word in number}
+        found = {number[word]: word_numbers(words) for word, words in sets.items() if word in number}
         if not found:
             raise BadInput(f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced.")
     elif isinstance(sets, list) and all(isinstance(text, list) and all(isinstance(words, list) for words in text) for text in sets):
-        found = [[known(words) for words in text] for text in sets]
+        found = [[word_numbers(words) for words in text] for text in sets]
     else:
         raise BadInput(f"{path}: {EXPECTED}")
     if strange:
@@ -336,7 +338,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     return found
 
 
-def _scaled(row: Tensor, scale: float | None, net: Network, source: str) -> Tensor:
+def _scale_row(row: Tensor, scale: float | None, net: Network, source: str) -> Tensor:
     """Numbers as they are, what is divided in the network's arithmetic, or token ids for a network that reads tokens."""
     if scale is not None and not 0 < scale < math.inf:
         raise BadInput(f"scale {scale}: the data are divided by it, so it must be a number above 0.")
@@ -350,7 +352,7 @@ def _scaled(row: Tensor, scale: float | None, net: Network, source: str) -> Tens
     return row.long()
 
 
-def _fitted(row: Tensor, net: Network) -> Tensor:
+def _fit_shape(row: Tensor, net: Network) -> Tensor:
     """An input that only lacks axes of size one (a channel, say) is given them."""
     if net.shape is None or None in net.shape or net.vectors is not None:
         return row

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.files import in_words, read_array, text_of
-from holdfast.network.classes import listed, numbers_of
-from holdfast.reading.found import Found, real_numbers
+from holdfast.network.classes import list_names, numbers_of
+from holdfast.reading.loaded import LoadedData, real_numbers
 
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -29,8 +29,8 @@ def read_labels(path: Path) -> Any:
     raise BadInput(f"{path}: labels are read from a .npy file, or from a .txt file with one on each line.")
 
 
-def numbered(
-    found: Found, source: str, ours: Sequence[str] | None, outputs: Callable[[], int]
+def number_labels(
+    found: LoadedData, source: str, ours: Sequence[str] | None, outputs: Callable[[], int]
 ) -> tuple[Tensor, list[str] | None, tuple[str, ...]]:
     """The class of each input, the names of the classes where they have some, and what to tell.
 
@@ -61,15 +61,16 @@ def numbered(
     if len(classes) != outputs() != 1:
         many = "1 name" if len(classes) == 1 else f"{len(classes)} names"
         raise BadInput(
-            f"{source}: the labels have {many} ({listed(classes)}), and the network has {outputs()} outputs. Which belongs to which? Say "
+            f"{source}: the labels have {many} ({list_names(classes)}), and the network has {outputs()} outputs. "
+            f"Which belongs to which? Say "
             f"--classes with all names in the order of the outputs."
         )
-    told = listed(f"{k} {name}" for k, name in enumerate(classes))
+    told = list_names(f"{k} {name}" for k, name in enumerate(classes))
     note = f"labels are names, taken for the outputs in sorted order: {told}. If the network's order is another, say --classes"
     return _by_names(y, classes, found, source), classes, (note,)
 
 
-def _whole(texts: Sequence[str], found: Found, source: str) -> Tensor:
+def _whole(texts: Sequence[str], found: LoadedData, source: str) -> Tensor:
     """Whole numbers exactly as they stand there: a float between would round those of more than fifteen digits."""
     digits = [text.partition(".")[0] for text in texts]
     odd = next((place for place, text in enumerate(digits) if len(text) > DIGITS), None)
@@ -78,7 +79,7 @@ def _whole(texts: Sequence[str], found: Found, source: str) -> Tensor:
     return torch.tensor([int(text) for text in digits], dtype=torch.int64)
 
 
-def _finite(y: Tensor, found: Found, source: str) -> Tensor:
+def _finite(y: Tensor, found: LoadedData, source: str) -> Tensor:
     """Numbers that are no class and no forecast either are refused: a missing label often becomes NaN on its way."""
     if y.dtype == torch.uint64:  # torch can do little with it
         y = torch.where(y.to(torch.int64) < 0, torch.inf, y.to(torch.float64)) if bool((y.to(torch.int64) < 0).any()) else y.to(torch.int64)
@@ -102,5 +103,5 @@ def _plain(y: Any, source: str) -> Tensor | list[str]:
     return values.long() if values.dtype == torch.bool else values
 
 
-def _by_names(names: Sequence[str], classes: Sequence[str], found: Found, source: str) -> Tensor:
+def _by_names(names: Sequence[str], classes: Sequence[str], found: LoadedData, source: str) -> Tensor:
     return torch.tensor(numbers_of(names, classes, lambda place: f"{source}, {found.where(place)}"))

@@ -11,16 +11,16 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.files import in_words
 from holdfast.network import Network
-from holdfast.reading.found import MEANT, Found, of_mapping
-from holdfast.reading.how import How
+from holdfast.reading.loaded import MEANT, LoadedData, of_mapping
 from holdfast.reading.pictures import of_picture
+from holdfast.reading.read_settings import How
 from holdfast.reading.tables import LABELS, TEXTS, is_frame, of_frame, of_table
 
 EXPECTED = "expected a dict with x and y, a pair (x, y), a DataFrame, or a data set: rows that are pairs or dicts"
 INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "features", "input", "audio")
 
 
-def of_object(made: Any, source: str, net: Network, how: How, limit: int | None) -> Found:
+def of_object(made: Any, source: str, net: Network, how: How, limit: int | None) -> LoadedData:
     """limit: of a data set no more rows are read."""
     if is_frame(made):
         return of_table(of_frame(made, source), net, how)
@@ -54,7 +54,7 @@ def _rows(made: Any) -> Iterator[Any]:
     return iter(made)
 
 
-def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: How) -> Found:
+def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: How) -> LoadedData:
     if not rows:
         raise BadInput(f"{source}: no row: there is no input to ask about.")
     first = rows[0]

@@ -14,7 +14,7 @@ from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.files import existing, fits, in_words
 from holdfast.network import Network
 from holdfast.process_state import ignored_warnings
-from holdfast.reading.found import Found
+from holdfast.reading.loaded import LoadedData
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +28,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 Bytes = npt.NDArray[np.uint8]
 
 
-def read_pictures(folder: Path, net: Network, limit: int | None) -> Found:
+def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
     """Of every class the first, then of every class the second: so a few inputs speak of all classes. limit: no more are opened."""
     if net.vectors is not None:
         raise BadInput(f"{folder}: holds pictures, and {net.name} reads words. Give a .csv or .tsv file of texts.")
@@ -46,13 +46,13 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> Found:
     for label, path in chosen:
         data = existing(path, LARGEST_FILE, "is larger than any picture that is read.").read_bytes()
         digest.update(f"{label} {path.name} {len(data)} ".encode("utf-8", "surrogateescape") + data)
-        x.append(_read(path, data, net))
+        x.append(_read_picture(path, data, net))
         if len(x) == 1:
             fits(4 * len(chosen) * x[0].nbytes, folder)  # as numbers of 32 bits
     labels = None if alone else [label for label, _ in chosen]
     others = [path for part in (folder, *(folder / name for name in below)) for path in _visible(part) if path.suffix.lower() in OTHERS]
     note = f"{len(others)} pictures of {folder} are neither PNG nor JPEG and are left out, {others[0].name if others else ''} first"
-    return Found(
+    return LoadedData(
         x, y=labels, names=[path.name if alone else f"{label}/{path.name}" for label, path in chosen], among=None if alone else classes,
         notes=(note,) if others else (), fingerprint=digest.hexdigest(), where=lambda place: str(chosen[place][1]),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def _check(folder: Path, below: dict[str, list[Path]], alone: Sequence[Path]) ->
     )
 
 
-def _read(path: Path, data: bytes, net: Network) -> Bytes:
+def _read_picture(path: Path, data: bytes, net: Network) -> Bytes:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -121,7 +121,8 @@ def of_picture(image: "Image", net: Network, where: str) -> Bytes:
         known = [size for size in sizes if size is not None] if len(shape) > 1 else []
         if channels not in MODES:
             raise BadInput(
-                f"{where}: a picture, and {net.name} takes inputs of shape {_told(shape)}. Give them as .npz, prepared as for training."
+                f"{where}: a picture, and {net.name} takes inputs of shape {_describe_shape(shape)}. "
+                f"Give them as .npz, prepared as for training."
             )
         if len(shape) > 1 and any(size is not None and size != own for size, own in zip(sizes, (height, width), strict=True)):
             raise BadInput(
@@ -149,5 +150,5 @@ def _channels(shape: Sequence[int | None], pixels: int) -> tuple[int, bool]:
     return (last, True) if last in MODES and first not in MODES and last is not None else (first or 0, False)
 
 
-def _told(shape: Sequence[Any]) -> str:
+def _describe_shape(shape: Sequence[Any]) -> str:
     return " x ".join("any" if size is None else str(size) for size in shape)

@@ -49,8 +49,8 @@ def import_only(names: Iterable[str] | None, hint: str = "") -> Iterator[None]:
 
 def call(target: str, what: str) -> Any:
     """package.module:name; a class or function is called without arguments."""
-    factory, name = named(target, what)
-    if isinstance(factory, nn.Module | Network) or _fitted(factory):
+    factory, name = import_named(target, what)
+    if isinstance(factory, nn.Module | Network) or _is_fitted(factory):
         return factory
     try:
         return factory()
@@ -58,11 +58,11 @@ def call(target: str, what: str) -> Any:
         raise
     except Exception as error:
         raise BadInput(
-            f"{what} {target!r}: {name}() failed ({_told(error)}). It is called without arguments; --debug shows where."
+            f"{what} {target!r}: {name}() failed ({_describe_error(error)}). It is called without arguments; --debug shows where."
         ) from error
 
 
-def named(target: str, what: str) -> tuple[Any, str]:
+def import_named(target: str, what: str) -> tuple[Any, str]:
     """package.module:name, imported from the working folder too -> something to call, or a model; and its name."""
     confirmed = _confirmed.get()
     if confirmed is not None and target not in confirmed.names and not target.startswith(OWN):
@@ -72,11 +72,11 @@ def named(target: str, what: str) -> tuple[Any, str]:
         module = _import(module_name)
     except Exception as error:  # any line of the user's own code may fail
         hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
-        raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_told(error)}).{hint}") from error
+        raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_describe_error(error)}).{hint}") from error
     found: Any = vars(module).get(name)
     if found is None:
         raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")
-    if not callable(found) and not isinstance(found, Network) and not _fitted(found):
+    if not callable(found) and not isinstance(found, Network) and not _is_fitted(found):
         raise BadInput(f"{what} {target!r}: {name} is {type(found).__name__}, not a function.")
     return found, name
 
@@ -107,12 +107,12 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
     return folder.resolve() in (packages or ([Path(file).resolve().parent] if file else []))
 
 
-def _fitted(found: object) -> bool:
+def _is_fitted(found: object) -> bool:
     """An estimator itself, not its class."""
     return hasattr(found, "predict") and hasattr(found, "fit") and not isinstance(found, type)
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error, silent='no message')}"
 
 

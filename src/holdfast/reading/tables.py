@@ -15,8 +15,8 @@ from holdfast.errors import BadInput, MissingExtra
 from holdfast.files import LARGEST_JSON, existing, fits, in_words, text_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file
-from holdfast.reading.found import Found, row_number
-from holdfast.reading.how import How
+from holdfast.reading.loaded import LoadedData, row_number
+from holdfast.reading.read_settings import How
 from holdfast.region.columns import Columns, pandas_frame
 
 SURE = ("label", "labels", "target", "y")  # no input is called so
@@ -41,7 +41,7 @@ class Table:
     fingerprint: str = ""
     names: Sequence[str] | None = None  # of the rows, where the table has them besides its columns
 
-    def told(self) -> str:
+    def describe_columns(self) -> str:
         return ", ".join(repr(name) for name in self.columns)
 
 
@@ -126,21 +126,21 @@ def of_frame(frame: Any, source: str) -> Table:
     return Table(source, columns, row_number, names=None if counted else [str(name) for name in index])
 
 
-def of_table(table: Table, net: Network, how: How) -> Found:
+def of_table(table: Table, net: Network, how: How) -> LoadedData:
     """Texts and labels for a network that reads words, numbers and labels for any other."""
     for option, wanted in (("--text-column", how.text_column), ("--label-column", how.label_column)):
         if wanted is not None and wanted not in table.columns:
-            raise BadInput(f"{table.source}: {option} {wanted!r} is none of its columns {table.told()}.")
+            raise BadInput(f"{table.source}: {option} {wanted!r} is none of its columns {table.describe_columns()}.")
     if not table.columns or not len(next(iter(table.columns.values()))):
         raise BadInput(f"{table.source}: holds no row.")
     if net.vectors is not None:
         return _texts(table, how)
     if net.columns is not None and (not net.columns.plain or {column.name for column in net.columns.each} <= set(table.columns)):
-        return _described(table, net, net.columns, how)
+        return _read_described_columns(table, net, net.columns, how)
     return _rows(table, net, how)
 
 
-def _described(table: Table, net: Network, columns: Columns, how: How) -> Found:
+def _read_described_columns(table: Table, net: Network, columns: Columns, how: How) -> LoadedData:
     """Rows as the network's own columns say, by their names, in whatever order they stand."""
     known = {name for column in columns.each for name in (column.name, *column.features)}
     rest = [name for name in table.columns if name not in known and name.casefold() not in NAMES]
@@ -151,19 +151,19 @@ def _described(table: Table, net: Network, columns: Columns, how: How) -> Found:
     )
     _check_whole(x.numpy(), columns.features, table)
     notes: tuple[str, ...] = () if label is None or how.label_column or how.labels else (f"labels are column {label!r} of {table.source}",)
-    return Found(
+    return LoadedData(
         list(x), y=None if label is None else table.columns[label], names=table.names, columns=list(columns.features), notes=notes,
         fingerprint=table.fingerprint, where=table.where,
     )  # fmt: skip
 
 
-def _texts(table: Table, how: How) -> Found:
+def _texts(table: Table, how: How) -> LoadedData:
     of_text = [name for name, column in table.columns.items() if name != how.label_column and _is_text(column)]
     known = [name for name in of_text if name.casefold() in TEXTS]
     long = [name for name in of_text if sum(str(cell).count(" ") for cell in table.columns[name]) >= len(table.columns[name])]
     text = how.text_column or _only(known or long or of_text, table, "texts", "--text-column")
     if text is None:
-        raise BadInput(f"{table.source}: none of its columns {table.told()} holds texts. Say which with --text-column.")
+        raise BadInput(f"{table.source}: none of its columns {table.describe_columns()} holds texts. Say which with --text-column.")
     rest = [name for name in table.columns if name != text]
     named = [name for name in rest if name.casefold() in LABELS]
     label = how.label_column or _only(named or [n for n in rest if n.casefold() not in NAMES], table, "labels", "--label-column")
@@ -174,13 +174,13 @@ def _texts(table: Table, how: How) -> Found:
     labels = f", labels column {label!r}" if label is not None else ""
     guessed = (how.text_column is None or (how.label_column is None and label is not None)) and len(table.columns) > 1
     notes = (f"texts are column {text!r} of {table.source}{labels}",) if guessed else ()
-    return Found(
+    return LoadedData(
         texts=texts, y=None if label is None else table.columns[label], names=table.names or [cell.strip() for cell in texts],
         fingerprint=table.fingerprint, where=table.where, notes=notes,
     )  # fmt: skip
 
 
-def _rows(table: Table, net: Network, how: How) -> Found:
+def _rows(table: Table, net: Network, how: How) -> LoadedData:
     if how.text_column is not None:
         raise BadInput(f"--text-column has no effect here: {net.name} does not read words. Leave it out, or say --vocabulary.")
     wanted = None if net.shape is None or None in net.shape else math.prod(size for size in net.shape if size is not None)
@@ -217,7 +217,7 @@ def _rows(table: Table, net: Network, how: How) -> Found:
         columns, sizes = None, " x ".join(map(str, net.shape))
         notes += (f"the {wanted} columns of {table.source} are read as {sizes} numbers, row by row",)
     names = table.names if called is None else [str(cell) for cell in table.columns[called]]
-    return Found(
+    return LoadedData(
         list(rows), y=None if label is None else table.columns[label], names=names, columns=columns, notes=notes,
         fingerprint=table.fingerprint, where=table.where,
     )  # fmt: skip
@@ -231,7 +231,7 @@ def _label(table: Table, odd: Sequence[str], wanted: int | None) -> str | None:
     named = [name for name in table.columns if name.casefold() in LABELS]
     texts = [name for name in odd if name.casefold() not in NAMES]
     if wanted == len(table.columns) - 1 and not named and not texts:
-        raise BadInput(f"{table.source}: which of its columns {table.told()} holds the labels? Say --label-column.")
+        raise BadInput(f"{table.source}: which of its columns {table.describe_columns()} holds the labels? Say --label-column.")
     return _only(named, table, "labels", "--label-column") if named else texts[0] if len(texts) == 1 else None
 
 

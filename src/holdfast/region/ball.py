@@ -12,7 +12,7 @@ from holdfast.region.normed import NormFamily
 class Ball(NormFamily):
     """All x with ||x - centre||_p <= radius, inside the domain."""
 
-    def grouped(self, x: Tensor) -> Tensor:
+    def group_features(self, x: Tensor) -> Tensor:
         return self.flatten(x).unsqueeze(-2)
 
     def free(self) -> Tensor:

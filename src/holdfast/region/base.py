@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Region(ABC):
         """(batch, *shape) -> (k, batch, *shape): all that must be asked about a point: itself, where it can be written as a number."""
         return x[None]
 
-    def granted(self, row: int) -> tuple[str, ...]:
+    def assumptions(self, row: int) -> tuple[str, ...]:
         """What a witness in this row takes for granted."""
         return ()
 
@@ -126,7 +126,7 @@ class Region(ABC):
     def minimise_linear(self, a: Tensor) -> Tensor:
         """(batch, rows, *shape) float64 -> (batch, rows); result <= a.x for all x in self, rounding included."""
 
-    def condensed(self) -> "tuple[Region, Tensor] | None":
+    def condense(self) -> "tuple[Region, Tensor] | None":
         """Where few features can move: the region over these alone, and which they are, (batch, features), counted in x flattened."""
         return None
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.base import EVERYWHERE, Region, check_centre
 from holdfast.region.normed import minimise_over_box
 

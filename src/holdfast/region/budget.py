@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.base import EVERYWHERE, Region, check_centre
 from holdfast.rounding import TINY, gamma
 
@@ -93,7 +93,7 @@ class Budget(Region):
         picked = flat[..., None, :].expand(*lead, *units.shape[:2], flat.shape[-1]).gather(-1, units.expand(*lead, *units.shape))
         return (picked & filled).sum(-1)
 
-    def _kept(self, weight: Tensor) -> Tensor:
+    def _largest_units(self, weight: Tensor) -> Tensor:
         """(..., batch, *unit shape) -> bool: in every group the units of the largest weight, as many as its budget, none of weight zero."""
         flat = weight.flatten(weight.dim() - len(self.shape))
         units, filled = self._members
@@ -109,7 +109,7 @@ class Budget(Region):
         inside = torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
         change = (inside - self.centre.to(x)).abs()
         weight = change.amax(self._from_end(), keepdim=True) if self.axes else change
-        return torch.where(self._kept(weight), inside, self.centre.to(x))
+        return torch.where(self._largest_units(weight), inside, self.centre.to(x))
 
     def sample(self, count: int, chance: Chance) -> Tensor:
         share = chance.uniform(count, self.shape, self.centre)
@@ -117,7 +117,7 @@ class Budget(Region):
         values = self.lower + torch.where(extreme, share.round(), share) * (self.upper - self.lower)
         weight = chance.uniform(count, self.group.shape[1:], share) + 1e-9
         values = torch.minimum(torch.maximum(values, self.lower), self.upper).to(self.centre)
-        return torch.where(self._kept(weight), values, self.centre)
+        return torch.where(self._largest_units(weight), values, self.centre)
 
     # ---- linear functions
 
@@ -126,7 +126,7 @@ class Budget(Region):
         ends = torch.where(a > 0, self.lower.to(a), self.upper.to(a))
         gain = a * (self.centre.to(a) - ends)
         per_unit = gain.sum(self._from_end(), keepdim=True) if self.axes else gain
-        return torch.where(self._kept(per_unit), ends, self.centre.to(a))
+        return torch.where(self._largest_units(per_unit), ends, self.centre.to(a))
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre = self.centre.double()

@@ -71,7 +71,7 @@ class Column:
     def worded(self) -> bool:
         return self.values is not None or self.one_of is not None
 
-    def told(self, numbers: Sequence[float]) -> str:
+    def describe_numbers(self, numbers: Sequence[float]) -> str:
         """What its numbers stand for, in words."""
         if not self.worded:
             return f"{numbers[0]:.10g}"
@@ -162,7 +162,7 @@ class Columns:
             for c in self.each
         }
 
-    def stored(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As a run keeps them."""
         return {"each": self.as_json(), "order": list(self.features)}
 
@@ -182,7 +182,7 @@ class Columns:
         found = [replace(c, frozen=c.frozen or c.name in frozen, scale=float(units.get(c.name, c.scale))) for c in self.each]
         return replace(self, each=tuple(found))
 
-    def ordered(self, names: Sequence[str]) -> "Columns":
+    def in_order(self, names: Sequence[str]) -> "Columns":
         """With their numbers in this order, where these are their names; else as they are."""
         return replace(self, order=tuple(names)) if sorted(names) == sorted(self.features) else self
 
@@ -292,7 +292,7 @@ class Columns:
         for column, places in zip(self.each, self.places, strict=True):
             old, new = [float(before[i]) for i in places], [float(after[i]) for i in places]
             if old != new:
-                found.append((column.name, column.told(old), column.told(new)))
+                found.append((column.name, column.describe_numbers(old), column.describe_numbers(new)))
         return found
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.features import check_shares
@@ -82,7 +82,7 @@ class Drift(Family):
         exact = self._frames(self.centre.double()) + least.unsqueeze(-2)
         return torch.stack([x.double(), exact.reshape(x.shape)])
 
-    def granted(self, row: int) -> tuple[str, ...]:
+    def assumptions(self, row: int) -> tuple[str, ...]:
         return ("the window is an exact drift up to the rounding of its numbers, and the exact one fails too",)
 
     def _frames(self, x: Tensor) -> Tensor:

@@ -22,13 +22,13 @@ class Features(NormFamily):
             raise BadInput(f"shares have shape {tuple(self.shares.shape)}, expected {tuple(self.centre.shape)}: a number for each feature.")
         check_shares(self.shares, "feature k moves")
 
-    def grouped(self, x: Tensor) -> Tensor:
+    def group_features(self, x: Tensor) -> Tensor:
         return self.flatten(x).unsqueeze(-1)
 
     def free(self) -> Tensor:
         return self.flatten(self.shares.double())
 
-    def condensed(self) -> "tuple[Features, Tensor] | None":
+    def condense(self) -> "tuple[Features, Tensor] | None":
         moving = self._span() > 0
         count = max(1, int(moving.sum(1).max()))
         if count == moving.shape[1] or self.domain.lower.numel() > 1 or self.domain.upper.numel() > 1:

@@ -44,7 +44,7 @@ class Frames(NormFamily):
         """(batch, frames) bool -> the same region, in which only these frames may move."""
         return replace(self, mask=self.free() * places)
 
-    def grouped(self, x: Tensor) -> Tensor:
+    def group_features(self, x: Tensor) -> Tensor:
         rest = len(self.shape) - 1
         return x.flatten(x.dim() - rest) if rest else x.unsqueeze(-1)
 
@@ -52,13 +52,13 @@ class Frames(NormFamily):
         assert self.mask is not None
         return self.mask.double()
 
-    def condensed(self) -> "tuple[Frames, Tensor] | None":
+    def condense(self) -> "tuple[Frames, Tensor] | None":
         moving = self._span() > 0
         count = max(1, int(moving.sum(1).max()))
         if count == moving.shape[1] or self.domain.lower.numel() > 1 or self.domain.upper.numel() > 1:
             return None
         which = moving.to(torch.uint8).topk(count, dim=1).indices
-        grouped = self.grouped(self.centre)
+        grouped = self.group_features(self.centre)
         width = grouped.shape[-1]
         centre = grouped.gather(1, which[..., None].expand(-1, -1, width))
         features = (which[..., None] * width + torch.arange(width, device=which.device)).flatten(1)

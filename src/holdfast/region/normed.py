@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.chance import Chance
+from holdfast import time_limit
+from holdfast.random_streams import Chance
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
@@ -35,7 +35,7 @@ class NormFamily(Family):
         return math.isinf(self.p)
 
     @abstractmethod
-    def grouped(self, x: Tensor) -> Tensor:
+    def group_features(self, x: Tensor) -> Tensor:
         """(..., *shape) -> (..., groups, n)."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class NormFamily(Family):
 
     def _each(self, group: Tensor) -> Tensor:
         """(batch, groups) -> (batch, *shape): what holds for a group, for each of its features."""
-        return group[..., None].expand(self.grouped(self.centre).shape).reshape(self.centre.shape)
+        return group[..., None].expand(self.group_features(self.centre).shape).reshape(self.centre.shape)
 
     def spans(self) -> Tensor:
         """-> (batch, *shape) float64: how far the group of each feature may move, rounded up."""
@@ -72,11 +72,11 @@ class NormFamily(Family):
     def length(self, delta: Tensor) -> Tensor:
         """(..., batch, *shape) -> (..., batch): the radius it takes to move so far; differentiable, plain rounding."""
         free = self.free().to(delta)
-        return (norm(self.grouped(delta), self.p) * torch.where(free > 0, 1 / free, 0)).amax(-1)
+        return (norm(self.group_features(delta), self.p) * torch.where(free > 0, 1 / free, 0)).amax(-1)
 
     def distance(self, x: Tensor) -> Tensor:
         delta = x.double() - self.centre.double()
-        away = self._radius_above(norm_above(self.grouped(delta), self.p))
+        away = self._radius_above(norm_above(self.group_features(delta), self.p))
         still = self.flatten((delta == 0) | self._moving()).all(-1)
         inside = self.flatten(self.domain.contains(x)).all(-1)
         return torch.where(still & inside & away.isfinite(), away, torch.inf)
@@ -93,7 +93,7 @@ class NormFamily(Family):
 
     def limit(self) -> Tensor:
         """The distance to the corner of the domain that is furthest; infinite where the domain is."""
-        corner = norm_above(self.grouped(furthest(self.centre, self.domain)), self.p) * (1 + 16 * gamma(self.centre[0].numel()))
+        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p) * (1 + 16 * gamma(self.centre[0].numel()))
         return self._radius_above(torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf))  # inf / inf on the way
 
     def reach(self) -> Tensor:
@@ -109,7 +109,7 @@ class NormFamily(Family):
 
     def slope(self, gradient: Tensor) -> Tensor:
         """(batch, *shape) -> (batch,): how fast a linear function falls with the radius."""
-        return (norm(self.grouped(gradient.double()), dual(self.p)) * self.free()).sum(-1)
+        return (norm(self.group_features(gradient.double()), dual(self.p)) * self.free()).sum(-1)
 
     def further(self, x: Tensor, factor: float) -> Tensor:
         """This many times as far from the centre, as far as the domain lets it."""
@@ -118,13 +118,13 @@ class NormFamily(Family):
     def project(self, x: Tensor) -> Tensor:
         # The distance is rounded up, so aim a hair below the radius; the clip to the domain only comes closer.
         target = self._span() / (1 + 40 * gamma(self.centre[0].numel()))
-        delta = self.grouped((x.double() - self.centre.double()) * self._moving())
+        delta = self.group_features((x.double() - self.centre.double()) * self._moving())
         pulled = project(delta, target.expand(delta.shape[:-1]), self.p).reshape(x.shape)
         there = self.contains(x)[(..., *(None for _ in self.shape))]
         return self.domain.clamp(torch.where(there, x, step_from(self.centre, pulled, x)))
 
     def sample(self, count: int, chance: Chance) -> Tensor:
-        like = self.grouped(self.centre)
+        like = self.group_features(self.centre)
         away = direction(count, self.p, chance, like)
         # Half the points on the surface, half anywhere inside.
         share = chance.uniform(count, (*like.shape[1:-1], 1), like).mul(2).clamp_max(1)
@@ -133,9 +133,9 @@ class NormFamily(Family):
     def vertex(self, a: Tensor) -> Tensor:
         """Exact for p = inf and p = 1, for other p before the clip to the domain."""
         extent = self._extent().to(a)[..., None]
-        grouped = self.grouped(torch.where(self._moving(), a, torch.zeros_like(a)))
+        grouped = self.group_features(torch.where(self._moving(), a, torch.zeros_like(a)))
         if self.p == 1 and self.domain.bounded:
-            step = _knapsack(grouped, extent, *(self.grouped(room) for room in self._room(a)))
+            step = _knapsack(grouped, extent, *(self.group_features(room) for room in self._room(a)))
         else:
             step = steepest(grouped, self.p) * extent
         return self.project(self.centre.to(a) + step.reshape(a.shape))
@@ -154,7 +154,7 @@ class NormFamily(Family):
         """The largest of some lower bounds: over the ball alone, over the box around it clipped to the domain, and for the norms 1 and 2
         over what both have in common."""
         flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[..., None]
-        grouped, span, moving = self.grouped(a), self._span(), self._most_moving
+        grouped, span, moving = self.group_features(a), self._span(), self._most_moving
         if moving < span.shape[1]:  # the others cost nothing: look at no more groups than move
             which = (span > 0).to(torch.uint8).topk(moving, dim=1).indices
             span = span.gather(1, which)
@@ -176,8 +176,8 @@ class NormFamily(Family):
         and some price makes that exact. The price is found in plain arithmetic; what it gives is rounded down.
         """
         centre, (lower, upper) = self.centre.double(), self.enclosing_box()
-        down, up = (self.grouped(room)[:, None] for room in (centre - lower, upper - centre))
-        steep, span = self.grouped(a.double()), self._span()[:, None, :, None]
+        down, up = (self.group_features(room)[:, None] for room in (centre - lower, upper - centre))
+        steep, span = self.group_features(a.double()), self._span()[:, None, :, None]
         room = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
         steep = steep.abs()
         with torch.no_grad():
@@ -215,7 +215,7 @@ def _price_of_square(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
     price = torch.zeros_like(span)
     stopped = torch.zeros_like(steep, dtype=torch.bool) | (room <= 2 * TINY)
     for _ in range(ROUNDS):
-        clock.check()
+        time_limit.check()
         left = (span.square() - torch.where(stopped, room.square(), 0).sum(-1, keepdim=True)).clamp_min(0).sqrt()
         price = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
         stopped = stopped | (steep >= 2 * price * room)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
+from holdfast.random_streams import Chance
 from holdfast.rounding import gamma
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
 from holdfast.region.normed import furthest, minimise_over_box

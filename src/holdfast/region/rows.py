@@ -12,8 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.base import EVERYWHERE, Counted, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.columns import Columns
 from holdfast.region.normed import furthest, minimise_over_box
@@ -97,7 +97,7 @@ class TableFamily(Family):
 
     # ---- members
 
-    def allowed(self, x: Tensor) -> Tensor:
+    def is_allowed(self, x: Tensor) -> Tensor:
         """(..., batch, features) -> (..., batch) bool: every column holds what it may hold, or what it held."""
         same = x == self.centre
         number = self.moving & ~self.words & self.inside.contains(x) & (self._at_step(x) == x)
@@ -178,7 +178,7 @@ class Rows(TableFamily):
 
     def distance(self, x: Tensor) -> Tensor:
         away = self._away(x)
-        return torch.where(self.allowed(x) & away.isfinite(), away, torch.inf)
+        return torch.where(self.is_allowed(x) & away.isfinite(), away, torch.inf)
 
     def contains(self, x: Tensor) -> Tensor:
         distance = self.distance(x)
@@ -293,7 +293,7 @@ class ChangedColumns(Counted, TableFamily):
 
     def distance(self, x: Tensor) -> Tensor:
         count = (self.by_column((x != self.centre).double()) > 0).sum(-1).double()
-        return torch.where(self.allowed(x), count, torch.inf)
+        return torch.where(self.is_allowed(x), count, torch.inf)
 
     def limit(self) -> Tensor:
         return (self.by_column(self.moving.double()) > 0).sum().double().expand(len(self))
@@ -304,7 +304,7 @@ class ChangedColumns(Counted, TableFamily):
         rank = weight.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         return self._each((rank < self.radius.floor()[:, None]) & (weight > 0))
 
-    def _snapped(self, x: Tensor) -> Tensor:
+    def _snap_to_allowed(self, x: Tensor) -> Tensor:
         """Every column to the nearest that it may be: a step, a word, or what it is at the centre."""
         centre, x = self.centre.to(x), self.inside.clamp(x)
         number = self._at_step(x)
@@ -319,7 +319,7 @@ class ChangedColumns(Counted, TableFamily):
         return torch.zeros_like(each).scatter(-1, each.argmax(-1, keepdim=True), 1.0).sum(-2)
 
     def project(self, x: Tensor) -> Tensor:
-        snapped = self._snapped(x)
+        snapped = self._snap_to_allowed(x)
         lower, upper = self.ends()
         weight = (snapped - self.centre.to(x)).abs().double() / torch.where((upper > lower) & (upper - lower).isfinite(), upper - lower, 1)
         kept = torch.where(self._keep(self.by_column(weight)), snapped, self.centre.to(x))
@@ -331,7 +331,7 @@ class ChangedColumns(Counted, TableFamily):
         lower, upper = (torch.where(self.moving, end, self.centre.double()) for end in self.ends())
         values = (lower + torch.where(extreme & ~self.words, share.round(), share).double() * (upper - lower)).to(self.centre)
         weight = chance.uniform(count, (len(self.columns.each),), share) + 1e-9
-        return torch.where(self._keep(weight), self._snapped(values), self.centre)
+        return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
     def _best(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """(..., features) -> what each number becomes where its column changes to make a.x small, and by how much each column does."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.base import Counted, Domain, check_centre
 from holdfast.rounding import TINY, gamma
 
@@ -113,7 +113,7 @@ class Sparse(Counted):
         rank = flat.argsort(-1, descending=True).argsort(-1)
         return ((rank < self.radius.floor()[:, None]) & (flat > 0)).reshape(weight.shape)
 
-    def _snapped(self, x: Tensor) -> Tensor:
+    def _snap_to_allowed(self, x: Tensor) -> Tensor:
         """Every number to the nearest that it may be: itself in the domain, a level, or what it is at the centre."""
         x, centre, values = self.domain.clamp(x), self.centre.to(x), self.values()
         if values is None:
@@ -122,7 +122,7 @@ class Sparse(Counted):
         return torch.where((x - centre).abs() < (x - level).abs(), centre, level)
 
     def project(self, x: Tensor) -> Tensor:
-        x = self._snapped(x)
+        x = self._snap_to_allowed(x)
         change = (x - self.centre).abs()
         weight = change.amax(self._batch_axes(), keepdim=True) if self.axes else change
         return torch.where(self._keep(weight), x, self.centre.to(x))
@@ -133,7 +133,7 @@ class Sparse(Counted):
         extreme = chance.uniform(count, self.shape, share) < 0.7
         values = lower + torch.where(extreme, share.round(), share) * (upper - lower)
         weight = chance.uniform(count, self.unit_shape, share) + 1e-9
-        return torch.where(self._keep(weight), self._snapped(values), self.centre)
+        return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
     def vertex(self, a: Tensor) -> Tensor:
         """The units that lower a.x the most, each number at the end it gains by, which is exact."""

@@ -7,8 +7,8 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from holdfast.chance import Chance
 from holdfast.errors import BadInput
+from holdfast.random_streams import Chance
 from holdfast.region.base import Counted
 from holdfast.rounding import TINY, gamma
 
@@ -121,9 +121,9 @@ class Words(Counted):
         options = self._choice_vectors().to(x)
         nearest = (x[..., None, :] - options).square().sum(-1).argmin(-1)
         word = self.choices.expand(*x.shape[:-1], -1).gather(-1, nearest[..., None]).squeeze(-1)
-        return self.vectors.table.to(x)[self._budgeted(word, (x - self.centre.to(x)).square().sum(-1))]
+        return self.vectors.table.to(x)[self._keep_budget(word, (x - self.centre.to(x)).square().sum(-1))]
 
-    def _budgeted(self, word: Tensor, weight: Tensor) -> Tensor:
+    def _keep_budget(self, word: Tensor, weight: Tensor) -> Tensor:
         """Keep at most `radius` changed positions, by weight."""
         weight = torch.where(word == self.tokens, -1.0, weight.double())
         rank = weight.argsort(-1, descending=True).argsort(-1)
@@ -133,14 +133,14 @@ class Words(Counted):
         pick = chance.uniform(count, self.choices.shape[1:], self.centre).argmax(-1)
         word = self.choices.expand(count, *self.choices.shape).gather(-1, pick[..., None]).squeeze(-1)
         weight = chance.uniform(count, word.shape[2:], self.centre)
-        return self.vectors.table[self._budgeted(word, weight)]
+        return self.vectors.table[self._keep_budget(word, weight)]
 
     def vertex(self, a: Tensor) -> Tensor:
         """The replacements that lower a.x the most, which is exact."""
         value = torch.einsum("...ld,...lsd->...ls", a, self._choice_vectors().to(a))
         best = value.argmin(-1, keepdim=True)
         word = self.choices.expand(*a.shape[:-1], -1).gather(-1, best).squeeze(-1)
-        return self.vectors.table.to(a)[self._budgeted(word, value[..., 0] - value.amin(-1))]
+        return self.vectors.table.to(a)[self._keep_budget(word, value[..., 0] - value.amin(-1))]
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         options, centre = self._choice_vectors().double(), self.centre.double()

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from holdfast.report.summary import Row, frame_name
+from holdfast.report.summary import InputRow, frame_name
 from holdfast.result import Bracket, contradiction
 
 if TYPE_CHECKING:
     from holdfast.report.pairing import Run
 
 
-def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[Row, ...]]) -> None:
+def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
     """Contradiction where one run's lower end lies above another's upper end, for the same network, question and input: a proof excludes
     what a witness shows, whichever of the two is the upper one.
 
@@ -31,7 +31,7 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[Row, ...]]) -> None:
                         raise contradiction(low.lower, high.upper, both, said)
 
 
-def _brackets(first: Row, second: Row, thing: str) -> Iterator[tuple[Bracket, Bracket, str]]:
+def _brackets(first: InputRow, second: InputRow, thing: str) -> Iterator[tuple[Bracket, Bracket, str]]:
     """Of the input, and of each of its frames that both were asked about."""
     yield first.bracket, second.bracket, ""
     others = {record.key.frame: record.bracket for record in second.frames}

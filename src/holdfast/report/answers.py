@@ -42,7 +42,7 @@ class Answered:
     counts: Sequence[tuple[int, str]] = ()
 
 
-def answered(store: Store) -> Answered | None:
+def answer_of(store: Store) -> Answered | None:
     """None where brackets say it all."""
     made = TABLES.get(store.question.command)
     return None if made is None else made(store)
@@ -54,13 +54,13 @@ def _by_input(store: Store, *, aside: bool = False) -> Iterator[tuple[int, list[
         yield index, list(group)
 
 
-def _named(store: Store) -> dict[int, StoredInput]:
+def _inputs_by_number(store: Store) -> dict[int, StoredInput]:
     return {stored.index: stored for stored in islice(store.stream_inputs(), MOST_ROWS)}
 
 
 def _verdicts(store: Store) -> Answered:
     """A safety case: property, answer, counterexample, time, hashes."""
-    files = store.question.asked.specification or [stored.name.rpartition(" ")[::2] for stored in _named(store).values()]
+    files = store.question.asked.specification or [stored.name.rpartition(" ")[::2] for stored in _inputs_by_number(store).values()]
     found = dict(islice(_by_input(store), MOST_ROWS))
     rows, said = [], list[str]()
     for place, (network, specification, *digests) in enumerate(files[:MOST_ROWS]):
@@ -107,7 +107,7 @@ def _numbers(values: Sequence[float], name: str = "X") -> Markup:
 def _ranges(store: Store) -> Answered:
     """Box by box and output by output: between which values."""
     rows = []
-    named, tolerance = _named(store), store.question.asked.tolerance or 0.0
+    named, tolerance = _inputs_by_number(store), store.question.asked.tolerance or 0.0
     closed = 0
     for box, records in islice(_by_input(store), MOST_ROWS):
         ends: dict[int, dict[str, Bracket]] = {}
@@ -149,7 +149,7 @@ def _ends(bracket: Bracket) -> tuple[str, str]:
 
 def _risks(store: Store) -> Answered:
     """Input by input: how badly, how far away, how fast."""
-    question, named = store.question, _named(store)
+    question, named = store.question, _inputs_by_number(store)
     rows, broken, room = [], 0, PICTURE_BYTES
     for index, records in islice(_by_input(store, aside=True), MOST_ROWS):
         found = risks_of(records)
@@ -177,7 +177,9 @@ def _risks(store: Store) -> Answered:
     )
     columns = [("#", True), ("input", False), ("label", False), ("score", True), ("worst score", True), ("in the region", False),
                ("radius", True), ("nearest failure", False), ("Q", True), ("s/Q", True)]  # fmt: skip
-    return Answered("Risks", hint, columns, rows, len(store.answered()) - len(rows), [(broken, f"of {len(rows)} fail in the region")])
+    return Answered(
+        "Risks", hint, columns, rows, len(store.answered_inputs()) - len(rows), [(broken, f"of {len(rows)} fail in the region")]
+    )
 
 
 def _bracket(bracket: Bracket | None) -> str:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from holdfast.formatting import about, between, capital, ends
 from holdfast.question_text import describe_question
+from holdfast.report.evidence_sources import sources
 from holdfast.report.markdown import SENTENCE, table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes
-from holdfast.report.sense import RADIUS
-from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
 from holdfast.report.summary import ANYTIME, totals_of
 from holdfast.report.verdict import VERDICTS, right, spoken, tally
+from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
 MEANING = (

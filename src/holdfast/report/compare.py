@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from holdfast.errors import BadInput
-from holdfast.report.packed import ends_of
-from holdfast.report.pairing import Pairs, Run, paired, usual_radii
+from holdfast.report.packed_rows import ends_of
+from holdfast.report.pairing import Pairs, Run, pair_rows, usual_radii
 from holdfast.report.question import setting
-from holdfast.report.sense import RADIUS, Sense
-from holdfast.report.summary import Row, mean_of, unbreakable
-from holdfast.report.verdict import Tally, right, tally
+from holdfast.report.summary import InputRow, mean_of, unbreakable
+from holdfast.report.verdict import VerdictCounts, right, tally
+from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Bracket
 
 Values = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Side:
     name: str
     model: str
     accuracy: float
-    tallies: tuple[Tally, ...]
+    tallies: tuple[VerdictCounts, ...]
     mean_lower: float
     mean_upper: float
     rank_lower: int | None  # 1 is best, the largest or, where smaller is better, the smallest; None without a mean
@@ -113,10 +113,10 @@ def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confid
         raise BadInput("one run has nothing to be compared with: give two or more.")
     if not 0 < confidence < 1:
         raise BadInput(f"confidence {confidence}: must lie between 0 and 1, as in 0.95.")
-    pairs = paired(runs)
+    pairs = pair_rows(runs)
     at = tuple(radii) if radii is not None else usual_radii(runs[0].question, *pairs.columns)
     columns = pairs.columns
-    measured = np.stack([_measured(rows) for rows in columns])
+    measured = np.stack([_measured_flags(rows) for rows in columns])
     return Comparison(
         runs=tuple(runs),
         pairs=pairs,
@@ -131,7 +131,7 @@ def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confid
     )
 
 
-def _measured(rows: Sequence[Row]) -> Flags:
+def _measured_flags(rows: Sequence[InputRow]) -> Flags:
     return np.array([row.measured for row in rows], dtype=np.bool_)
 
 
@@ -148,7 +148,7 @@ def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
 
 
 def _sides(
-    runs: Sequence[Run], columns: Sequence[Sequence[Row]], radii: Sequence[float], measured: Flags
+    runs: Sequence[Run], columns: Sequence[Sequence[InputRow]], radii: Sequence[float], measured: Flags
 ) -> tuple[Side, ...]:  # fmt: skip
     common = np.asarray(measured.all(0))
     lower, upper = (_common_means(columns, end, common) for end in ("lower", "upper"))
@@ -173,11 +173,11 @@ def _sides(
     )
 
 
-def _ends(rows: Sequence[Row], end: str) -> Values:
+def _ends(rows: Sequence[InputRow], end: str) -> Values:
     return ends_of(rows)[:, 0 if end == "lower" else 1]
 
 
-def _common_means(columns: Sequence[Sequence[Row]], end: str, measured: Flags) -> list[float]:
+def _common_means(columns: Sequence[Sequence[InputRow]], end: str, measured: Flags) -> list[float]:
     values = np.stack([_ends(rows, end)[measured] for rows in columns])
     values = values[:, np.isfinite(values).all(0)]
     return [mean_of(row) for row in values]
@@ -188,7 +188,7 @@ def _rank(means: Sequence[float], place: int, sense: Sense) -> int | None:
     return None if math.isnan(means[place]) else 1 + sum(other > best[place] for other in best)
 
 
-def _duel(one: Run, first: Sequence[Row], two: Run, second: Sequence[Row], measured: Flags, confidence: float) -> Duel:
+def _duel(one: Run, first: Sequence[InputRow], two: Run, second: Sequence[InputRow], measured: Flags, confidence: float) -> Duel:
     low, high, other_low, other_high = (_ends(rows, end) for rows in (first, second) for end in ("lower", "upper"))
     least, most = _true_difference(low, high, other_low, other_high)
     return Duel(
@@ -222,7 +222,7 @@ def _differences(values: Values, others: Values) -> Values:
 def outcome(first: Bracket, second: Bracket, sense: Sense = RADIUS) -> Outcome:
     """Whose truth is better, as far as the brackets say."""
     if not sense.rises:
-        first, second = first.turned(), second.turned()
+        first, second = first.negate(), second.negate()
     if first.lower.value > second.upper.value:
         return "first"
     if second.lower.value > first.upper.value:

@@ -10,15 +10,15 @@ from holdfast.formatting import norm_name
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
-from holdfast.report.compare_table import duels, explained, sides
-from holdfast.report.packed import Chosen
+from holdfast.report.compare_table import duels, explain_numbers, sides
+from holdfast.report.packed_rows import Chosen
 from holdfast.report.plots import curves
 from holdfast.report.question import classes_told, command_line, preparation, shown
-from holdfast.report.sense import RADIUS
 from holdfast.report.sentence import sentences
-from holdfast.report.summary import Row, bracket_text, class_name
+from holdfast.report.summary import InputRow, bracket_text, class_name
 from holdfast.report.template import template
 from holdfast.report.verdict import right
+from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
 MOST_ROWS = 10_000
@@ -59,14 +59,14 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
     drawn = [Chosen(column, measured) for column in columns]
     rows = [_cells(found, place, pictures or {}) for place in range(min(len(found.pairs), MOST_ROWS))]
     return template("compare.html.j2").render(
-        headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: {_asked(found)}?",
+        headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: {_describe_question(found)}?",
         norm="" if norm is None else "replaced words" if norm == "words" else f"{norm_name(norm)} norm",
         names=names,
         quantity=quantity,
         rises=found.sense.rises,
         sides=sides(found),
         duels=duels(found),
-        explained=explained(found),
+        explained=explain_numbers(found),
         notes=found.notes,
         curves=Markup(curves.draw(names, drawn)),
         narrow=Markup(curves.draw(names, drawn, narrow=True)),
@@ -84,7 +84,7 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
     )
 
 
-def _asked(found: Comparison) -> str:
+def _describe_question(found: Comparison) -> str:
     if found.sense == RADIUS:
         return "which network holds longer"
     return f"which network has the {'larger' if found.sense.rises else 'smaller'} {found.sense.quantity}"
@@ -100,7 +100,7 @@ def _cells(found: Comparison, place: int, pictures: Mapping[int, Markup]) -> tup
     return shown, brackets, [_winner(duel.outcomes[place], duel.first, duel.second) for duel in found.duels]
 
 
-def _bracket(row: Row, question: Question) -> str:
+def _bracket(row: InputRow, question: Question) -> str:
     """With what the network says where that is not the label."""
     ends = bracket_text(row.bracket) if row.measured else f"{bracket_text(row.bracket)}, not measured"
     if right(row):

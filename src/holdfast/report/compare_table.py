@@ -63,7 +63,7 @@ def duels(found: Comparison) -> Cells:
     return headings, rows
 
 
-def explained(found: Comparison) -> str:
+def explain_numbers(found: Comparison) -> str:
     """What the numbers mean, in a few sentences."""
     share = about(100 * found.confidence)
     what = found.sense.quantity
@@ -99,7 +99,7 @@ def as_markdown(found: Comparison) -> str:
     ]
     notes = [f"- {markdown.text(f'{run.name}: {describe_question(run.question)}', markdown.SENTENCE)}" for run in found.runs]
     notes += [f"- {markdown.text(note)}" for note in found.notes]
-    return "\n\n".join(["## Comparison", parts[0], parts[1], explained(found), "\n".join(notes)]) + "\n"
+    return "\n\n".join(["## Comparison", parts[0], parts[1], explain_numbers(found), "\n".join(notes)]) + "\n"
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -111,10 +111,10 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "confidence": found.confidence,
         "radii": list(found.radii),
         "inputs": len(found.pairs),
-        "runs": [_known(asdict(side)) for side in found.sides],
+        "runs": [_finite_or_none(asdict(side)) for side in found.sides],
         "duels": [
             {
-                **{name: value for name, value in _known(asdict(duel)).items() if name != "outcomes"},
+                **{name: value for name, value in _finite_or_none(asdict(duel)).items() if name != "outcomes"},
                 "wins": duel.wins,
                 "ties": duel.ties,
                 "losses": duel.losses,
@@ -127,8 +127,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
                 "input": [row.index for row in pair],
                 "output": pair[0].output,
                 "right": [right(row) for row in pair],
-                "lower": [_known(row.bracket.lower.value) for row in pair],
-                "upper": [_known(row.bracket.upper.value) for row in pair],
+                "lower": [_finite_or_none(row.bracket.lower.value) for row in pair],
+                "upper": [_finite_or_none(row.bracket.upper.value) for row in pair],
                 "outcomes": [duel.outcomes[place] for duel in found.duels],
             }
             for place, pair in enumerate(found.pairs)
@@ -137,10 +137,10 @@ def as_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _known(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     """JSON has no infinity and no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _known(part) for name, part in value.items()}
-    return [_known(part) for part in value] if isinstance(value, list | tuple) else value
+        return {name: _finite_or_none(part) for name, part in value.items()}
+    return [_finite_or_none(part) for part in value] if isinstance(value, list | tuple) else value

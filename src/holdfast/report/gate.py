@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import BadInput
 from holdfast.formatting import about, at_least, at_most, percent
-from holdfast.report.pairing import Run, paired
-from holdfast.report.sense import SENSES, Sense
-from holdfast.report.summary import Row, bracket_text, mean_of
-from holdfast.report.verdict import Tally, Verdict, is_measured, right, spoken, tally, verdict
+from holdfast.report.pairing import Run, pair_rows
+from holdfast.report.summary import InputRow, bracket_text, mean_of
+from holdfast.report.verdict import Verdict, VerdictCounts, is_measured, right, spoken, tally, verdict
+from holdfast.report.wording import SENSES, Sense
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Decision:
     run: Run
     rules: Rules
     checks: tuple[Check, ...]
-    tally: Tally | None
+    tally: VerdictCounts | None
     baseline: Run | None = None
 
     @property
@@ -92,10 +92,10 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     return Decision(run, rules, tuple(checks), found, baseline)
 
 
-def _alone(run: Run, rules: Rules, found: Tally | None) -> list[Check]:
+def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
     checks, words = [], run.question.command
     if rules.min_certified is not None and found is not None:
-        not_certified = _named(run, rules, "broken") + _named(run, rules, "unknown")
+        not_certified = _names_of(run, rules, "broken") + _names_of(run, rules, "unknown")
         passed = found.certified >= rules.min_certified * found.count - 1e-9  # 0.9 of 10 is 9, whatever binary fractions say
         checks.append(
             _shares("certified", words, passed, f"at least {percent(rules.min_certified)}", found, found.certified, not_certified)
@@ -104,23 +104,23 @@ def _alone(run: Run, rules: Rules, found: Tally | None) -> list[Check]:
         strict = rules.max_unknown is None
         counted = found.broken + (found.unknown if strict else 0)
         passed = counted <= rules.max_broken * found.count + 1e-9
-        details = _named(run, rules, "broken") + (_named(run, rules, "unknown") if strict else ())
+        details = _names_of(run, rules, "broken") + (_names_of(run, rules, "unknown") if strict else ())
         wanted = f"at most {percent(rules.max_broken)}" + (", unknown ones included" if strict else "")
         checks.append(_shares("broken", words, passed, wanted, found, counted, details))
     if rules.max_unknown is not None and found is not None:
         passed = found.unknown <= rules.max_unknown * found.count + 1e-9
-        unknown = _named(run, rules, "unknown")
+        unknown = _names_of(run, rules, "unknown")
         checks.append(_shares("unknown", words, passed, f"at most {percent(rules.max_unknown)}", found, found.unknown, unknown))
     if rules.min_accuracy is not None:
         correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
-        wrong = tuple(f"{named(row)}: misclassified" for row in run.rows if not right(row))
+        wrong = tuple(f"{input_name(row)}: misclassified" for row in run.rows if not right(row))
         passed = correct >= rules.min_accuracy * count - 1e-9
         told = f"{correct} of {count} right" + (f", {run.silent} without any answer" if run.silent else "")
         checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", told, wrong))
     return checks
 
 
-def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: Tally, counted: int, details: tuple[str, ...]) -> Check:
+def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: VerdictCounts, counted: int, details: tuple[str, ...]) -> Check:
     stopped = found.not_measured - found.silent
     missing = [f"{stopped} of these not measured"] if stopped else []
     missing += [f"{found.silent} of these without any answer"] if found.silent else []
@@ -134,7 +134,7 @@ def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: Tally
 
 
 def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
-    pairs = paired([baseline, run])
+    pairs = pair_rows([baseline, run])
     missing = len(baseline.rows) - len(pairs)
     checks = [
         Check("same inputs", missing == 0, f"all {len(baseline.rows)} of {baseline.name}", f"{len(pairs)} in both"),
@@ -153,25 +153,25 @@ def _baseline_measured(baseline: Run, rules: Rules) -> Check:
         open_rows = [row for row in baseline.rows if not is_measured(row, verdict(row, rules.at))]
     count, missing = len(baseline.rows) + baseline.silent, len(open_rows) + baseline.silent
     allowed = rules.max_unknown or 0.0
-    details = tuple(f"{named(row)}: not measured in {baseline.name} {_ends(row)}" for row in open_rows)
+    details = tuple(f"{input_name(row)}: not measured in {baseline.name} {_ends(row)}" for row in open_rows)
     details += tuple(f"input {index}: no answer in {baseline.name}" for index in sorted(baseline.inputs - baseline.part.answered))
     wanted = f"at most {percent(allowed)} of the baseline not measured" if allowed else "all of the baseline measured"
     found = f"{count - missing} of {count} measured" + (f" ({missing} not measured: resume the baseline)" if missing else "")
     return Check("baseline measured", missing <= allowed * count + 1e-9, wanted, found, details)
 
 
-def _accuracy_kept(pairs: Sequence[tuple[Row, ...]], slack: float) -> Check:
+def _accuracy_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float) -> Check:
     before, now = (sum(right(pair[k]) for pair in pairs) for k in (0, 1))
-    lost = tuple(f"{named(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new))
+    lost = tuple(f"{input_name(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new))
     passed = now >= before - slack * len(pairs) - 1e-9
     return Check("accuracy kept", passed, _baseline(before / len(pairs), slack), f"{now} of {len(pairs)} right", lost)
 
 
-def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Check:
+def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) -> Check:
     verdicts = [tuple(verdict(row, at) for row in pair) for pair in pairs]
     before, now = (sum(found[k] == "certified" for found in verdicts) for k in (0, 1))
     lost = tuple(
-        f"{named(pair[1])}: was certified, is {found[1]}"
+        f"{input_name(pair[1])}: was certified, is {found[1]}"
         for pair, found in zip(pairs, verdicts, strict=True)
         if found[0] == "certified" != found[1]
     )
@@ -182,23 +182,23 @@ def _share_kept(pairs: Sequence[tuple[Row, ...]], rules: Rules, at: float) -> Ch
     return Check(f"certified at {about(at)} kept", passed, wanted, told, lost)
 
 
-def _mean_kept(pairs: Sequence[tuple[Row, ...]], slack: float, sense: Sense) -> Check:
+def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense) -> Check:
     """Mean proved ends over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
     all, counts as lost by itself where nothing like it is proved now."""
     up = 1.0 if sense.rises else -1.0  # more is better
-    ends = [(up * sense.proved(old.bracket).value, up * sense.proved(new.bracket).value) for old, new in pairs]
+    ends = [(up * sense.proved_bound(old.bracket).value, up * sense.proved_bound(new.bracket).value) for old, new in pairs]
     finite = [pair for pair in ends if all(map(math.isfinite, pair))]
     before, now = (mean_of([pair[k] for pair in finite]) if finite else 0.0 for k in (0, 1))
     lost = tuple(
-        f"{named(pair[1])}: {'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
+        f"{input_name(pair[1])}: {'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
         for pair, (a, b) in zip(pairs, ends, strict=True)
         if (math.isinf(a) or math.isinf(b)) and a > b
     )
     (better, down), (worse, upwards) = (("at least", at_least), ("at most", at_most))[:: int(up)]
     fell = tuple(
-        f"{named(new)}: {worse} {upwards(shown)}, was {better} {down(proved)}"
+        f"{input_name(new)}: {worse} {upwards(shown)}, was {better} {down(proved)}"
         for old, new in pairs
-        for proved, shown in [(sense.proved(old.bracket).value, sense.witnessed(new.bracket).value)]
+        for proved, shown in [(sense.proved_bound(old.bracket).value, sense.witnessed_bound(new.bracket).value)]
         if up * shown < up * proved
     )
     passed = now >= before - slack * abs(before) and not lost
@@ -213,17 +213,17 @@ def _baseline(share: float, slack: float) -> str:
     return f"the baseline's {percent(share)}" + (f" less {percent(slack)}" if slack else "")
 
 
-def _named(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
+def _names_of(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
     assert rules.at is not None
     silent = [f"input {index}: unknown, no answer" for index in sorted(run.inputs - run.part.answered)]
     rows = [row for row in run.rows if verdict(row, rules.at) == wanted]
     word = spoken(wanted, run.question.command)
-    return (*(f"{named(row)}: {word} {_ends(row)}" for row in rows), *(silent if wanted == "unknown" else ()))
+    return (*(f"{input_name(row)}: {word} {_ends(row)}" for row in rows), *(silent if wanted == "unknown" else ()))
 
 
-def _ends(row: Row) -> str:
+def _ends(row: InputRow) -> str:
     return f"({bracket_text(row.bracket)}, {row.status})"
 
 
-def named(row: Row) -> str:
+def input_name(row: InputRow) -> str:
     return f"input {row.name}" + (f" ({row.called})" if row.called else "")

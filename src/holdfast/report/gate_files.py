@@ -8,7 +8,7 @@ from holdfast.foreign_text import printable
 from holdfast.question_text import describe_question
 from holdfast.report import markdown
 from holdfast.report.gate import Check, Decision
-from holdfast.report.verdict import Tally
+from holdfast.report.verdict import VerdictCounts
 
 MOST_NAMED = 50
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -22,9 +22,9 @@ def junit(decision: Decision) -> str:
         case = xml.SubElement(suite, "testcase", classname=_clean(f"holdfast.{decision.run.name}"), name=_clean(check.name))
         told = f"wanted {check.wanted}; found {check.found}"
         if not check.passed:
-            xml.SubElement(case, "failure", message=_clean(told)).text = _clean("\n".join(_named(check)))
+            xml.SubElement(case, "failure", message=_clean(told)).text = _clean("\n".join(_input_names(check)))
         else:
-            xml.SubElement(case, "system-out").text = _clean("\n".join([told, *_named(check)]))
+            xml.SubElement(case, "system-out").text = _clean("\n".join([told, *_input_names(check)]))
     root = xml.Element("testsuites")
     root.append(suite)
     xml.indent(root)
@@ -36,7 +36,7 @@ def _clean(text: str) -> str:
     return NOT_XML.sub("?", text)
 
 
-def _named(check: Check) -> list[str]:
+def _input_names(check: Check) -> list[str]:
     rest = len(check.details) - MOST_NAMED
     return [*check.details[:MOST_NAMED], *([f"... and {rest} more"] if rest > 0 else [])]
 
@@ -63,11 +63,11 @@ def _code(text: str) -> str:
 
 
 def _list(check: Check) -> str:
-    lines = "\n".join(f"- {markdown.text(line)}" for line in _named(check))
+    lines = "\n".join(f"- {markdown.text(line)}" for line in _input_names(check))
     return f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look at</summary>\n\n{lines}\n\n</details>"
 
 
-def counts_of(found: Tally) -> dict[str, int]:
+def counts_of(found: VerdictCounts) -> dict[str, int]:
     return {
         "certified": found.certified, "broken": found.broken, "unknown": found.unknown, "unanswered": found.silent,
         "not_measured": found.not_measured,

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from holdfast.question_text import describe_question
 from holdfast.report.streaming import summary_parts
-from holdfast.report.summary import Part, Totals, totals_of
+from holdfast.report.summary import QuestionPart, Totals, totals_of
 from holdfast.report.template import template
 from holdfast.report.writing import write
 from holdfast.store import Store
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunEntry:
     """A run in a few numbers. parts: each with its totals."""
 
     title: str
     headline: str
     link: str
-    parts: Sequence[tuple[Part, Totals]]
+    parts: Sequence[tuple[QuestionPart, Totals]]
 
 
 def write_index(title: str, runs: Sequence[tuple[str, Path]], path: Path) -> Path:
@@ -31,8 +31,8 @@ def write_index(title: str, runs: Sequence[tuple[str, Path]], path: Path) -> Pat
     )
 
 
-def _entry(title: str, folder: Path, below: Path) -> Entry:
+def _entry(title: str, folder: Path, below: Path) -> RunEntry:
     with Store.read(folder) as store:
         parts, _ = summary_parts(store)
         link = (folder / "report.html").relative_to(below).as_posix()
-        return Entry(title, describe_question(store.question), link, [(part, totals_of(part.rows)) for part in parts])
+        return RunEntry(title, describe_question(store.question), link, [(part, totals_of(part.rows)) for part in parts])

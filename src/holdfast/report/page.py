@@ -12,21 +12,21 @@ from markupsafe import Markup
 
 from holdfast.question import Question
 from holdfast.question_text import describe_question
-from holdfast.report.answers import answered as own_answer
-from holdfast.report.heat import Heat
-from holdfast.report.likely import names_of
-from holdfast.report.lines import PICTURE_BYTES, Line, heat_of, lines_of
+from holdfast.report.answers import answer_of as own_answer
+from holdfast.report.class_probabilities import names_of
+from holdfast.report.evidence_sources import sources
+from holdfast.report.heat_map import Heat
+from holdfast.report.input_table import PICTURE_BYTES, InputLine, heat_of, lines_of
 from holdfast.report.pairing import usual_radii
 from holdfast.report.plots import band, convergence, share, times
 from holdfast.report.question import command_line, hashes, preparation
 from holdfast.report.question import shown as shown_of
-from holdfast.report.sense import is_apart
-from holdfast.report.sources import sources
 from holdfast.report.standard import properties_of
 from holdfast.report.streaming import by_input, summary_parts
-from holdfast.report.summary import ANYTIME, UNANSWERED, Brackets, Part, Row, Totals, frame_name, parts_of, totals_of
+from holdfast.report.summary import ANYTIME, UNANSWERED, Brackets, InputRow, QuestionPart, Totals, frame_name, parts_of, totals_of
 from holdfast.report.template import template
-from holdfast.report.verdict import VERDICTS, Tally, spoken, tally
+from holdfast.report.verdict import VERDICTS, VerdictCounts, spoken, tally
+from holdfast.report.wording import is_apart
 from holdfast.result import Record
 from holdfast.store import Event, Store
 
@@ -54,15 +54,15 @@ STATUSES = (
 class Section:
     """One part of the question on the page: numbers, plots and a table of their own."""
 
-    part: Part
+    part: QuestionPart
     place: str  # what keeps its ids apart from those of other parts; nothing for the first
     silent: int
     radii: tuple[float, ...]
     at: float
-    tally: Tally
+    tally: VerdictCounts
     totals: Totals
     each: bool
-    lines: Sequence[Line]
+    lines: Sequence[InputLine]
     names: dict[int, str]
     plots: dict[str, Markup]
 
@@ -138,7 +138,7 @@ def render(store: Store) -> str:
 def render_pages(store: Store, name: Callable[[int], str], place: Place | None = None) -> Iterator[str]:
     """The run as HTML documents, one after another; `name` gives the name of the file of each."""
     at_home = Place(str(store.folder), datetime.now(UTC).isoformat(timespec="seconds")) if place is None else place
-    question, answered = store.question, store.answered()
+    question, answered = store.question, store.answered_inputs()
     together = max(1, int(MOST_ROWS / _rows_each(store, len(answered))))
     places = [answered[k : k + together] for k in range(0, len(answered), together)] or [[]]
     names = [name(number) for number in range(1, len(places) + 1)]
@@ -147,7 +147,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
     whole = [row for rows in shown.values() for row in rows]
     heat = heat_of(whole, question)
     skipped: Counter[str] = Counter()
-    known = sources(_counted(store, skipped))
+    known = sources(_count_records(store, skipped))
     every = -(-store.moments() // MOST_MOMENTS) or 1
     history = store.history(every)
     statuses: Counter[str] = Counter(row.status for part in parts for row in part.rows)
@@ -212,7 +212,7 @@ def _rows_each(store: Store, inputs: int) -> float:
     return max(1, len(store.parts()))
 
 
-def _until(part: Part, inputs: Sequence[int]) -> int:
+def _until(part: QuestionPart, inputs: Sequence[int]) -> int:
     """How many of a part's rows are of these inputs, the first ones."""
     return sum(1 for _ in takewhile(lambda row: bool(inputs) and row.index <= inputs[-1], part.rows))
 
@@ -222,24 +222,24 @@ def _pages(number: int, names: Sequence[str], places: Sequence[Sequence[int]], i
     return Pages(number, names, place[0] if place else 0, place[-1] if place else 0, inputs)
 
 
-def _counted(store: Store, skipped: Counter[str]) -> Iterator[Record]:
+def _count_records(store: Store, skipped: Counter[str]) -> Iterator[Record]:
     for record in store.stream(light=True):
         skipped.update(record.skipped)
         yield record
 
 
-def _lines(rows: Sequence[Row], question: Question, heat: Heat, parts: int) -> tuple[list[Line], dict[int, str]]:
+def _lines(rows: Sequence[InputRow], question: Question, heat: Heat, parts: int) -> tuple[list[InputLine], dict[int, str]]:
     return lines_of(rows, question, heat, PICTURE_BYTES // parts), names_of(rows, question)
 
 
-def _table(part: Part, place: str, at: float, question: Question, lines: tuple[list[Line], dict[int, str]]) -> Section:
+def _table(part: QuestionPart, place: str, at: float, question: Question, lines: tuple[list[InputLine], dict[int, str]]) -> Section:
     """A part of a further page: its table alone."""
     none = totals_of(())
     return Section(part, place, 0, (), at, tally((), at), none, any(row.frames for row in part.rows), *lines, {})
 
 
 def _section(
-    part: Part, place: str, question: Question, history: Sequence[Event], silent: int, lines: tuple[list[Line], dict[int, str]]
+    part: QuestionPart, place: str, question: Question, history: Sequence[Event], silent: int, lines: tuple[list[InputLine], dict[int, str]]
 ) -> Section:
     rows, sense = part.rows, part.sense
     brackets = Brackets(rows)

@@ -13,11 +13,11 @@ from holdfast.errors import BadInput
 from holdfast.formatting import short
 from holdfast.question import Question
 from holdfast.report.agreement import agree
-from holdfast.report.packed import Chosen, Packed, ends_of
-from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.packed_rows import Chosen, Packed, ends_of
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import Part, Row, in_order, word_name
-from holdfast.report.verdict import labelled
+from holdfast.report.summary import InputRow, QuestionPart, in_order, word_name
+from holdfast.report.verdict import is_labelled
+from holdfast.report.wording import RADIUS, Sense
 from holdfast.store import Store, StoredInput
 
 
@@ -28,13 +28,13 @@ class Run:
     name: str
     question: Question
     provenance: Mapping[str, Any]
-    part: Part
+    part: QuestionPart
     inputs: frozenset[int]  # those that were kept
     identities: Mapping[int, bytes]  # what they hold, as a hash
-    others: tuple[Part, ...] = ()
+    others: tuple[QuestionPart, ...] = ()
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[InputRow]:
         return self.part.rows
 
     @property
@@ -44,7 +44,7 @@ class Run:
     @cached_property
     def labelled(self) -> bool:
         """Can it be said how often the network is right?"""
-        return self.sense.quantity == "radius" or any(map(labelled, self.rows))
+        return self.sense.quantity == "radius" or any(map(is_labelled, self.rows))
 
     @property
     def model(self) -> str:
@@ -76,7 +76,7 @@ def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
     return Run(called, question, store.provenance, chosen[0], frozenset(identities), identities, others)
 
 
-class Pairs(Sequence[tuple[Row, ...]]):
+class Pairs(Sequence[tuple[InputRow, ...]]):
     """One tuple for each input that all runs answered, with a row of each, made when it is asked for. columns: the rows of each run."""
 
     def __init__(self, columns: Sequence[Chosen]) -> None:
@@ -86,18 +86,18 @@ class Pairs(Sequence[tuple[Row, ...]]):
         return len(self.columns[0])
 
     @overload
-    def __getitem__(self, place: int) -> tuple[Row, ...]: ...
+    def __getitem__(self, place: int) -> tuple[InputRow, ...]: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[tuple[Row, ...]]: ...
+    def __getitem__(self, place: slice) -> list[tuple[InputRow, ...]]: ...
 
-    def __getitem__(self, place: int | slice) -> tuple[Row, ...] | list[tuple[Row, ...]]:
+    def __getitem__(self, place: int | slice) -> tuple[InputRow, ...] | list[tuple[InputRow, ...]]:
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
         return tuple(column[place] for column in self.columns)
 
 
-def paired(runs: Sequence[Run]) -> Pairs:
+def pair_rows(runs: Sequence[Run]) -> Pairs:
     """One tuple for each input that all runs answered, with a row of each; BadInput where they cannot be compared, Contradiction where
     runs of one network exclude each other, in this part of the question or in another."""
     for other in runs[1:]:
@@ -175,7 +175,7 @@ def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
     return [f"{name} ({place + 1})" if chosen.count(name) > 1 else name for place, name in enumerate(chosen)]
 
 
-def usual_radii(question: Question, *columns: Sequence[Row]) -> tuple[float, ...]:
+def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float, ...]:
     """A few numbers at which the runs differ: quartiles of what is proved, else witnessed, else estimated, in two digits. For scores 0."""
     first = next((rows[0] for rows in columns if len(rows)), None)
     sense = first.sense if first is not None else RADIUS

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from holdfast.formatting import about
-from holdfast.report.drawing import MANY, Ink, is_strokes, is_wave, strokes, wave
+from holdfast.report.rasterise import MANY, Ink, is_strokes, is_wave, strokes, wave
 
 Array = NDArray[Any]
 LONGEST_SIDE = 48  # pixels; larger pictures are averaged down
@@ -52,18 +52,18 @@ def _images(name: str, x: Array, other: Array | None) -> Markup:
 
 
 def _strokes(name: str, x: Array, other: Array | None) -> Markup:
-    return _image(name, inked(strokes(x, other)))
+    return _image(name, ink_png(strokes(x, other)))
 
 
 def _waves(name: str, x: Array, other: Array | None) -> Markup:
     both = x if other is None else np.stack([x, other])
-    return _image(name, inked(wave(x, float(both.min()), float(both.max()))))
+    return _image(name, ink_png(wave(x, float(both.min()), float(both.max()))))
 
 
 def _change(change: Array) -> Markup:
     if is_wave(change):
         most = float(np.abs(change).max())
-        return _image("change", inked(wave(change, -most, most)))
+        return _image("change", ink_png(wave(change, -most, most)))
     return _image("change", blue_or_orange(planes_of(change))) if drawable(change) else Markup()
 
 
@@ -105,7 +105,7 @@ def grey_or_rgb(planes: Array, low: float, high: float) -> bytes:
     share = ((blocks_of(planes).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
     if share.shape[-1] == 3:
         return png((share * 255).round().astype(np.uint8).reshape(len(share), -1), share.shape[1], depth=8, colour=2)
-    return png(_packed((share[..., 0] * 15).round().astype(np.uint8)), share.shape[1], depth=4, colour=0)
+    return png(_pack_levels((share[..., 0] * 15).round().astype(np.uint8)), share.shape[1], depth=4, colour=0)
 
 
 def blue_or_orange(planes: Array) -> bytes:
@@ -119,7 +119,7 @@ def blue_or_orange(planes: Array) -> bytes:
     palette = bytes(part for i in range(LEVELS) for part in (LESS if i < step else MORE))
     alpha = bytes(round(255 * abs(i - step) / step) for i in range(LEVELS))
     chunks = [(b"PLTE", palette), (b"tRNS", alpha)]
-    return png(_packed(level.astype(np.uint8)), level.shape[1], depth=4, colour=3, chunks=chunks)
+    return png(_pack_levels(level.astype(np.uint8)), level.shape[1], depth=4, colour=3, chunks=chunks)
 
 
 def largest_known(planes: Array, side: int = LONGEST_SIDE) -> Array:
@@ -137,16 +137,16 @@ def shades(planes: Array) -> bytes:
     level = np.where(known, (np.nan_to_num(largest) / (most or 1.0) * UNKNOWN_LEVEL - 0.5).round().clip(0), UNKNOWN_LEVEL).astype(np.uint8)
     alpha = bytes(round(255 * k / (UNKNOWN_LEVEL - 1)) for k in range(UNKNOWN_LEVEL))
     chunks = [(b"PLTE", bytes(MORE * UNKNOWN_LEVEL + PEN)), (b"tRNS", alpha + b"\xff")]
-    return png(_packed(level), level.shape[1], depth=4, colour=3, chunks=chunks)
+    return png(_pack_levels(level), level.shape[1], depth=4, colour=3, chunks=chunks)
 
 
-def inked(ink: Ink) -> bytes:
+def ink_png(ink: Ink) -> bytes:
     """PNG of (h, w) shares of ink: a pen on clear paper."""
     chunks = [(b"PLTE", bytes((255, 255, 255, *PEN))), (b"tRNS", b"\0")]
     return png(np.packbits(ink > 0.5, axis=1), ink.shape[1], depth=1, colour=3, chunks=chunks)
 
 
-def _packed(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _pack_levels(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(h, w) of 0..15 -> (h, ceil(w / 2)): two pixels a byte, the left one in the upper half."""
     even = np.pad(levels, ((0, 0), (0, levels.shape[1] % 2)))
     return (even[:, ::2] * 16 + even[:, 1::2]).astype(np.uint8)

@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from holdfast.report.heat import Heat
+from holdfast.report.heat_map import Heat
 from holdfast.report.picture import Pictures
 from holdfast.report.summary import weakest, word_name
 from holdfast.result import Record
@@ -34,12 +34,12 @@ def sentences(
     words = {k: word_name(int(tokens[k]), vocabulary) for k in places}
     spans = {k: Markup("<b{}>{}</b>").format(shades.get(k, Markup()), word) for k, word in words.items()}
     if witness is None or not moved:
-        return Pictures(_joined(spans, len(tokens)), Markup(), Markup())
+        return Pictures(_join_words(spans, len(tokens)), Markup(), Markup())
     by_vectors, marked = witness.ndim > 1, set(moved)
     said = words if by_vectors else {k: word_name(int(witness[k]), vocabulary) for k in places}
     shown = {k: Markup("<mark>{}</mark>" if k in marked else "{}").format(word) for k, word in said.items()}
     seen = [k for k in places if k in marked][:MOST_SWAPS]
-    before, after = _joined(spans, len(tokens)), _joined(shown, len(tokens))
+    before, after = _join_words(spans, len(tokens)), _join_words(shown, len(tokens))
     if by_vectors:
         told = "the vectors of all words" if len(moved) == len(tokens) > 1 else f"the vector of {', '.join(words[k] for k in seen)}"
         more = ", …" if len(seen) < len(moved) < len(tokens) else ""
@@ -68,7 +68,7 @@ def shown_places(count: int, important: Sequence[int]) -> list[int]:
     return sorted(k for k in near if 0 <= k < count)
 
 
-def _joined(spans: Mapping[int, Markup], count: int) -> Markup:
+def _join_words(spans: Mapping[int, Markup], count: int) -> Markup:
     """Words in their order, with a sign wherever some are left out."""
     parts: list[Markup] = []
     last = -1

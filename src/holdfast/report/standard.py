@@ -34,7 +34,7 @@ def tags_of(evidence: Evidence) -> Tags:
 
 
 @dataclass(frozen=True)
-class Property:
+class StandardProperty:
     """One of the standard's four properties."""
 
     name: str
@@ -42,10 +42,10 @@ class Property:
     meaning: str
 
 
-STABILITY = Property("stability", "5.3", "how far an input may change before the answer does")
-SENSITIVITY = Property("sensitivity", "5.4", "how strongly the output changes with the input")
-RELEVANCE = Property("relevance", "5.5", "which parts of an input decide the answer")
-REACHABILITY = Property("reachability", "5.6", "which outputs can be reached from the allowed inputs")
+STABILITY = StandardProperty("stability", "5.3", "how far an input may change before the answer does")
+SENSITIVITY = StandardProperty("sensitivity", "5.4", "how strongly the output changes with the input")
+RELEVANCE = StandardProperty("relevance", "5.5", "which parts of an input decide the answer")
+REACHABILITY = StandardProperty("reachability", "5.6", "which outputs can be reached from the allowed inputs")
 PROPERTIES = {
     "radius": (STABILITY,),
     "worst": (STABILITY, REACHABILITY),
@@ -59,7 +59,7 @@ PROPERTIES = {
 }
 
 
-def properties_of(question: Question) -> tuple[Property, ...]:
+def properties_of(question: Question) -> tuple[StandardProperty, ...]:
     """What a run's numbers are evidence of."""
     each = (RELEVANCE,) if question.asked.frames == "each" else ()
     return (*PROPERTIES.get(question.command.split(" ")[0], (STABILITY,)), *each)

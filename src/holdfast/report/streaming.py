@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from itertools import chain, groupby
 
-from holdfast.report.packed import Packed
-from holdfast.report.summary import Part, Row, in_order, rows_of
+from holdfast.report.packed_rows import Packed
+from holdfast.report.summary import InputRow, QuestionPart, in_order, rows_of
 from holdfast.store import Store, StoredInput
 from holdfast.store.run import LAST
 
 
 def by_input(
     store: Store, first: int = 0, last: int = LAST, *, light: bool = False, whole_inputs: bool = False
-) -> Iterator[tuple[StoredInput | None, list[Row]]]:
+) -> Iterator[tuple[StoredInput | None, list[InputRow]]]:
     """What was kept of each input from `first` to `last`, and its rows; no rows where it has no answer, None where it was not kept.
 
     light         without witnesses and numbers: what totals, verdicts and plots are made of.
@@ -33,9 +33,9 @@ def by_input(
         stored = next(inputs, None)
 
 
-def summary_parts(store: Store, whole: int = 0) -> tuple[list[Part], set[int]]:
+def summary_parts(store: Store, whole: int = 0) -> tuple[list[QuestionPart], set[int]]:
     """All rows part by part, and the inputs that were asked about. The rows of the first `whole` inputs come with everything."""
-    firsts = store.answered()[:whole]
+    firsts = store.answered_inputs()[:whole]
     parts: dict[str, Packed] = {}
     asked: set[int] = set()
     split = firsts[-1] + 1 if firsts else 0

@@ -9,13 +9,13 @@ from typing import Any, overload
 
 from numpy.typing import NDArray
 
+from holdfast.batch_solver import NOTHING_MOVES
 from holdfast.formatting import between, ends, percent, short
 from holdfast.question import Question, Said
 from holdfast.question_text import reads_words
-from holdfast.report.sense import RADIUS, SENSES, Sense, is_apart, sense_of
+from holdfast.report.wording import RADIUS, SENSES, Sense, is_apart, sense_of
 from holdfast.result import DONE, Answers, Bound, Bracket, Goal, Key, Record, Share, Status, overall
 from holdfast.store import StoredInput
-from holdfast.work import NOTHING_MOVES
 
 ANYTIME = "DeepTRE's Definition 4: its lower bounds are estimates and prove nothing"
 GRID = "Grid"  # the method of DeepTRE, whose lower bounds are estimates
@@ -24,7 +24,7 @@ WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped"
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """One input, or one output of it where each is asked for. Where its frames or cases were asked one by one, the bracket is that of
     the weakest: min of the lower ends <= min of the truths <= min of the upper ends, and with max where a smaller number is better."""
 
@@ -53,18 +53,18 @@ class Row:
     def measured(self) -> bool:
         """Whether the proved end is known, or every method has done all it can. Where not, the budget ran out (or the run was interrupted,
         or the input failed) before anything could be proved: such an end says nothing of the network, and is never counted as zero."""
-        return self.status in DONE or self.fails_at_once or self.bracket.closed or self.sense.proved(self.bracket).known
+        return self.status in DONE or self.fails_at_once or self.bracket.closed or self.sense.proved_bound(self.bracket).known
 
     @property
     def witness(self) -> NDArray[Any] | None:
-        found = self.sense.witnessed(self.bracket).evidence.witness
+        found = self.sense.witnessed_bound(self.bracket).evidence.witness
         return None if found is None else found.numpy()
 
     @property
     def moved(self) -> int | None:
         """The frame that the witness changes, where each was asked by itself."""
         weaker = min if self.sense.rises else max
-        first = weaker(self.frames, key=lambda record: self.sense.witnessed(record.bracket).value, default=None)
+        first = weaker(self.frames, key=lambda record: self.sense.witnessed_bound(record.bracket).value, default=None)
         return None if first is None else first.key.frame
 
     @property
@@ -78,12 +78,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Part:
+class QuestionPart:
     """The rows of one part of a question; a question that has no parts is one."""
 
     name: str
     sense: Sense
-    rows: Sequence[Row]
+    rows: Sequence[InputRow]
 
     @cached_property
     def heading(self) -> str:
@@ -99,7 +99,7 @@ class Part:
 class Brackets(Sequence[Bracket]):
     """Those of rows, or of the rows at some places, made when they are asked for where the rows are."""
 
-    def __init__(self, rows: Sequence[Row], places: Sequence[int] | None = None) -> None:
+    def __init__(self, rows: Sequence[InputRow], places: Sequence[int] | None = None) -> None:
         self._rows, self._places = rows, range(len(rows)) if places is None else places
 
     def __len__(self) -> int:
@@ -117,19 +117,19 @@ class Brackets(Sequence[Bracket]):
         return self._rows[self._places[place]].bracket
 
 
-def parts_of(rows: Iterable[Row]) -> list[Part]:
+def parts_of(rows: Iterable[InputRow]) -> list[QuestionPart]:
     """At least one, however empty: the radius first, then the worst score, then what else there is."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[InputRow]] = {}
     for row in rows:
         groups.setdefault(row.part, []).append(row)
     return in_order(groups)
 
 
-def in_order(groups: Mapping[str, Sequence[Row]]) -> list[Part]:
+def in_order(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
     """Of rows by the names of their parts."""
-    found = [Part(name, group[0].sense, group) for name, group in groups.items()]
+    found = [QuestionPart(name, group[0].sense, group) for name, group in groups.items()]
     order = list(SENSES.values())
-    return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [Part("", RADIUS, ())]
+    return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [QuestionPart("", RADIUS, ())]
 
 
 def frame_name(question: Question) -> str:
@@ -164,7 +164,7 @@ def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
     return [frame for _, _, frame in ends[:count]]
 
 
-def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answers: Mapping[Key, Answers] | None = None) -> list[Row]:
+def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answers: Mapping[Key, Answers] | None = None) -> list[InputRow]:
     """One row for each input that has a record, part by part and in the order of the data."""
     sources = {stored.index: stored for stored in inputs}
     groups: dict[Key, list[Record]] = {}
@@ -174,7 +174,7 @@ def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answe
     return [_row(key, group, sources.get(key.index), answers or {}) for key, group in sorted(groups.items(), key=lambda item: item[0])]
 
 
-def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> Row:
+def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> InputRow:
     sense = sense_of(group[0].goal, key.part)
     weaker = min if sense.rises else max
     brackets = sorted((record.bracket for record in group), key=still)  # of equal ends, one that says more
@@ -183,9 +183,9 @@ def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Map
         other = estimates.get(estimate.evidence.method, estimate)
         estimates[estimate.evidence.method] = weaker(other, estimate, key=lambda bound: bound.value)
     breakable = [bracket for bracket in brackets if not unbreakable(bracket)]
-    first = weaker(group, key=lambda record: sense.witnessed(record.bracket).value)
+    first = weaker(group, key=lambda record: sense.witnessed_bound(record.bracket).value)
     notes = dict.fromkeys(bracket.note for bracket in breakable or brackets if bracket.note)
-    return Row(
+    return InputRow(
         index=key.index,
         bracket=Bracket(
             weaker((b.lower for b in brackets), key=lambda bound: bound.value),
@@ -248,7 +248,7 @@ class Totals:
         return Share(self.proved, self.answered - self.not_measured, self.rows)
 
 
-def totals_of(rows: Sequence[Row]) -> Totals:
+def totals_of(rows: Sequence[InputRow]) -> Totals:
     """Of rows of one part."""
     sense = rows[0].sense if rows else RADIUS
     known = [(place, still(row.bracket), row.measured) for place, row in enumerate(rows) if row.status not in UNANSWERED]
@@ -276,7 +276,7 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         median_lower=statistics.median(lower) if lower else math.nan,
         median_upper=statistics.median(upper) if upper else math.nan,
         mean_estimated=overall(brackets, GRID).lower if any(_estimated_by(b, GRID) for b in brackets) else math.nan,
-        mean_found=mean_of([end for b in moving if not sense.is_open(b) and math.isfinite(end := sense.witnessed(b).value)]),
+        mean_found=mean_of([end for b in moving if not sense.is_open(b) and math.isfinite(end := sense.witnessed_bound(b).value)]),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )

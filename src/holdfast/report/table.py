@@ -10,13 +10,12 @@ from rich.text import Text
 from holdfast.formatting import about, capital, ends
 from holdfast.question import Question
 from holdfast.report.columns import changes_of, in_a_line
-from holdfast.report.sense import Sense
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import (
     ANYTIME,
     UNANSWERED,
-    Part,
-    Row,
+    InputRow,
+    QuestionPart,
     Totals,
     class_name,
     estimate_kind,
@@ -29,6 +28,7 @@ from holdfast.report.summary import (
     word_name,
 )
 from holdfast.report.verdict import spoken, tally, verdict
+from holdfast.report.wording import Sense
 from holdfast.result import Bracket, Record
 from holdfast.store import Store
 
@@ -42,7 +42,7 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Group:
     return Group(*(_table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None) for part in parts))
 
 
-def _table(part: Part, question: Question, most: int, title: str | None) -> Group:
+def _table(part: QuestionPart, question: Question, most: int, title: str | None) -> Group:
     """The table, and below it, as wide as the terminal, what is to say of single inputs and of all."""
     view = Table(title=title, title_justify="left")
     columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
@@ -61,16 +61,16 @@ def _table(part: Part, question: Question, most: int, title: str | None) -> Grou
     return Group(view, *more, *_notes(part.rows[:most], question), below)
 
 
-def _notes(rows: Sequence[Row], question: Question) -> list[Text]:
+def _notes(rows: Sequence[InputRow], question: Question) -> list[Text]:
     """What is to say of single inputs, once for all of which the same is."""
     said: dict[str, tuple[list[str], Text]] = {}
     for row in rows:
-        if note := _noted(row, question):
+        if note := _note_text(row, question):
             said.setdefault(note.markup, ([], note))[0].append(row.name)
     return [Text.assemble((", ".join(names), "bold"), ": ", note) for names, note in said.values()]
 
 
-def _label(row: Row, question: Question) -> Text:
+def _label(row: InputRow, question: Question) -> Text:
     """And what the network says of it, where that is another class or there is no label."""
     if row.source is None:
         return Text()
@@ -78,12 +78,12 @@ def _label(row: Row, question: Question) -> Text:
     return Text(label) if said in (label, "") else Text("\n").join(Text(part) for part in (label, f"says {said}") if part)
 
 
-def _status(row: Row, question: Question) -> Text:
+def _status(row: InputRow, question: Question) -> Text:
     text = row.status if row.measured or row.status in UNANSWERED else f"{row.status}, not measured"
     return Text(text, style="red" if row.status in ("interrupted", "failed", "refuted") else "")
 
 
-def _estimates(row: Row, question: Question) -> Text:
+def _estimates(row: InputRow, question: Question) -> Text:
     return Text("\n").join(
         Text.assemble(
             f"{about(e.value)} ",
@@ -94,12 +94,12 @@ def _estimates(row: Row, question: Question) -> Text:
     )
 
 
-def _noted(row: Row, question: Question) -> Text:
+def _note_text(row: InputRow, question: Question) -> Text:
     changed = Text(in_a_line(changes_of(row, question) or ()))
     return Text("\n").join(part for part in (_weakest(row, question), changed, Text(_note(row))) if part)
 
 
-COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
+COLUMNS: tuple[tuple[str, Callable[[InputRow, Question], Text]], ...] = (
     ("input", lambda row, _: Text(row.name)),
     ("label", _label),
     ("name", lambda row, _: Text(row.called)),
@@ -112,12 +112,12 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Question], Text]], ...] = (
 MAYBE = ("label", "name", "estimates")  # columns that are there where a row has something to say
 
 
-def _note(row: Row) -> str:
+def _note(row: InputRow) -> str:
     """That nothing breaks any of the frames is said already."""
     return "" if row.frames and unbreakable(row.bracket) else row.bracket.note
 
 
-def _weakest(row: Row, question: Question) -> Text:
+def _weakest(row: InputRow, question: Question) -> Text:
     """The frames that break first, and where they are words, the sentence with these marked."""
     if not row.frames or not (row.bracket.lower.known or row.bracket.upper.known):
         return Text()
@@ -140,7 +140,7 @@ def _end(bracket: Bracket, side: int) -> Text:
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
 
 
-def _counts(part: Part, question: Question) -> str:
+def _counts(part: QuestionPart, question: Question) -> str:
     found = tally(part.rows, 0.0)
     told = (f"{found.certified} {spoken('certified', question.command)}", f"{found.broken} {spoken('broken', question.command)}")
     return ", ".join((*told, found.unknown_text))

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from holdfast.formatting import about, at_least, at_most, capital, ends, percent, short
-from holdfast.report.heat import HEAT_LEVELS
+from holdfast.report.heat_map import HEAT_LEVELS
 from holdfast.report.question import setting
 from holdfast.report.summary import estimate_kind, share_text
 

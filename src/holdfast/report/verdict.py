@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from holdfast.report.summary import Row
+from holdfast.report.summary import InputRow
 from holdfast.result import DONE, Share
 
 Verdict = Literal["certified", "broken", "unknown"]
@@ -15,7 +15,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 VNNLIB = {"certified": "certified (unsat)", "broken": "broken (sat)"}  # what a solver of VNN-LIB calls them
 
 
-def verdict(row: Row, at: float) -> Verdict:
+def verdict(row: InputRow, at: float) -> Verdict:
     """certified: proved to hold at the radius or probability, to keep a score above it, a value below it, a steepness no larger.
     broken: shown not to. unknown: neither.
 
@@ -24,7 +24,7 @@ def verdict(row: Row, at: float) -> Verdict:
     """
     if row.fails_at_once:
         return "broken"
-    proved, shown = row.sense.proved(row.bracket).value, row.sense.witnessed(row.bracket).value
+    proved, shown = row.sense.proved_bound(row.bracket).value, row.sense.witnessed_bound(row.bracket).value
     if not row.sense.rises:
         proved, shown, at = -proved, -shown, -at
     if row.goal in ("worst", "largest"):
@@ -32,7 +32,7 @@ def verdict(row: Row, at: float) -> Verdict:
     return "certified" if proved >= at else "broken" if shown < at else "unknown"
 
 
-def is_measured(row: Row, said: Verdict) -> bool:
+def is_measured(row: InputRow, said: Verdict) -> bool:
     """Whether the verdict is final: certified, broken, or unknown although every method has done all it can. Where not, the run ended too
     early to tell."""
     return said != "unknown" or row.status in DONE
@@ -42,17 +42,17 @@ def spoken(said: Verdict, command: str) -> str:
     return VNNLIB.get(said, said) if command == "verify" else said
 
 
-def right(row: Row) -> bool:
+def right(row: InputRow) -> bool:
     """Does the network say the label? Where the run kept neither, whether the property holds at the input itself."""
-    return row.source.label == row.source.prediction if row.source and labelled(row) else not row.fails_at_once
+    return row.source.label == row.source.prediction if row.source and is_labelled(row) else not row.fails_at_once
 
 
-def labelled(row: Row) -> bool:
+def is_labelled(row: InputRow) -> bool:
     return row.source is not None and row.source.label is not None and row.source.prediction is not None
 
 
 @dataclass(frozen=True)
-class Tally:
+class VerdictCounts:
     """How many inputs are certified, broken and unknown at a radius.
 
     silent        have no answer at all and are among the unknown.
@@ -81,11 +81,11 @@ class Tally:
         return f"{self.unknown} unknown" + (f" ({self.not_measured} of these not measured)" if self.not_measured else "")
 
 
-def tally(rows: Iterable[Row], at: float, *, silent: int = 0) -> Tally:
+def tally(rows: Iterable[InputRow], at: float, *, silent: int = 0) -> VerdictCounts:
     found: Counter[Verdict] = Counter()
     not_measured = silent
     for row in rows:
         said = verdict(row, at)
         found[said] += 1
         not_measured += not is_measured(row, said)
-    return Tally(at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured)
+    return VerdictCounts(at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured)

@@ -33,7 +33,7 @@ CREATE TABLE artefact (
 NEWER = ("ALTER TABLE input ADD COLUMN seal TEXT", "ALTER TABLE record ADD COLUMN news TEXT", "ALTER TABLE record ADD COLUMN seal TEXT")
 
 
-def connected(file: Path) -> sqlite3.Connection:
+def connect_writer(file: Path) -> sqlite3.Connection:
     """For the one who writes."""
     connection = sqlite3.connect(file, timeout=10)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -44,15 +44,15 @@ def connected(file: Path) -> sqlite3.Connection:
 
 def begun(file: Path, meta: Sequence[tuple[str, str]]) -> sqlite3.Connection:
     """A new database with its tables and what it is about, in one transaction: a run is there with its question or not at all."""
-    connection = connected(file)
+    connection = connect_writer(file)
     connection.executescript("BEGIN;" + SCHEMA)
     with connection:
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta)
-    settled(connection)
+    checkpoint(connection)
     return connection
 
 
-def settled(connection: sqlite3.Connection) -> None:
+def checkpoint(connection: sqlite3.Connection) -> None:
     """All that was written lies in the database itself, and none of it in the log alone."""
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -90,7 +90,7 @@ def version_of(connection: sqlite3.Connection, folder: Path) -> int:
     return int(version)
 
 
-def renewed(connection: sqlite3.Connection) -> None:
+def upgrade_format(connection: sqlite3.Connection) -> None:
     """A run of format 2 gets the columns of 3; what was written before stays without a seal."""
     with connection:
         for line in NEWER:
@@ -98,14 +98,14 @@ def renewed(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE meta SET value = ? WHERE name = 'version'", (json.dumps(VERSION),))
 
 
-def checked(connection: sqlite3.Connection, file: Path) -> None:
+def check_pages(connection: sqlite3.Connection, file: Path) -> None:
     """StoreError where pages of the file are damaged."""
     found = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)")]
     if found != ["ok"]:
-        raise damaged(file, "; ".join(" ".join(line.split()) for line in found))
+        raise damaged_error(file, "; ".join(" ".join(line.split()) for line in found))
 
 
-def damaged(file: Path, why: object) -> StoreError:
+def damaged_error(file: Path, why: object) -> StoreError:
     return StoreError(
         f"{file}: not a run of holdfast, or damaged ({why}). 'holdfast salvage {file.parent} --out NEW' makes a run of what is readable."
     )
@@ -117,7 +117,7 @@ def reading(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged row fails in any layer of whatever reads it
-        raise error if isinstance(error, StoreError) and str(error).startswith(str(file.parent)) else damaged(file, error) from error
+        raise error if isinstance(error, StoreError) and str(error).startswith(str(file.parent)) else damaged_error(file, error) from error
 
 
 def unborn(file: Path) -> bool:

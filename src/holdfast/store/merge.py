@@ -10,10 +10,10 @@ from holdfast.errors import BadInput, Contradiction, StoreError
 from holdfast.network.network import NAME_IT
 from holdfast.question import Json, Means, Question, plain
 from holdfast.result import Record, Status
+from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import KEYS
 from holdfast.store.rows import in_parts, input_of
 from holdfast.store.run import Store, provenance
-from holdfast.store.whole import made
 
 SHARD = "shard"  # the option of a run that asks about a share of the inputs only
 # Of two records that are not closed, the one whose search went further says how it ended.
@@ -33,7 +33,7 @@ def merge(folders: Sequence[str | Path], new: str | Path) -> Path:
         question = runs[0].question
         asked = replace(question, options={name: value for name, value in question.options.items() if name != SHARD})
         about = {**provenance(), "merged from": [str(folder) for folder in folders]}
-        with made(target, asked, runs[0].provenance if len(runs) == 1 else about) as whole:
+        with create_whole(target, asked, runs[0].provenance if len(runs) == 1 else about) as whole:
             for run in runs:
                 _add(whole, run)
     return target
@@ -46,7 +46,7 @@ def _alike(first: Store, other: Store) -> None:
             f"{first.folder} and {other.folder}: what their model reads cannot be hashed, so nobody knows whether it is the same in both. "
             f"Ask anew, and {NAME_IT}."
         )
-    for name, one, two in _compared(mine, yours):
+    for name, one, two in _compare_settings(mine, yours):
         if plain(one) != plain(two):
             raise StoreError(
                 f"{first.folder} and {other.folder} are not parts of one run: {name} is {_short(one)} there and {_short(two)} here. Merge "
@@ -54,7 +54,7 @@ def _alike(first: Store, other: Store) -> None:
             )
 
 
-def _compared(mine: Question, yours: Question) -> Iterator[tuple[str, Json, Json]]:
+def _compare_settings(mine: Question, yours: Question) -> Iterator[tuple[str, Json, Json]]:
     different = mine.differs(yours)
     if different is not None:
         yield different
@@ -80,9 +80,9 @@ def _add(whole: Store, run: Store) -> None:
             connection.executemany("INSERT OR IGNORE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", some)
         whole.put_predictions({place: said for place, _, said, *_ in some if said is not None})
     for found in in_parts(run.stream(), KEYS):
-        known = whole.known([record.key for record in found])
+        known = whole.load_known([record.key for record in found])
         records = [
-            record if record.key not in known else joined(known[record.key], record, f"{run.folder}") for record in run.beside(found)
+            record if record.key not in known else join_records(known[record.key], record, f"{run.folder}") for record in run.beside(found)
         ]
         whole.replace(records)
         ends = {r.key: (r.bracket.lower.value, r.bracket.upper.value) for r in found}
@@ -95,7 +95,7 @@ def _add(whole: Store, run: Store) -> None:
                 connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * places)})", some)
 
 
-def joined(one: Record, two: Record, where: str) -> Record:
+def join_records(one: Record, two: Record, where: str) -> Record:
     """Two answers to one question. Contradiction where they exclude each other."""
     if (one.question, one.goal) != (two.question, two.goal):
         raise StoreError(f"{where}: its record of input {two.key} answers another question than that of the other runs.")
@@ -107,7 +107,7 @@ def joined(one: Record, two: Record, where: str) -> Record:
     if refuted:
         return refuted[0]
     try:
-        bracket = one.bracket.tightened(lower=two.bracket.lower, upper=two.bracket.upper)
+        bracket = one.bracket.tighten(lower=two.bracket.lower, upper=two.bracket.upper)
     except Contradiction as error:
         raise Contradiction(f"{where}, input {two.key}: {error}") from error
     for estimate in two.bracket.estimates:

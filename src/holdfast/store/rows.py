@@ -73,10 +73,10 @@ def key_of(position: int, frame: int, part: str) -> Key:
 
 def seal(columns: Row) -> str:
     """Of all columns of a row but the seal itself. It finds what was changed by mistake; who wants to deceive can compute it too."""
-    return hashlib.blake2b(b"".join(framed(columns)), digest_size=16).hexdigest()
+    return hashlib.blake2b(b"".join(frame_columns(columns)), digest_size=16).hexdigest()
 
 
-def framed(columns: Row) -> Iterator[bytes]:
+def frame_columns(columns: Row) -> Iterator[bytes]:
     """The columns so that no two rows share their bytes."""
     for value in columns:
         told = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
@@ -84,11 +84,11 @@ def framed(columns: Row) -> Iterator[bytes]:
         yield told
 
 
-def sealed(columns: Row) -> Row:
+def make_seal(columns: Row) -> Row:
     return (*columns, seal(columns))
 
 
-def unsealed(what: str, columns: Row, found: str | None) -> None:
+def check_seal(what: str, columns: Row, found: str | None) -> None:
     """StoreError where a row is not as it was written. Rows of older runs have no seal and are believed."""
     if found is not None and found != seal(columns):
         raise StoreError(f"{what} was changed since it was written")
@@ -101,7 +101,7 @@ def row_of(record: Record, told: str | None = None) -> Row:
     """position, frame, part, lower, upper, status, body, lower_witness, upper_witness, news, seal. told: its news, where they are known."""
     beside = {"beside": sorted(record.aside)} if record.aside else {}
     body = json.dumps({**body_of(record), **beside})
-    return sealed((*columns_of(record.key), *known_ends(record), record.status, body, *_witnesses(record.bracket), told or news(record)))
+    return make_seal((*columns_of(record.key), *known_ends(record), record.status, body, *_witnesses(record.bracket), told or news(record)))
 
 
 def record_of(row: Row, *, light: bool = False) -> Record:
@@ -109,7 +109,7 @@ def record_of(row: Row, *, light: bool = False) -> Record:
     *columns, found = row
     position, frame, part, _, _, _, body, lower_witness, upper_witness, _ = columns
     key = key_of(position, frame, part)
-    unsealed(f"the record of input {key}", tuple(columns), found)
+    check_seal(f"the record of input {key}", tuple(columns), found)
     b = json.loads(body)
     bracket = Bracket(
         _bound_of(b["lower"], None if light else lower_witness),
@@ -137,9 +137,9 @@ def known_ends(record: Record) -> tuple[float | None, float | None]:
 def body_of(record: Record) -> dict[str, Any]:
     bracket = record.bracket
     return {
-        "lower": _told(bracket.lower),
-        "upper": _told(bracket.upper),
-        "estimates": [_told(e) for e in bracket.estimates],
+        "lower": _bound_as_json(bracket.lower),
+        "upper": _bound_as_json(bracket.upper),
+        "estimates": [_bound_as_json(e) for e in bracket.estimates],
         "note": bracket.note,
         "status": record.status,
         "seconds": record.seconds,
@@ -151,7 +151,7 @@ def body_of(record: Record) -> dict[str, Any]:
     }
 
 
-def _told(bound: Bound) -> dict[str, Any]:
+def _bound_as_json(bound: Bound) -> dict[str, Any]:
     e = bound.evidence
     value: float | str = bound.value if math.isfinite(bound.value) else str(bound.value)
     return {
@@ -205,19 +205,19 @@ def input_of(row: Row, saliency: Tensor | None = None, *, light: bool = False) -
     """A row with its seal. light: without its numbers and words."""
     *columns, found = row
     position, label, prediction, name, tokens, x = columns
-    unsealed(f"input {position}", tuple(columns), found)
+    check_seal(f"input {position}", tuple(columns), found)
     return StoredInput(
-        position, NO_NUMBERS if light else unpack(x).numpy(), _said(label), _said(prediction), name or "",
+        position, NO_NUMBERS if light else unpack(x).numpy(), _class_from_column(label), _class_from_column(prediction), name or "",
         tuple(json.loads(tokens)) if tokens and not light else None, None if saliency is None else saliency.float().numpy(),
     )  # fmt: skip
 
 
-def kept(said: Said | None) -> int | str | None:
+def class_column(said: Said | None) -> int | str | None:
     """A class as its column holds it: several as text."""
     return json.dumps(said) if isinstance(said, tuple) else said
 
 
-def _said(column: int | str | None) -> Said | None:
+def _class_from_column(column: int | str | None) -> Said | None:
     return tuple(int(number) for number in json.loads(column)) if isinstance(column, str) else column
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import holdfast
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.files import inflated
+from holdfast.files import inflate
 from holdfast.question import Question, Said
 from holdfast.result import Answers, Bracket, Key, Record, Status
 from holdfast.store import database
@@ -33,22 +33,22 @@ from holdfast.store.rows import (
     Row,
     StoredInput,
     answers_of,
+    check_seal,
+    class_column,
     columns_of,
     event_of,
-    framed,
+    frame_columns,
     in_parts,
     input_of,
-    kept,
     key_of,
     known_ends,
+    make_seal,
     news,
     pack,
     record_of,
     row_of,
     seal,
-    sealed,
     unpack,
-    unsealed,
 )
 
 # What a page shows beside the brackets, made when it is first written: a run without them is whole, and older readers do not miss them.
@@ -94,11 +94,11 @@ class Store:
         with contextlib.ExitStack() as undo, reading(path / FILE):
             lease = Lease(path)
             undo.callback(lease.release)
-            connection = undo.enter_context(contextlib.closing(database.connected(path / FILE)))
+            connection = undo.enter_context(contextlib.closing(database.connect_writer(path / FILE)))
             version = database.version_of(connection, path)
-            database.checked(connection, path / FILE)
+            database.check_pages(connection, path / FILE)
             if version < VERSION:
-                database.renewed(connection)
+                database.upgrade_format(connection)
             found = cls(path, connection, lease)._looked_over()
             undo.pop_all()
             return found
@@ -116,7 +116,7 @@ class Store:
     def _looked_over(self) -> Self:
         """What must be there, and as it was written."""
         told = dict(self._connection.execute("SELECT name, value FROM meta"))
-        unsealed("the question", (told["question"], told["provenance"]), told.get("seal"))
+        check_seal("the question", (told["question"], told["provenance"]), told.get("seal"))
         for table in ("input", "record", "history", "artefact"):
             self._connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()
         return self
@@ -146,13 +146,13 @@ class Store:
         """SHA-256 of the question, of all inputs and of all records as they were written, in their order: runs that share it say the same
         of the same. What lies beside records, and the history, are no part of it."""
         digest = hashlib.sha256()
-        told: dict[str, str] = dict(self.asked("SELECT name, value FROM meta"))
+        told: dict[str, str] = dict(self.query_rows("SELECT name, value FROM meta"))
         rows = itertools.chain(
             [(told["question"], told["provenance"])], self.rows_of("input", self.input_columns.rpartition(", ")[0]), self._in_order()
         )
         for row in rows:
             digest.update(b"%d;" % len(row))
-            for part in framed(row):
+            for part in frame_columns(row):
                 digest.update(part)
         return digest.hexdigest()
 
@@ -160,12 +160,12 @@ class Store:
         """The rows of all records by their keys, without their seals."""
         place: Row = (-LAST, -LAST, "")
         asked = f"SELECT {self._record.rpartition(', ')[0]} FROM record WHERE (position, frame, part) > (?, ?, ?)"
-        while rows := self.asked(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", place):
+        while rows := self.query_rows(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", place):
             yield from rows
             place = rows[-1][:3]
 
     def _meta(self, name: str) -> dict[str, Any]:
-        [(value,)] = self.asked("SELECT value FROM meta WHERE name = ?", (name,))
+        [(value,)] = self.query_rows("SELECT value FROM meta WHERE name = ?", (name,))
         loaded: dict[str, Any] = json.loads(value)
         return loaded
 
@@ -179,13 +179,22 @@ class Store:
     ) -> None:
         """The inputs in their order, so that the folder alone is enough to look at the run."""
         rows = (
-            sealed((i, kept(labels[i]), kept(predictions[i]), names[i], None if words is None else json.dumps(list(words)), pack(x[i])))
+            make_seal(
+                (
+                    i,
+                    class_column(labels[i]),
+                    class_column(predictions[i]),
+                    names[i],
+                    None if words is None else json.dumps(list(words)),
+                    pack(x[i]),
+                )
+            )
             for i, words in enumerate(tokens)
         )
         with self.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         with self.transaction() as connection:
-            database.settled(connection)
+            database.checkpoint(connection)
 
     def inputs(self) -> list[StoredInput]:
         return list(self.stream_inputs())
@@ -194,18 +203,19 @@ class Store:
         """Those from `first` to `last`, a few in memory at a time. light: without their numbers and maps."""
         told = f"SELECT {self.input_columns} FROM input WHERE position BETWEEN ? AND ? ORDER BY position LIMIT {TOGETHER}"
         maps = f"SELECT position, value FROM artefact WHERE name = '{SALIENCY}' AND position BETWEEN ? AND ?"
-        while rows := self.asked(told, (first, last)):
-            found: dict[int, bytes] = {} if light else dict(self.asked(maps, (rows[0][0], rows[-1][0])))
+        while rows := self.query_rows(told, (first, last)):
+            found: dict[int, bytes] = {} if light else dict(self.query_rows(maps, (rows[0][0], rows[-1][0])))
             with reading(self.folder / FILE):
-                some = [input_of(row, _unpacked(found.get(row[0])), light=light) for row in rows]
+                some = [input_of(row, _unpack_tensor(found.get(row[0])), light=light) for row in rows]
             yield from some
             first = rows[-1][0] + 1
 
-    def unpredicted(self) -> set[int]:
+    def inputs_without_prediction(self) -> set[int]:
         """The inputs of which it is not known what the network says, but for those that it could not answer."""
         failed = "SELECT position FROM record WHERE status = 'failed'"
         return {
-            position for (position,) in self.asked(f"SELECT position FROM input WHERE prediction IS NULL AND position NOT IN ({failed})")
+            position
+            for (position,) in self.query_rows(f"SELECT position FROM input WHERE prediction IS NULL AND position NOT IN ({failed})")
         }
 
     def put_predictions(self, said: Mapping[int, Said]) -> None:
@@ -213,13 +223,13 @@ class Store:
         columns = INPUT.removesuffix(", seal")
         for some in in_parts(said, KEYS):
             places = ", ".join(map(str, some))
-            rows = self.asked(f"SELECT {columns} FROM input WHERE prediction IS NULL AND position IN ({places})")
-            told = [(place, label, kept(said[place]), *rest) for place, label, _, *rest in rows]
+            rows = self.query_rows(f"SELECT {columns} FROM input WHERE prediction IS NULL AND position IN ({places})")
+            told = [(place, label, class_column(said[place]), *rest) for place, label, _, *rest in rows]
             with self.transaction() as connection:
-                connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", map(sealed, told))
+                connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", map(make_seal, told))
 
     def has_inputs(self) -> bool:
-        return bool(self.asked("SELECT 1 FROM input LIMIT 1"))
+        return bool(self.query_rows("SELECT 1 FROM input LIMIT 1"))
 
     def put_artefacts(self, name: str, values: Mapping[Key, Tensor]) -> None:
         """Tensors that are kept beside records, such as maps of what matters."""
@@ -227,9 +237,9 @@ class Store:
             self._keep(connection, [(key, name, value) for key, value in values.items()])
 
     def artefacts(self, name: str) -> dict[Key, Tensor]:
-        rows = self.asked("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
+        rows = self.query_rows("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
         with reading(self.folder / FILE):
-            return {key_of(*row[:3]): unpack(inflated(row[3])) for row in rows}
+            return {key_of(*row[:3]): unpack(inflate(row[3])) for row in rows}
 
     def _keep(self, connection: sqlite3.Connection, values: Sequence[tuple[Key, str, Tensor]]) -> None:
         rows = [(*columns_of(key), name, zlib.compress(pack(value))) for key, name, value in values]
@@ -279,7 +289,7 @@ class Store:
                 f"continue with 'holdfast resume {self.folder}'."
             ) from error
 
-    def asked(self, asked: str, values: Sequence[Any] = ()) -> list[Row]:
+    def query_rows(self, asked: str, values: Sequence[Any] = ()) -> list[Row]:
         """Rows of the database."""
         with reading(self.folder / FILE):
             return self._connection.execute(asked, values).fetchall()
@@ -291,7 +301,7 @@ class Store:
             these = f"WITH these (position, frame, part) AS (VALUES {', '.join(['(?, ?, ?)'] * len(some))})"
             table, _, rest = after.partition(" ")
             found = f"{these} {before} FROM these CROSS JOIN {table} USING (position, frame, part) {rest}"
-            yield from self.asked(found, [value for key in some for value in columns_of(key)])
+            yield from self.query_rows(found, [value for key in some for value in columns_of(key)])
 
     def records(self) -> list[Record]:
         """All records, by input and frame."""
@@ -301,13 +311,13 @@ class Store:
         """The records of the inputs from `first` to `last`, by input and frame, a few in memory at a time. light: without witnesses."""
         asked = f"SELECT {self._record} FROM record WHERE (position, frame, part) > (?, ?, ?) AND position <= ?"
         place: Row = (first, -LAST, "")
-        while rows := self.asked(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", (*place, last)):
+        while rows := self.query_rows(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", (*place, last)):
             with reading(self.folder / FILE):
                 some = [record_of(row, light=light) for row in rows]
             yield from some
             place = rows[-1][:3]
 
-    def sifted(self) -> Iterator[Record | HoldfastError]:
+    def iterate_readable(self) -> Iterator[Record | HoldfastError]:
         """Every record without its witnesses, or why it cannot be believed."""
         for row in self.rows_of("record", self._record):
             try:
@@ -319,7 +329,7 @@ class Store:
                 kind = type(error) if isinstance(error, HoldfastError) else StoreError
                 yield kind(f"input {'/'.join(map(str, row[:3]))}: {error}")
 
-    def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
+    def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         """The records of these keys that are there, with what is kept beside them."""
         with reading(self.folder / FILE):
             found = [record_of(row) for row in self.of_keys(f"SELECT {self._record} FROM record", keys)]
@@ -339,31 +349,31 @@ class Store:
         rows = self.of_keys("SELECT position, frame, part, name, value FROM artefact", [r.key for r in records])
         with reading(self.folder / FILE):
             for *columns, name, value in rows:
-                kept.setdefault(key_of(*columns), {})[name] = unpack(inflated(value))
+                kept.setdefault(key_of(*columns), {})[name] = unpack(inflate(value))
         for record in records:
             yield replace(record, aside=kept.get(record.key, {}))
 
     def counts(self) -> dict[Status, int]:
         """How many records of each status there are."""
-        return dict(self.asked("SELECT status, count(*) FROM record GROUP BY status"))
+        return dict(self.query_rows("SELECT status, count(*) FROM record GROUP BY status"))
 
-    def answered(self) -> list[int]:
+    def answered_inputs(self) -> list[int]:
         """The inputs that have a record."""
-        return [position for (position,) in self.asked("SELECT DISTINCT position FROM record ORDER BY position")]
+        return [position for (position,) in self.query_rows("SELECT DISTINCT position FROM record ORDER BY position")]
 
-    def queried(self) -> set[int]:
+    def queried_inputs(self) -> set[int]:
         """The inputs that the model was asked about and could answer."""
         return {record.key.index for record in self.stream(light=True) if record.queries and record.status != "failed"}
 
     def parts(self) -> list[str]:
         """Of the question, those that have a record."""
-        return [part for (part,) in self.asked("SELECT DISTINCT part FROM record ORDER BY part")]
+        return [part for (part,) in self.query_rows("SELECT DISTINCT part FROM record ORDER BY part")]
 
-    def finished(self) -> dict[Key, Record]:
+    def finished_records(self) -> dict[Key, Record]:
         """The records that a resumed run need not ask for again, with what is kept beside them."""
         return {r.key: r for r in self.with_aside() if r.status in ("closed", "finished")}
 
-    def unfinished(self) -> dict[Key, Record]:
+    def unfinished_records(self) -> dict[Key, Record]:
         """The records that a resumed run takes up again: interrupted, or stopped by their budget."""
         return {r.key: r for r in self.with_aside() if r.status not in ("closed", "finished")}
 
@@ -382,35 +392,35 @@ class Store:
             return {}
         told = f"""SELECT position, frame, part, answer.body FROM answer CROSS JOIN record USING (position, frame, part)
             WHERE answer.shown IS {SHOWN}"""
-        rows = self.asked(told) if keys is None else self.of_keys(told, keys)
+        rows = self.query_rows(told) if keys is None else self.of_keys(told, keys)
         with reading(self.folder / FILE):
             return {key_of(*row[:3]): answers_of(json.loads(row[3])) for row in rows}
 
     def rows_of(self, table: str, columns: str = "*") -> Iterator[Row]:
         """A whole table as it lies there, a few rows at a time."""
         place = -1
-        while rows := self.asked(f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {TOGETHER}", (place,)):
+        while rows := self.query_rows(f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {TOGETHER}", (place,)):
             yield from (row[1:] for row in rows)
             place = rows[-1][0]
 
     def has(self, table: str) -> bool:
-        return bool(self.asked("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)))
+        return bool(self.query_rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)))
 
     def history(self, every: int = 1) -> list[Event]:
         """How the ends closed in; of about so many inputs one, spread over them all."""
         told = """SELECT position, frame, part, seconds, queries, lower, upper FROM history
             WHERE ((position * 2654435761) >> 16) % ? = 0 ORDER BY rowid"""
-        rows = self.asked(told, (every,))
+        rows = self.query_rows(told, (every,))
         with reading(self.folder / FILE):
             return [event_of(*row) for row in rows]
 
     def moments(self) -> int:
         """How many the history holds."""
-        return int(self.asked("SELECT count(*) FROM history")[0][0])
+        return int(self.query_rows("SELECT count(*) FROM history")[0][0])
 
     # ---- out
 
-    def copied(self, folder: Path) -> Path:
+    def copy_to(self, folder: Path) -> Path:
         """The run as it is now, as a file of its own in an empty folder: the same bytes for the same run, whether or not some of it still
         lies in the log."""
         target = folder / FILE
@@ -458,8 +468,8 @@ def _there(folder: str | Path) -> Path:
     return path
 
 
-def _unpacked(value: bytes | None) -> Tensor | None:
-    return None if value is None else unpack(inflated(value))
+def _unpack_tensor(value: bytes | None) -> Tensor | None:
+    return None if value is None else unpack(inflate(value))
 
 
 def provenance() -> dict[str, Any]:

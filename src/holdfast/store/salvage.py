@@ -17,10 +17,10 @@ from pathlib import Path
 from holdfast.errors import StoreError
 from holdfast.question import Question
 from holdfast.store import database
+from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import FILE, KEYS, LOG
-from holdfast.store.rows import Row, in_parts, input_of, key_of, record_of, unsealed
+from holdfast.store.rows import Row, check_seal, in_parts, input_of, key_of, record_of
 from holdfast.store.run import ANSWER, INPUT, RECORD, UPSERT, Store
-from holdfast.store.whole import made
 
 MAGIC = b"SQLite format 3\0"
 PAGE = 4096
@@ -59,15 +59,15 @@ def salvage(folder: str | Path, new: str | Path) -> Salvaged:
             for name in (FILE, LOG):
                 if (source / name).is_file():
                     shutil.copyfile(source / name, file.with_name(name))
-            with contextlib.closing(_opened(file, source)) as damaged:
-                return _saved(damaged, source, target)
+            with contextlib.closing(_open_damaged(file, source)) as damaged:
+                return _save_readable(damaged, source, target)
     except OSError as error:
         raise StoreError(f"{target}: cannot be written ({error}).") from error
 
 
-def _opened(file: Path, source: Path) -> sqlite3.Connection:
+def _open_damaged(file: Path, source: Path) -> sqlite3.Connection:
     """The copy, as far mended that SQLite lets itself be asked."""
-    for mend in (_as_it_is, _filled, _headed):
+    for mend in (_as_it_is, _pad_file, _restore_header):
         mend(file)
         connection = sqlite3.connect(file)
         try:
@@ -85,7 +85,7 @@ def _as_it_is(file: Path) -> None:
     pass
 
 
-def _filled(file: Path) -> None:
+def _pad_file(file: Path) -> None:
     """A file that ends too soon, with empty pages where there are none: SQLite refuses a shorter one as a whole."""
     with file.open("r+b") as stream:
         head = stream.read(100)
@@ -96,7 +96,7 @@ def _filled(file: Path) -> None:
         stream.truncate(size)
 
 
-def _headed(file: Path) -> None:
+def _restore_header(file: Path) -> None:
     """A file whose first page is lost, with that of a new run: the tables of all runs begin at the same pages."""
     fresh = file.with_name("fresh.sqlite")
     database.begun(fresh, []).close()
@@ -106,21 +106,21 @@ def _headed(file: Path) -> None:
         stream.write(page)
 
 
-def _saved(damaged: sqlite3.Connection, source: Path, target: Path) -> Salvaged:
+def _save_readable(damaged: sqlite3.Connection, source: Path, target: Path) -> Salvaged:
     try:
         meta = dict(damaged.execute("SELECT name, value FROM meta").fetchall())
-        unsealed("its question", (meta["question"], meta["provenance"]), meta.get("seal"))
+        check_seal("its question", (meta["question"], meta["provenance"]), meta.get("seal"))
         question, about = Question.from_json(json.loads(meta["question"])), json.loads(meta["provenance"])
     except Exception as error:  # a damaged row fails in any layer of whatever reads it
         raise StoreError(f"{source}: what this run was asked cannot be read or believed ({error}). Begin it anew.") from error
     expected: int | None = None
     with contextlib.suppress(sqlite3.Error):
         expected = int(damaged.execute("SELECT count(*) FROM record").fetchone()[0])
-    with made(target, question, {**about, "salvaged from": str(source)}) as whole:
-        _, all_inputs = _copied(damaged, whole, "input", INPUT, lambda row: bool(input_of(row)))
+    with create_whole(target, question, {**about, "salvaged from": str(source)}) as whole:
+        _, all_inputs = _copy_table(damaged, whole, "input", INPUT, lambda row: bool(input_of(row)))
         for table, columns in (("artefact", "*"), ("history", "*"), ("answer", "*")):
             if _has(damaged, table):
-                _copied(damaged, whole, table, columns, None)
+                _copy_table(damaged, whole, table, columns, None)
         saved, changed = _records(damaged, whole)
         if not all_inputs:
             with whole.transaction() as connection:
@@ -131,7 +131,7 @@ def _saved(damaged: sqlite3.Connection, source: Path, target: Path) -> Salvaged:
 def _records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
     saved = changed = 0
     for some in in_parts(_rows(damaged, "record", RECORD), KEYS):
-        good = [row for row in some if row is not None and _believed(row, lambda row: bool(record_of(row)))]
+        good = [row for row in some if row is not None and _check_row(row, lambda row: bool(record_of(row)))]
         keys = [key_of(*row[:3]) for row in good]
         beside = {(key_of(*row[:3]), row[3]) for row in whole.of_keys("SELECT position, frame, part, name FROM artefact", keys)}
         kept = [row for row in good if all((key_of(*row[:3]), name) in beside for name in json.loads(row[6]).get("beside", ()))]
@@ -141,11 +141,13 @@ def _records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
     return saved, changed
 
 
-def _copied(damaged: sqlite3.Connection, whole: Store, table: str, columns: str, check: Callable[[Row], bool] | None) -> tuple[int, bool]:
+def _copy_table(
+    damaged: sqlite3.Connection, whole: Store, table: str, columns: str, check: Callable[[Row], bool] | None
+) -> tuple[int, bool]:
     """How many rows, and whether all of them could be read."""
     count, every = 0, True
     for some in in_parts(_rows(damaged, table, columns), KEYS):
-        good = [row for row in some if row is not None and (check is None or _believed(row, check))]
+        good = [row for row in some if row is not None and (check is None or _check_row(row, check))]
         count, every = count + len(good), every and len(good) == len(some)
         with whole.transaction() as connection:
             if table == "answer":
@@ -156,7 +158,7 @@ def _copied(damaged: sqlite3.Connection, whole: Store, table: str, columns: str,
     return count, every
 
 
-def _believed(row: Row, check: Callable[[Row], bool]) -> bool:
+def _check_row(row: Row, check: Callable[[Row], bool]) -> bool:
     try:
         return check(row)
     except Exception:  # a damaged row fails in any layer of whatever reads it

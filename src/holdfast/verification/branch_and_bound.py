@@ -21,23 +21,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
-from holdfast.bounding.branching.choice import cut_for
-from holdfast.bounding.branching.frontier import Branching, Frontier
+from holdfast import batch, time_limit
+from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.subproblem_queue import Branching, Frontier
+from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.graph import Graph
-from holdfast.bounding.graph.of_problem import ASSUMPTIONS, CHECKS
-from holdfast.bounding.graph.prepare import prepared
-from holdfast.chance import Chance
+from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Avoid
+from holdfast.random_streams import Chance
 from holdfast.region import Box
 from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import gamma
-from holdfast.verification.search import LONGEST, avoid, lowered, lowest, near, obstacle, problem_box, scattered, task
+from holdfast.verification.search import LONGEST, avoid, descend_from, lowest, near, obstacle, problem_box, scatter_points, task
 from holdfast.verification.specification import Forbidden
 
 FULL = 8  # times what a method likes to have waiting; depth first that takes very long
@@ -50,7 +50,7 @@ NO_CHARGE = "nothing bounds the outputs, so what rounding the factors of the pro
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class BoxTree:
     """What is known of all rows. Tensors are (batch,) float64, unless they say more."""
 
     inside: Box  # the numbers that the network can be asked about
@@ -66,7 +66,7 @@ class Tree:
     steps: int = 0
     paid: bool = False  # whether the last search went anywhere
 
-    def concluded(self, done: Tensor) -> "Tree":
+    def conclude(self, done: Tensor) -> "BoxTree":
         """With what the parts of the boxes prove now. done: of rows where nothing waits."""
         assert self.trunk is not None
         frontier = self.trunk.frontier
@@ -75,7 +75,7 @@ class Tree:
         low = torch.where(waiting == torch.inf, done, torch.where(bound.isnan(), -torch.inf, bound))
         return replace(self, proved=torch.maximum(self.proved, torch.minimum(low, self.given_up)))
 
-    def giving_up(self, tasks: Tensor) -> "Tree":
+    def giving_up(self, tasks: Tensor) -> "BoxTree":
         """A frontier says how low its given up parts may get, but not whose they were: any of those that waited."""
         assert self.trunk is not None
         lost = self.trunk.frontier.lost
@@ -85,7 +85,7 @@ class Tree:
         given_up[tasks] = torch.minimum(given_up[tasks], _below(self.threshold[tasks], torch.full_like(given_up[tasks], lost)))
         return replace(self, given_up=given_up, trunk=replace(self.trunk, frontier=replace(self.trunk.frontier, lost=math.inf)))
 
-    def falling(self, threshold: Tensor) -> "Tree":
+    def falling(self, threshold: Tensor) -> "BoxTree":
         """Thresholds fall to what was met by now. Bounds are relative to them, so they rise; what is settled by that waits no more."""
         before, threshold = self.threshold, torch.minimum(self.threshold, threshold)
         if self.trunk is None or torch.equal(before, threshold):
@@ -110,7 +110,7 @@ class Trunk:
 
 
 @dataclass(frozen=True)
-class BranchAndBound(Method[Tree]):
+class BranchAndBound(Method[BoxTree]):
     """Parts of the boxes with the worst bounds first. Where bounds are worst it also looks for low scores, and when all is proved once
     more from the lowest places: an honest proof has nothing to fear from that.
 
@@ -128,26 +128,26 @@ class BranchAndBound(Method[Tree]):
     gap: float | None = None
 
     def settings(self) -> dict[str, Setting]:
-        return {"gap": self.gap, **(_named(self.cut) if self.cut is not None else {})}
+        return {"gap": self.gap, **(_cut_settings(self.cut) if self.cut is not None else {})}
 
     def obstacle(self, problem: Problem) -> str | None:
         return obstacle(problem)
 
-    def start(self, problem: Problem, seed: int) -> Tree:
+    def start(self, problem: Problem, seed: int) -> BoxTree:
         inside, rules = problem_box(problem), avoid(problem)
         most = torch.full((len(problem),), torch.inf, dtype=torch.float64, device=inside.centre.device)
         threshold = torch.zeros_like(most) if self.gap is None else most
         chance = Chance.of(problem.keys, seed, most.device)
-        return Tree(inside, rules, chance, threshold, -most, most, most, inside.centre, most)
+        return BoxTree(inside, rules, chance, threshold, -most, most, most, inside.centre, most)
 
-    def told(self, problem: Problem, state: Tree, lower: Tensor, upper: Tensor) -> Tree:
+    def update_bounds(self, problem: Problem, state: BoxTree, lower: Tensor, upper: Tensor) -> BoxTree:
         state = replace(state, upper=upper)
         return state if self.gap is None else state.falling(upper - SHY * self.gap)
 
-    def step(self, problem: Problem, state: Tree) -> tuple[Tree | None, Claims]:
+    def step(self, problem: Problem, state: BoxTree) -> tuple[BoxTree | None, Claims]:
         if state.trunk is None:
             try:
-                state = self._rooted(problem, state)
+                state = self._bound_root(problem, state)
             except UnsupportedLayer as error:
                 return None, Claims(obstacle=f"nothing is proved: {error}")
         trunk = state.trunk
@@ -158,23 +158,23 @@ class BranchAndBound(Method[Tree]):
             trunk = state.trunk
             assert trunk is not None
         # Before what is met now is heard: it must not pass what was proved before.
-        state = state.concluded(torch.full_like(state.threshold, SMALLEST) if self.gap is None else state.threshold)
+        state = state.conclude(torch.full_like(state.threshold, SMALLEST) if self.gap is None else state.threshold)
         done, obstacle = not len(trunk.frontier), ""
-        if done and not clock.passed():
-            met.append(self._doubted(problem, state))
+        if done and not time_limit.has_expired():
+            met.append(self._search_again(problem, state))
         elif len(trunk.frontier) > FULL * trunk.cut.most(trunk.graph):
             done, obstacle = True, f"{len(trunk.frontier)} parts wait to be cut further, more than memory should hold"
-        state, witnesses = self._heard(problem, state, met)
-        settings = {**_named(trunk.cut), "parts": trunk.frontier.looked}
+        state, witnesses = self._receive_candidates(problem, state, met)
+        settings = {**_cut_settings(trunk.cut), "parts": trunk.frontier.looked}
         proof = Claims(proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings, obstacle=obstacle)
         return None if done else state, replace(proof, witness=witnesses.witness, found=witnesses.found)
 
-    def _rooted(self, problem: Problem, state: Tree) -> Tree:
-        graph = prepared(problem.network, state.inside)
+    def _bound_root(self, problem: Problem, state: BoxTree) -> BoxTree:
+        graph = prepare_graph(problem.network, state.inside)
         region = Box.between(*problem.region.enclosing_box())
         rules: Avoid | None = state.rules
         if isinstance(problem.property, Forbidden):
-            rules = problem.property.charged(graph, region)
+            rules = problem.property.charge_rounding(graph, region)
         if rules is None:
             raise UnsupportedLayer(NO_CHARGE)
         cut = self.cut or cut_for(graph, region)
@@ -182,13 +182,13 @@ class BranchAndBound(Method[Tree]):
             cut = replace(cut, walks=False, elements=CACHED)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
 
-    def _grown(self, problem: Problem, state: Tree) -> tuple[Tree, list[tuple[Tensor, Tensor, Tensor]]]:
+    def _grown(self, problem: Problem, state: BoxTree) -> tuple[BoxTree, list[tuple[Tensor, Tensor, Tensor]]]:
         """One batch of parts looked at, and candidates from where their bounds are worst."""
         trunk = state.trunk
         assert trunk is not None
         tasks = trunk.frontier.task.unique()
         rules = replace(trunk.rules, offset=_below(trunk.rules.offset, -state.threshold[:, None, None]))
-        frontier, points = trunk.cut.step(trunk.graph, trunk.region, rules, trunk.frontier, clock.deadline())
+        frontier, points = trunk.cut.step(trunk.graph, trunk.region, rules, trunk.frontier, time_limit.deadline())
         state = replace(state, trunk=replace(trunk, frontier=frontier), steps=state.steps + 1).giving_up(tasks)
         # Boxes of few inputs are soon many: where only a few wait, a long search is left to the one before.
         few = self.gap is not None or isinstance(trunk.cut, InputSplit)
@@ -197,19 +197,19 @@ class BranchAndBound(Method[Tree]):
         found = near(problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest)
         return state, list(found)
 
-    def _downhill(self, state: Tree) -> bool:
+    def _downhill(self, state: BoxTree) -> bool:
         step = state.steps - 1
         return step % 4 == 0 or (step < OFTEN if self.gap is None else state.paid)
 
-    def _doubted(self, problem: Problem, state: Tree) -> tuple[Tensor, Tensor, Tensor]:
+    def _search_again(self, problem: Problem, state: BoxTree) -> tuple[Tensor, Tensor, Tensor]:
         """Once more downhill: from the lowest places that were met here, the middle, and others."""
         few = max(1, min(DOUBTS, 2**16 // state.at.numel()))
-        start = torch.cat([state.at[None], state.inside.centre[None], scattered(state.inside, few, state.chance.apart(0))])
-        found, score = lowered(task(problem.network, state.inside, state.rules), start, STEPS)
+        start = torch.cat([state.at[None], state.inside.centre[None], scatter_points(state.inside, few, state.chance.apart(0))])
+        found, score = descend_from(task(problem.network, state.inside, state.rules), start, STEPS)
         every = torch.arange(len(state.at), device=start.device).repeat(len(start))
         return found.flatten(0, 1), every, score.flatten()
 
-    def _heard(self, problem: Problem, state: Tree, met: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tree, Claims]:
+    def _receive_candidates(self, problem: Problem, state: BoxTree, met: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[BoxTree, Claims]:
         """The lowest candidate of each row, if it is below what is known. A value that is asked for is taken in float64, as proofs are."""
         kept = [parts for parts in met if len(parts[0])]
         if not kept:
@@ -228,7 +228,7 @@ class BranchAndBound(Method[Tree]):
         return state, replace(claims, found=low < state.upper)
 
 
-def _named(cut: Branching[Any]) -> dict[str, Setting]:
+def _cut_settings(cut: Branching[Any]) -> dict[str, Setting]:
     return {"method": type(cut).__name__, **asdict(cut)}  # type: ignore[call-overload]
 
 

@@ -64,8 +64,8 @@ def ranges_of(records: Sequence[Record], tolerance: float, net: Network) -> list
 
 
 def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) -> Range:
-    (minimum, below), (turned, above) = _enclosing(smallest.bracket, 1.0, net), _enclosing(largest.bracket.turned(), -1.0, net)
-    maximum, records = turned.turned(), (smallest, largest)
+    (minimum, below), (turned, above) = _enclosing(smallest.bracket, 1.0, net), _enclosing(largest.bracket.negate(), -1.0, net)
+    maximum, records = turned.negate(), (smallest, largest)
     seen = [bracket.upper.evidence.witness for bracket in (minimum, turned)]
     low_at, high_at = (torch.full((0,), torch.nan) if at is None else at for at in seen)
     why = next((WHY[r.status] for r in records if r.status in WHY), "; ".join(reasons(records)))

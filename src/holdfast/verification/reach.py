@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.branching.frontier import Branching
+from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.errors import BadInput
 from holdfast.method import Method
 from holdfast.network import Network

@@ -7,14 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.attacks.descent import descend
-from holdfast.bounding.branching.frontier import Points
-from holdfast.chance import Chance
+from holdfast.bounding.branching.subproblem_queue import Points
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty
+from holdfast.random_streams import Chance
 from holdfast.region import Box
 from holdfast.result import Traits
 
@@ -24,7 +24,7 @@ NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robu
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class SearchRound:
     """What the search knows: where each polytope of each row was met lowest."""
 
     chance: Chance
@@ -33,7 +33,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Scatter(Method[Round]):
+class Scatter(Method[SearchRound]):
     """Every polytope of every row by itself, from many places at once: downhill from the best of them, then in smaller and smaller boxes
     around the best one. Without gradients the boxes shrink slowly, and often."""
 
@@ -57,10 +57,10 @@ class Scatter(Method[Round]):
     def obstacle(self, problem: Problem) -> str | None:
         return obstacle(problem)
 
-    def start(self, problem: Problem, seed: int) -> Round:
-        return Round(Chance.of(problem.keys, seed, problem.region.centre.device), 0)
+    def start(self, problem: Problem, seed: int) -> SearchRound:
+        return SearchRound(Chance.of(problem.keys, seed, problem.region.centre.device), 0)
 
-    def step(self, problem: Problem, state: Round) -> tuple[Round | None, Claims]:
+    def step(self, problem: Problem, state: SearchRound) -> tuple[SearchRound | None, Claims]:
         rules, inside, smooth = avoid(problem), problem_box(problem), problem.network.differentiable
         each = torch.arange(len(problem), device=inside.centre.device).repeat_interleave(rules.offset.shape[1])
         boxes = batch.take(inside, each)
@@ -71,16 +71,16 @@ class Scatter(Method[Round]):
         size = boxes.centre[0].numel()
         count = max(1, min(self.places, min(self.most, self.numbers // size) // len(aims)))
         polytope = torch.arange(len(each), device=each.device) % rules.offset.shape[1]
-        tried = scattered(around, count, state.chance.apart(state.number).take(each).apart(polytope))
+        tried = scatter_points(around, count, state.chance.apart(state.number).take(each).apart(polytope))
         tried[0] = around.project(middle)
         if smooth and count > self.downhill:
             order = aims.score(tried).topk(self.downhill, dim=0, largest=False).indices
             tried = tried.gather(0, order.reshape(*order.shape, *(1 for _ in around.shape)).expand(-1, *tried.shape[1:]))
-        found, score = lowered(aims, tried, self.steps)
+        found, score = descend_from(aims, tried, self.steps)
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
         last = state.number + 1 >= (self.rounds if smooth or self.rounds == 1 else 4 * self.rounds)
-        return None if last else Round(state.chance, state.number + 1, at), lowest(problem, at, each, least)
+        return None if last else SearchRound(state.chance, state.number + 1, at), lowest(problem, at, each, least)
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -109,12 +109,12 @@ def task(net: Network, region: Box, rules: Avoid) -> Problem:
     return Problem(net, region, rules, "worst")
 
 
-def lowered(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def descend_from(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """start (..., batch, *shape) -> the lowest points met, and their scores; a black box has no way down."""
     return descend(problem, start, steps) if problem.network.differentiable else (start, problem.score(start))
 
 
-def scattered(region: Box, count: int, chance: Chance) -> Tensor:
+def scatter_points(region: Box, count: int, chance: Chance) -> Tensor:
     """-> (count, batch, *shape): every feature at its lower end, at its upper end, or anywhere between, a third of them each."""
     share = (3 * chance.uniform(count, region.shape, region.centre) - 1).clamp(0, 1)
     return region.project(region.lower + share * (region.upper - region.lower))
@@ -131,14 +131,14 @@ def near(
     boxes = Box.between(*(around.project(end.to(around.centre)) for end in (points.lower, points.upper)))
     problem = task(net, boxes, batch.take(rules, points.task))
     chance = chance.take(points.task).apart(torch.arange(len(points.task), device=points.task.device))
-    tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], scattered(boxes, 1, chance)])
+    tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], scatter_points(boxes, 1, chance)])
     score, which = problem.score(tried).min(0)
     tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
     yield tried, points.task, score
-    if downhill and net.differentiable and not clock.passed():
+    if downhill and net.differentiable and not time_limit.has_expired():
         chosen = score.topk(min(TRIES, len(score)), largest=False).indices
         steps = min(longest, SHORT * TRIES // len(chosen))
-        found, score = lowered(problem.take(chosen), tried[chosen][None], steps)
+        found, score = descend_from(problem.take(chosen), tried[chosen][None], steps)
         yield found[0], points.task[chosen], score[0]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.crown_within import propagate
+from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.graph import Graph
 from holdfast.errors import BadInput
 from holdfast.network import Network
@@ -61,7 +61,7 @@ class Allowed(Box):
             return x[None]
         return torch.stack([x, *(torch.where(self.empty, end, x) for end in (self.lower, self.upper))])
 
-    def granted(self, row: int) -> tuple[str, ...]:
+    def assumptions(self, row: int) -> tuple[str, ...]:
         return (NEAREST,) if bool(self.empty[row].any()) else ()
 
 
@@ -76,16 +76,16 @@ class Forbidden(Avoid):
     @staticmethod
     def by(spec: Spec) -> "Forbidden":
         rules = spec.rules()
-        return Forbidden(rules.matrix, rules.offset, spec.missed(), torch.arange(len(spec.cases)), spec)
+        return Forbidden(rules.matrix, rules.offset, spec.factor_error(), torch.arange(len(spec.cases)), spec)
 
     def fails(self, outputs: Tensor) -> Tensor:
-        near = self.score(outputs.double()) <= self.missed(outputs, torch.finfo(torch.float32).eps)
+        near = self.score(outputs.double()) <= self.rounding_error(outputs, torch.finfo(torch.float32).eps)
         found = torch.zeros(len(outputs), dtype=torch.bool)
         for row in (near & outputs.isfinite().all(-1)).nonzero().flatten().tolist():
-            found[row] = self.spec.cases[int(self.case[row])].met(outputs[row].tolist())
+            found[row] = self.spec.cases[int(self.case[row])].is_violated(outputs[row].tolist())
         return found.to(outputs.device)
 
-    def charged(self, graph: Graph, region: Box) -> Avoid | None:
+    def charge_rounding(self, graph: Graph, region: Box) -> Avoid | None:
         """The rules with offsets so much lower that the factors as they are written forbid nothing else; None where no proof can know."""
         rules = Avoid(self.matrix, self.offset)
         if not bool(self.off.any()):

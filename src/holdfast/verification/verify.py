@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from holdfast.bounding.branching.frontier import Branching
+from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.errors import BadInput
 from holdfast.method import Method
 from holdfast.network import Network
@@ -76,11 +76,11 @@ def verify(
     if limit.queries is not None or limit.gap:
         raise BadInput("a verification stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
-    records = answered(net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress)
+    records = answer_instance(net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress)
     return verdict(records, net, cases=len(asked.cases))
 
 
-def answered(
+def answer_instance(
     net: Network,
     spec: Spec,
     stop: Stop,
@@ -148,5 +148,5 @@ def reasons(records: Sequence[Record]) -> list[str]:
 
 def parts(records: Sequence[Record]) -> int:
     """That were bounded for these, as far as their proofs say."""
-    counts = [record.bracket.turned() if record.goal == "largest" else record.bracket for record in records]
+    counts = [record.bracket.negate() if record.goal == "largest" else record.bracket for record in records]
     return max((int(bracket.lower.evidence.settings.get("parts") or 0) for bracket in counts), default=0)

@@ -2,8 +2,8 @@
 
 The asserts, joined by and, are brought into one form: a list of boxes of inputs, each with the polytopes that the outputs must avoid
 there. Numbers are kept as they are written (fractions): a counterexample is checked without any rounding, and whatever float64 cannot
-write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them (`Spec.missed`). The file is read once from left to
-right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
+write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them
+(`Spec.factor_error`). The file is read once from left to right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
 """
 
 import math
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
-from holdfast.files import unpacked
-from holdfast.memory import available_bytes, bytes_told
+from holdfast.files import read_unpacked
+from holdfast.memory_budget import available_bytes, bytes_told
 from holdfast.property.avoid import Avoid
 
 MOST_BYTES = 2**29
@@ -68,18 +68,18 @@ Item: TypeAlias = "str | Term | Formula"
 
 
 @dataclass(frozen=True)
-class End:
+class IntervalEnd:
     """One end of an input's interval."""
 
     value: Fraction
     strict: bool
 
 
-Box: TypeAlias = tuple[tuple[End, ...], tuple[End, ...]]  # lower and upper ends
+Box: TypeAlias = tuple[tuple[IntervalEnd, ...], tuple[IntervalEnd, ...]]  # lower and upper ends
 
 
 @dataclass(frozen=True)
-class Row:
+class OutputInequality:
     """sum of factor * Y_i <= bound, or < where it is strict."""
 
     factors: tuple[tuple[int, Fraction], ...]
@@ -91,7 +91,7 @@ class Row:
         return total < self.bound if self.strict else total <= self.bound
 
     @cached_property
-    def scaled(self) -> "Row":
+    def scaled(self) -> "OutputInequality":
         """The same condition times a positive number: factors such as 0.1 that float64 cannot write become the smallest whole numbers of
         the same ratio, which it mostly can; and none is so large or so small that computing with it would overflow."""
         sizes = [abs(factor) for _, factor in self.factors]
@@ -100,16 +100,16 @@ class Row:
         by = Fraction(math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes)))
         largest = int(max(sizes) * by)
         by = by if largest < WHOLE else by / 2 ** (largest.bit_length() - 1)
-        return Row(tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict)
+        return OutputInequality(tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict)
 
 
 @dataclass(frozen=True)
 class Case:
     """A box of inputs and the polytopes that the outputs must avoid there."""
 
-    lower: tuple[End, ...]
-    upper: tuple[End, ...]
-    polytopes: tuple[tuple[Row, ...], ...]
+    lower: tuple[IntervalEnd, ...]
+    upper: tuple[IntervalEnd, ...]
+    polytopes: tuple[tuple[OutputInequality, ...], ...]
 
     def holds(self, inputs: Sequence[float]) -> bool:
         """Whether the box holds a point, without any rounding."""
@@ -123,7 +123,7 @@ class Case:
                 return False
         return True
 
-    def met(self, outputs: Sequence[float]) -> bool:
+    def is_violated(self, outputs: Sequence[float]) -> bool:
         """Whether the outputs lie in one of the polytopes, without any rounding."""
         return any(all(row.holds(outputs) for row in rows) for rows in self.polytopes)
 
@@ -139,8 +139,8 @@ class Spec:
 
     def box(self) -> tuple[Tensor, Tensor]:
         """-> lower, upper (cases, inputs) float64, rounded outwards: no point that the file allows is left out."""
-        lower = [[_rounded(end.value, -1) for end in case.lower] for case in self.cases]
-        upper = [[_rounded(end.value, +1) for end in case.upper] for case in self.cases]
+        lower = [[_round_towards(end.value, -1) for end in case.lower] for case in self.cases]
+        upper = [[_round_towards(end.value, +1) for end in case.upper] for case in self.cases]
         return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
 
     def inside(self) -> tuple[Tensor, Tensor]:
@@ -155,17 +155,17 @@ class Spec:
         matrix = torch.zeros(self._sizes(), dtype=torch.float64)
         offset = torch.zeros(matrix.shape[:3], dtype=torch.float64)
         for place, row in self._rows():
-            offset[place] = -_rounded(row.bound, +1)
+            offset[place] = -_round_towards(row.bound, +1)
             for i, factor in row.factors:
                 matrix[(*place, i)] = float(factor)
         return Avoid(matrix, offset)
 
-    def missed(self) -> Tensor:
+    def factor_error(self) -> Tensor:
         """-> (cases, polytopes, rows, outputs) float64: how far the factors of `rules` may be from those in the file, at most."""
         found = torch.zeros(self._sizes(), dtype=torch.float64)
         for place, row in self._rows():
             for i, factor in row.factors:
-                found[(*place, i)] = _rounded(abs(factor - Fraction(float(factor))), +1)
+                found[(*place, i)] = _round_towards(abs(factor - Fraction(float(factor))), +1)
         return found
 
     def _sizes(self) -> tuple[int, int, int, int]:
@@ -173,7 +173,7 @@ class Spec:
         rows = max(1, max(len(rows) for case in self.cases for rows in case.polytopes))
         return len(self.cases), polytopes, rows, self.outputs
 
-    def _rows(self) -> Iterator[tuple[tuple[int, int, int], Row]]:
+    def _rows(self) -> Iterator[tuple[tuple[int, int, int], OutputInequality]]:
         """Every row that a table of all cases has, with its place there."""
         _, polytopes, rows, _ = self._sizes()
         for c, case in enumerate(self.cases):
@@ -210,8 +210,8 @@ def spec_of(tokens: Iterable[Token], name: str) -> Spec:
     """Brackets and words of version 1, from wherever they come."""
     reader = _Reader(name)
     for token, line in tokens:
-        reader.read(token, line)
-    return reader.finished()
+        reader.read_token(token, line)
+    return reader.finish()
 
 
 def tokens_of(text: str) -> Iterator[Token]:
@@ -226,7 +226,7 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 
 def _text(path: Path) -> str:
-    content = unpacked(path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, which no property should be.")
+    content = read_unpacked(path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, which no property should be.")
     if len(content) * SWELLS > available_bytes():
         raise UnreadableFile(f"{path}: may need {bytes_told(len(content) * SWELLS)} to be read, which are not left. Split it into several.")
     try:
@@ -235,16 +235,16 @@ def _text(path: Path) -> str:
         raise UnreadableFile(f"{path}: not text ({error}). Is it a VNN-LIB file?") from error
 
 
-def _rounded(value: Fraction, towards: int) -> float:
+def _round_towards(value: Fraction, towards: int) -> float:
     """The nearest float64 that is not below (towards +1) or above (towards -1) the number."""
     near = float(value)
     off = Fraction(near) < value if towards > 0 else Fraction(near) > value
     return math.nextafter(near, towards * math.inf) if off else near
 
 
-def _inwards(end: End, towards: int) -> float:
+def _inwards(end: IntervalEnd, towards: int) -> float:
     """The first float64 at the end of an interval, seen from outside, that belongs to it."""
-    near = _rounded(end.value, towards)
+    near = _round_towards(end.value, towards)
     return math.nextafter(near, towards * math.inf) if end.strict and Fraction(near) == end.value else near
 
 
@@ -271,7 +271,7 @@ class _Reader:
     def refuse(self, line: int, message: str) -> BadInput:
         return BadInput(f"{self.name}:{line}: {message}")
 
-    def read(self, token: str, line: int) -> None:
+    def read_token(self, token: str, line: int) -> None:
         if token == "(":
             if len(self.open) == MOST_OPEN:
                 raise self.refuse(line, f"more than {MOST_OPEN} brackets are open. The file is damaged, or not VNN-LIB.")
@@ -314,15 +314,15 @@ class _Reader:
             return ""  # the empty list of arguments in declare-fun
         operator, rest = items[0], items[1:]
         if operator in ("and", "or"):
-            return self.joined(str(operator), rest, line)
+            return self.join_formulas(str(operator), rest, line)
         if operator in ("<=", ">=", "<", ">"):
-            return self.compared(str(operator), rest, line)
+            return self.read_comparison(str(operator), rest, line)
         if operator in ("+", "-", "*"):
-            return self.computed(str(operator), rest, line)
+            return self.read_arithmetic(str(operator), rest, line)
         shown = operator if isinstance(operator, str) else "a bracket"
         raise self.refuse(line, f"{shown!r} cannot stand here: known are and, or, <=, >=, <, >, +, -, *.")
 
-    def joined(self, operator: str, items: list[Item], line: int) -> Formula:
+    def join_formulas(self, operator: str, items: list[Item], line: int) -> Formula:
         formulas: list[Formula] = []
         for item in items:
             if not isinstance(item, list):
@@ -330,9 +330,9 @@ class _Reader:
             formulas.append(item)
         if operator == "or":
             return [case for formula in formulas for case in formula]
-        return self.multiplied(formulas, line)
+        return self.multiply_out(formulas, line)
 
-    def multiplied(self, formulas: list[Formula], line: int) -> Formula:
+    def multiply_out(self, formulas: list[Formula], line: int) -> Formula:
         """All of them hold: every choice of one alternative from each. What leaves no choice is gathered first."""
         cases = [[atom for formula in formulas if len(formula) == 1 for atom in formula[0]]]
         for formula in formulas:
@@ -345,16 +345,16 @@ class _Reader:
                 cases = [before + case for before in cases for case in formula]
         return cases
 
-    def compared(self, operator: str, items: list[Item], line: int) -> Formula:
+    def read_comparison(self, operator: str, items: list[Item], line: int) -> Formula:
         if len(items) != 2:
             raise self.refuse(line, f"({operator} ...) compares two things, found {len(items)}.")
         left, right = (self.term(item, line) for item in items)
         if operator in (">=", ">"):
             left, right = right, left
-        difference = _sum([left, _scaled(right, Fraction(-1))])
+        difference = _sum([left, _scale_term(right, Fraction(-1))])
         return [[Atom(difference.factors, -difference.constant, operator in ("<", ">"), line)]]
 
-    def computed(self, operator: str, items: list[Item], line: int) -> Term:
+    def read_arithmetic(self, operator: str, items: list[Item], line: int) -> Term:
         terms = [self.term(item, line) for item in items]
         if not terms:
             raise self.refuse(line, f"({operator}) computes with nothing.")
@@ -365,13 +365,15 @@ class _Reader:
             factor = Fraction(1)
             for term in terms:
                 factor *= Fraction(1) if term.factors else term.constant
-                self.kept(Term({}, factor), line)
-            return self.kept(_scaled(moving[0] if moving else Term({}, Fraction(1)), factor), line)
+                self.check_size(Term({}, factor), line)
+            return self.check_size(_scale_term(moving[0] if moving else Term({}, Fraction(1)), factor), line)
         if operator == "-":
-            terms = [_scaled(terms[0], Fraction(-1))] if len(terms) == 1 else [terms[0], *(_scaled(t, Fraction(-1)) for t in terms[1:])]
-        return self.kept(_sum(terms), line)
+            terms = (
+                [_scale_term(terms[0], Fraction(-1))] if len(terms) == 1 else [terms[0], *(_scale_term(t, Fraction(-1)) for t in terms[1:])]
+            )
+        return self.check_size(_sum(terms), line)
 
-    def kept(self, term: Term, line: int) -> Term:
+    def check_size(self, term: Term, line: int) -> Term:
         """BadInput where computing on would take too long: numbers may grow, and sums are copied, with every bracket around them."""
         self.steps += 1 + len(term.factors)
         numbers = (term.constant, *term.factors.values())
@@ -397,7 +399,7 @@ class _Reader:
             )
         raise self.refuse(line, f"{item!r} is neither a number nor a variable X_i or Y_i.")
 
-    def finished(self) -> Spec:
+    def finish(self) -> Spec:
         if self.open:
             raise self.refuse(self.open[-1][0], "this bracket is never closed. The file is damaged or cut off.")
         inputs, outputs = self.count("X"), self.count("Y")
@@ -406,10 +408,10 @@ class _Reader:
         possible = all(common.take(atom) for formula in self.asserted if len(formula) == 1 for atom in formula[0])
         choices = [formula for formula in self.asserted if len(formula) != 1]
         lenient = sum(any("X" in (kind for kind, _ in atom.factors) for case in f for atom in case) for f in choices) > 1
-        found: dict[Box, list[tuple[Row, ...]]] = {}
-        shared: list[tuple[Row, ...]] | None = None  # of the alternatives that do not speak of inputs
+        found: dict[Box, list[tuple[OutputInequality, ...]]] = {}
+        shared: list[tuple[OutputInequality, ...]] | None = None  # of the alternatives that do not speak of inputs
         ends = 0
-        for atoms in self.multiplied(choices, 1) if possible else ():
+        for atoms in self.multiply_out(choices, 1) if possible else ():
             one = _Alternative(self, list(common.lower), list(common.upper), list(common.rows), lenient=lenient)
             if not all(one.take(atom) for atom in atoms):
                 continue
@@ -436,9 +438,9 @@ class _Alternative:
     """One way in which all asserts may hold."""
 
     reader: _Reader
-    lower: list[End | None]
-    upper: list[End | None]
-    rows: list[Row]
+    lower: list[IntervalEnd | None]
+    upper: list[IntervalEnd | None]
+    rows: list[OutputInequality]
     own: bool = False  # it narrows the box that all share
     lenient: bool = False  # several asserts offer boxes, and not every choice of them needs to leave something
 
@@ -448,7 +450,7 @@ class _Alternative:
         if not names:
             return atom.bound > 0 or (atom.bound == 0 and not atom.strict)
         if all(kind == "Y" for kind, _ in names):
-            row = Row(tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict)
+            row = OutputInequality(tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict)
             if abs(row.scaled.bound) > LARGEST:
                 terms = " and ".join(f"Y_{i}" for i, _ in row.factors[:3])
                 raise self.reader.refuse(atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64.")
@@ -457,15 +459,15 @@ class _Alternative:
         if len(names) > 1:
             raise self.reader.refuse(atom.line, "compares an input with another variable: inputs must lie in a box, X_i against a number.")
         self.own = True
-        left = self.narrowed(atom)
+        left = self.narrow(atom)
         if not left and not self.lenient:
             raise self.reader.refuse(atom.line, f"the lower end of X_{names[0][1]} is above its upper end.")
         return left
 
-    def narrowed(self, atom: Atom) -> bool:
+    def narrow(self, atom: Atom) -> bool:
         """Take in a bound of one input; False where nothing is left of its interval."""
         (((_, i), factor),) = atom.factors.items()
-        end = End(atom.bound / factor, atom.strict)
+        end = IntervalEnd(atom.bound / factor, atom.strict)
         if abs(end.value) > LARGEST:
             raise self.reader.refuse(atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64.")
         if factor > 0:
@@ -497,5 +499,5 @@ def _sum(terms: Sequence[Term]) -> Term:
     return Term({n: f for n, f in factors.items() if f}, sum((t.constant for t in terms), Fraction(0)))
 
 
-def _scaled(term: Term, factor: Fraction) -> Term:
+def _scale_term(term: Term, factor: Fraction) -> Term:
     return Term({n: f * factor for n, f in term.factors.items() if factor}, term.constant * factor)

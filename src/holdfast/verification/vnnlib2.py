@@ -54,7 +54,7 @@ def _query(text: str, name: str) -> Any:
     try:
         return vnnlib.parse_query_string(text)
     except vnnlib.VNNLibException as error:
-        raise BadInput(_told(str(error), name)) from error
+        raise BadInput(_describe_message(str(error), name)) from error
     except (IndexError, ValueError, OverflowError, RuntimeError) as error:  # the package reads every number into a float64 on its way
         raise BadInput(_beyond(text, name)) from error
 
@@ -70,7 +70,7 @@ def _beyond(text: str, name: str) -> str:
     return f"{name}: a number cannot be read by the package vnnlib. Write it with fewer digits."
 
 
-def _told(message: str, name: str) -> str:
+def _describe_message(message: str, name: str) -> str:
     """What the package says, with file and line in front: the first of a list in JSON, or a sentence that ends in the place."""
     try:
         first = json.loads(message)["errors"][0]
@@ -88,7 +88,7 @@ def _tokens(query: Any, name: str) -> Iterator[Token]:
         for k in range(math.prod(declared.shape)):
             yield from ((word, 1) for word in ("(", "declare-const", f"{letter}_{k}", "Real", ")"))
     for assertion in query.assertions:
-        yield from _placed(_written(assertion.expr, sizes))
+        yield from _place_tokens(_written(assertion.expr, sizes))
 
 
 def _tensors(query: Any, name: str) -> tuple[Any, Any]:
@@ -131,7 +131,7 @@ def _written(root: Any, sizes: dict[str, tuple[str, tuple[int, ...]]]) -> Iterat
             waiting += reversed(["(", WORDS.get(kind, kind), *node.children(), ")"])
 
 
-def _placed(words: Iterator[tuple[str, int | None]]) -> Iterator[Token]:
+def _place_tokens(words: Iterator[tuple[str, int | None]]) -> Iterator[Token]:
     """Only variables and numbers know their line; brackets and operators before one of them get its."""
     before: list[str] = []
     last = 1

@@ -18,13 +18,23 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
-from holdfast.bounding.alpha_beta_crown import Rows, arguments, together
-from holdfast.bounding.boxes import Boxes
-from holdfast.bounding.branching.frontier import NUMBERS, Asked, BranchAndBound, Branching, Frontier, Points, Question, Seen, all_open
+from holdfast import batch, time_limit
+from holdfast.bounding.alpha_beta_crown import RowTask, arguments, together
+from holdfast.bounding.branching.subproblem_queue import (
+    NUMBERS,
+    Branching,
+    Frontier,
+    Points,
+    PolytopeQuestion,
+    SearchSettings,
+    Seen,
+    SubproblemSearch,
+    all_open,
+)
 from holdfast.bounding.crown import linear_bound
-from holdfast.bounding.crown_within import propagate, taken
+from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.zonotope import Forms
 from holdfast.property import Avoid
 from holdfast.region import Box, Region
@@ -34,7 +44,7 @@ ROUNDS = 3  # of cutting a box down; later ones find next to nothing
 UNDECIDED = 16  # functions of a box, up to which slopes are trained for it
 TRIAL, MOST = 8, 128  # boxes for which they are: at first, and together
 STEPS, PACE = 20, 0.2
-Q = TypeVar("Q", bound=Asked)
+Q = TypeVar("Q", bound=SearchSettings)
 P = TypeVar("P", bound="BoxParts")
 
 
@@ -46,7 +56,7 @@ class BoxParts(Frontier):
     upper: Tensor = field(kw_only=True)
 
 
-class Halving(BranchAndBound[Q, P], Generic[Q, P]):
+class Halving(SubproblemSearch[Q, P], Generic[Q, P]):
     """Each box in two along the input that promises most, whatever bounds it."""
 
     @abstractmethod
@@ -56,16 +66,16 @@ class Halving(BranchAndBound[Q, P], Generic[Q, P]):
     few: ClassVar[int] = 0  # parts up to which halves are halved again: so many take as long to bound as one; never most of a batch
 
     def cut(self, question: Q, parts: P, gain: Tensor) -> tuple[P, Tensor]:
-        halves, gain, cut = _halved(parts, gain)
+        halves, gain, cut = _halve_boxes(parts, gain)
         while 0 < len(halves) <= min(self.few, self.at_once(question) // 32):
-            again, gain_again, whole = _halved(halves, gain)
+            again, gain_again, whole = _halve_boxes(halves, gain)
             if not bool(whole.all()):  # what cannot be halved stays as it is
                 break
             halves, gain = again, gain_again
         return halves, ~cut
 
 
-def _halved(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
+def _halve_boxes(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
     """-> the halves of all parts that can be halved, what halving them again may win, and (n,) bool: which these parts are."""
     lower, upper = parts.lower.flatten(1), parts.upper.flatten(1)
     middle = lower / 2 + upper / 2
@@ -80,7 +90,7 @@ def _halved(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
+class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
     """Halves of boxes: for networks with few inputs."""
 
     few: ClassVar[int] = 16
@@ -95,7 +105,7 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
         task = torch.arange(len(lower), device=lower.device)
         return BoxParts(task, all_open(rules), torch.full_like(rules.offset[:, 0, 0], -torch.inf), lower=lower, upper=upper)
 
-    def at_once(self, question: Question) -> int:
+    def at_once(self, question: PolytopeQuestion) -> int:
         """Forms hold a number for each node and each noise."""
         graph = question.graph
         return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph))))
@@ -103,24 +113,24 @@ class InputSplit(Halving[Question, BoxParts], Branching[BoxParts]):
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // graph.entry.size)
 
-    def bound(self, question: Question, parts: BoxParts) -> Seen[BoxParts]:
+    def bound(self, question: PolytopeQuestion, parts: BoxParts) -> Seen[BoxParts]:
         graph, rules = question.graph, question.rules
         forms = Forms.over(graph.entry, parts.lower, parts.upper)
         known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=self.walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
-        cut = reduced(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
+        cut = shrink_box(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
         share = (cut.upper - cut.lower) / (parts.upper - parts.lower).flatten(1)
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper)
-        smaller = replace(smaller, open=_trained(question, known, smaller)) if self.walks else smaller
+        smaller = replace(smaller, open=_train_open_boxes(question, known, smaller)) if self.walks else smaller
         left = smaller.open.any(1)
-        return Seen(smaller, gain, tried(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+        return Seen(smaller, gain, candidate_points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
 
 
 @torch.no_grad()
-def _trained(question: Question, known: Boxes, parts: BoxParts) -> Tensor:
+def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts) -> Tensor:
     """-> (boxes, polytopes) bool: what is left open by slopes that are trained (alpha-CROWN), as bounds of activations are.
 
     Where few functions are undecided, a box is halved many times before the planes that these choose by themselves settle it; training
@@ -133,11 +143,11 @@ def _trained(question: Question, known: Boxes, parts: BoxParts) -> Tensor:
     pairs = (open_ & (undecided <= UNDECIDED)[:, None]).nonzero()
     pairs, open_ = pairs[parts.bound[pairs[:, 0]].argsort(descending=True, stable=True)], open_.clone()
     count = TRIAL
-    while len(pairs) and not clock.passed():
+    while len(pairs) and not time_limit.has_expired():
         (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
         task, none = parts.task[part], rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
-        asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], none)
-        settled = asked.trained(none * torch.nan, none, STEPS, PACE).least > 0
+        asked = RowTask(graph, take_rows(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], none)
+        settled = asked.train(none * torch.nan, none, STEPS, PACE).least > 0
         open_[part, polytope] = ~settled
         if 3 * int(settled.sum()) < len(part):
             break
@@ -151,7 +161,7 @@ def noises(graph: Graph) -> int:
 
 
 @dataclass(frozen=True)
-class Planes:
+class BoxPlanes:
     """slope . x + constant <= row . output + offset over the box, for each row of each polytope."""
 
     slope: Tensor  # (boxes, polytopes, rows, inputs)
@@ -164,7 +174,7 @@ class Planes:
         return terms.sum(-1) + self.constant - 2 * gamma(terms.shape[-1] + 1) * size - TINY
 
 
-def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> Planes:
+def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> BoxPlanes:
     """For every row the plane of a walk back to the input, and that of its form: either may be the better one."""
     rows = matrix.flatten(1, 2)
     found = linear_bound(graph, known, rows)
@@ -174,7 +184,7 @@ def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Te
         slope = torch.cat([slope, other_slope.reshape(slope.shape)], dim=2)
         constant = torch.cat([constant, other_constant.reshape(constant.shape)], dim=2)
         offset = torch.cat([offset, offset], dim=2)
-    return Planes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
+    return BoxPlanes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,7 @@ class Cut:
     bound: Tensor  # (boxes,)
 
 
-def reduced(planes: Planes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None) -> Cut:
+def shrink_box(planes: BoxPlanes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None) -> Cut:
     """Every polytope cuts the box by itself, by all its planes at once; the smallest box around what they leave stays.
 
     known (boxes, polytopes, rows): what else is below the rows over the whole box, if anything is.
@@ -233,7 +243,7 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
 
 
-def tried(boxes: BoxParts, slope: Tensor) -> Points:
+def candidate_points(boxes: BoxParts, slope: Tensor) -> Points:
     """The middle of every box, and where each plane is lowest."""
     lower, upper = boxes.lower.flatten(1)[:, None], boxes.upper.flatten(1)[:, None]
     corners = torch.where(slope.flatten(1, 2) > 0, lower, upper)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from holdfast import clock
-from holdfast.bounding.ascent import Ascent
+from holdfast import time_limit
+from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.graph.graph import Node
 from holdfast.rounding import TINY, gamma
 
@@ -25,7 +25,7 @@ STEPS, PACE = 12, 0.5
 Least = Callable[[Mapping[Node, Tensor], Tensor], Tensor]
 
 
-def raised(
+def raise_bounds(
     least: Least, rows: Mapping[Node, Tensor], offset: Tensor, nodes: Sequence[Node], low: Tensor, high: Tensor, free: Tensor
 ) -> Tensor:
     """The best bound of the rows (n, rows) that some multipliers give. low, high and free, (n, elements of the nodes): the ranges of these
@@ -36,9 +36,9 @@ def raised(
     # A multiplier of this size moves the bound by as much as it is off, from one end of the range to the other.
     unit = torch.where(free[:, None], best.abs()[..., None] / (high - low).clamp_min(TINY)[:, None], 0)
     unit = torch.nan_to_num(unit, 0.0, 0.0, 0.0)
-    ascent = Ascent([torch.zeros_like(unit)], betas=(0.9, 0.99))
+    ascent = CoefficientAscent([torch.zeros_like(unit)], betas=(0.9, 0.99))
     for step in range(STEPS):
-        if clock.passed():
+        if time_limit.has_expired():
             break
         (tried,) = ascent.values
         with torch.enable_grad():

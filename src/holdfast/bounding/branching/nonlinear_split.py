@@ -13,17 +13,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
+from holdfast import batch, time_limit
 from holdfast.bounding.alpha_beta_crown import apart, together
-from holdfast.bounding.boxes import Boxes
-from holdfast.bounding.branching.frontier import NUMBERS, Branching, Frontier, Points, Question, Seen, all_open
-from holdfast.bounding.branching.multipliers import Least, raised
-from holdfast.bounding.branching.range_score import arguments_of, by_models, by_planes, cut_points
+from holdfast.bounding.branching.multipliers import Least, raise_bounds
+from holdfast.bounding.branching.preactivation_score import arguments_of, by_models, by_planes, cut_points
+from holdfast.bounding.branching.subproblem_queue import NUMBERS, Branching, Frontier, Points, PolytopeQuestion, Seen, all_open
 from holdfast.bounding.crown import walked_region
-from holdfast.bounding.crown_within import combined, propagate
+from holdfast.bounding.crown_with_fixed_bounds import combine_rows, propagate
 from holdfast.bounding.graph.graph import Graph, Node
-from holdfast.bounding.second_order import Bends, Quadratic
-from holdfast.memory import free_bytes
+from holdfast.bounding.node_bounds import Boxes
+from holdfast.bounding.quadratic_models import Bends, Quadratic
+from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Box, Region
 from holdfast.rounding import gamma
@@ -74,17 +74,17 @@ class NonlinearSplit(Branching[Ranges]):
             depth=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
         )  # fmt: skip
 
-    def at_once(self, question: Question) -> int:
+    def at_once(self, question: PolytopeQuestion) -> int:
         return TURNS * self._together(question)
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // (3 * (graph.entry.size + sum(node.size for node in arguments_of(graph)))))
 
-    def bound(self, question: Question, parts: Ranges) -> Seen[Ranges]:
+    def bound(self, question: PolytopeQuestion, parts: Ranges) -> Seen[Ranges]:
         found, order = [], []
         for some in self._portions(question, parts):
             portion = batch.take(parts, some)
-            found.append(portion if clock.passed() else self._bounded(question, portion))
+            found.append(portion if time_limit.has_expired() else self._bound_ranges(question, portion))
             order.append(some)
         after = batch.take(batch.concatenate(found), torch.cat(order).argsort())
         left = batch.take(after, after.open.any(1))
@@ -92,7 +92,7 @@ class NonlinearSplit(Branching[Ranges]):
         points = Points(middle, left.lower, left.upper, left.task)
         return Seen(after, after.gain, points)
 
-    def cut(self, question: Question, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
+    def cut(self, question: PolytopeQuestion, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
         """As often as is foreseen: what lies between need not be bounded."""
         times = torch.where(_by_inputs(question, parts) | (parts.depth > 0), _levels(parts), 1).clamp(1, DEEPEST)
         done, stuck = _cut_once(question, parts)
@@ -107,7 +107,7 @@ class NonlinearSplit(Branching[Ranges]):
             times = torch.cat([times[~again], times[again][~whole], times[again][~whole], torch.zeros_like(times[again][whole])])
         return replace(done, gain=torch.where((done.depth % ANEW == 0)[:, None], torch.nan, done.gain)), stuck
 
-    def _together(self, question: Question) -> int:
+    def _together(self, question: PolytopeQuestion) -> int:
         """How many parts may be bounded before the clock is looked at."""
         graph, device = question.graph, question.graph.device
         nodes = max(node.size for node in graph.nodes)
@@ -115,13 +115,13 @@ class NonlinearSplit(Branching[Ranges]):
         room = free_bytes(device) // self.view.bytes(training=True) if self.bends and self.view else NUMBERS
         return max(1, min(room, SOON[device.type] // max(1, numbers)))
 
-    def _portions(self, question: Question, parts: Ranges) -> Iterator[Tensor]:
+    def _portions(self, question: PolytopeQuestion, parts: Ranges) -> Iterator[Tensor]:
         """Alike in what moves: models hold only that."""
         kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
         for kind in kinds.unique():
             yield from (kinds == kind).nonzero().flatten().split(self._together(question))
 
-    def _bounded(self, question: Question, parts: Ranges) -> Ranges:
+    def _bound_ranges(self, question: PolytopeQuestion, parts: Ranges) -> Ranges:
         graph, region, nodes = question.graph, _region(question, parts), arguments_of(question.graph)
         matrix, offset = (part[parts.task].flatten(1, 2) for part in (question.rules.matrix, question.rules.offset))
         ends = [apart(graph, side, nodes) for side in (parts.low, parts.high)]
@@ -135,20 +135,22 @@ class NonlinearSplit(Branching[Ranges]):
         else:
             known, empty = propagate(graph, region, within=within)
         ways.append(partial(_by_planes, graph, known))
-        found = torch.stack([_raised(way, matrix, offset, graph.output, known, free) for way in ways]).amax(0)
+        found = torch.stack([_raise_bounds(way, matrix, offset, graph.output, known, free) for way in ways]).amax(0)
         value = found.reshape(len(parts), *question.rules.offset.shape[1:]).amax(2)
         unsettled = parts.open & ~(value > 0) & ~empty[:, None]  # no point of what is empty meets all its ranges
         bound = torch.fmax(torch.where(unsettled, value, torch.inf).amin(1), parts.bound)
         first = torch.where(parts.depth == 0, bound, parts.first)
         low, high = (together(graph, side, nodes) for side in (known.lower, known.upper))
         after = replace(parts, open=unsettled, bound=bound, first=first, low=low, high=high)
-        after = self._scored(question, after, known, matrix, offset, found)
+        after = self._score_ranges(question, after, known, matrix, offset, found)
         return replace(after, ahead=2 ** _levels(after))
 
-    def _scored(self, question: Question, parts: Ranges, known: Boxes, matrix: Tensor, offset: Tensor, found: Tensor) -> Ranges:
+    def _score_ranges(
+        self, question: PolytopeQuestion, parts: Ranges, known: Boxes, matrix: Tensor, offset: Tensor, found: Tensor
+    ) -> Ranges:
         """With their gains, where these are not known and something is left to cut."""
         anew = parts.gain.isnan().any(1) & parts.open.any(1)
-        if not bool(anew.any()) or clock.passed():
+        if not bool(anew.any()) or time_limit.has_expired():
             return parts
         # Of the rows of a polytope the best counts.
         rows = found.reshape(len(parts), *question.rules.offset.shape[1:])
@@ -164,26 +166,26 @@ class NonlinearSplit(Branching[Ranges]):
         return replace(parts, gain=gain, whole=torch.where((parts.depth == 0)[:, None], gain, parts.whole))
 
 
-def _region(question: Question, parts: Ranges) -> Region:
+def _region(question: PolytopeQuestion, parts: Ranges) -> Region:
     return Box.between(parts.lower, parts.upper) if question.region.boxed else batch.take(question.region, parts.task)
 
 
 def _by_planes(graph: Graph, known: Boxes, rows: Mapping[Node, Tensor], offset: Tensor) -> Tensor:
-    planes = combined(graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()})
+    planes = combine_rows(graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()})
     found = planes.minimum(walked_region(known))
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
 
 
-def _raised(least: Least, matrix: Tensor, offset: Tensor, output: Node, known: Boxes, free: Mapping[Node, Tensor]) -> Tensor:
+def _raise_bounds(least: Least, matrix: Tensor, offset: Tensor, output: Node, known: Boxes, free: Mapping[Node, Tensor]) -> Tensor:
     """-> (n, rows): the bounds of the rows, with multipliers where ranges were cut; what overflows proves nothing."""
     rows = {output: matrix}
     if not free:
         return torch.nan_to_num(least(rows, offset), -torch.inf, -torch.inf, -torch.inf)
     low, high, which = (torch.cat([side[node].flatten(1) for node in free], dim=1) for side in (known.lower, known.upper, free))
-    return raised(least, rows, offset, list(free), low, high, which)
+    return raise_bounds(least, rows, offset, list(free), low, high, which)
 
 
-def _cut_once(question: Question, parts: Ranges) -> tuple[Ranges, Tensor]:
+def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor]:
     """Both sides of the point that promises most, all the first ones before the second; and (n,) bool: with nothing left to cut."""
     low, high = (torch.cat([ends.flatten(1), held], dim=1) for ends, held in ((parts.lower, parts.low), (parts.upper, parts.high)))
     inputs = question.graph.entry.size
@@ -204,7 +206,7 @@ def _cut_once(question: Question, parts: Ranges) -> tuple[Ranges, Tensor]:
     return batch.concatenate(halves), ~cut
 
 
-def _by_inputs(question: Question, parts: Ranges) -> Tensor:
+def _by_inputs(question: PolytopeQuestion, parts: Ranges) -> Tensor:
     """-> (n,) bool: where the most is promised by an input, whose halves keep their promises better than ranges of arguments do."""
     return torch.nan_to_num(parts.gain, 0.0).argmax(1) < question.graph.entry.size
 

@@ -11,16 +11,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from holdfast import batch, clock
-from holdfast.bounding.alpha_beta_crown import Found, Rows, apart, arguments, tightened, together
-from holdfast.bounding.boxes import Ends
-from holdfast.bounding.branching.end_split import refined
-from holdfast.bounding.branching.frontier import NUMBERS, Branching, Frontier, Points, Question, Seen, all_open, upto
-from holdfast.bounding.branching.leaf_program import solve
+from holdfast import batch, time_limit
+from holdfast.bounding.alpha_beta_crown import RowTask, TrainedBounds, apart, arguments, tighten_intermediate_bounds, together
+from holdfast.bounding.branching.intermediate_refinement import refine_intermediate_bounds
+from holdfast.bounding.branching.leaf_linear_program import solve
 from holdfast.bounding.branching.split_score import costs
-from holdfast.bounding.crown_within import propagate, taken
+from holdfast.bounding.branching.subproblem_queue import NUMBERS, Branching, Frontier, Points, PolytopeQuestion, Seen, all_open, upto
+from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Node
-from holdfast.memory import free_bytes
+from holdfast.bounding.node_bounds import Ends
+from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Region
 
@@ -40,7 +40,9 @@ class Decisions(Frontier):
     upper: Tensor = field(kw_only=True)
     slope: Tensor = field(kw_only=True)  # (n, arguments) float32: where training begins; NaN: with the function's own
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
-    tight: Tensor = field(kw_only=True)  # (n,) int64: 1 with trained ends, 2 with those of `refined`; before a region is cut they pay
+    tight: Tensor = field(
+        kw_only=True
+    )  # (n,) int64: 1 with trained ends, 2 with those of `refine_intermediate_bounds`; before a region is cut they pay
     first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
     ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if decisions go on to help as they did
 
@@ -67,8 +69,8 @@ class ActivationSplit(Branching[Decisions]):
         task, nothing = torch.arange(len(region), device=graph.device), torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         upper = torch.full_like(blank, torch.inf, dtype=torch.float64)
         lower = -upper
-        for rows in clock.portions(region.centre) if arguments(graph) else ():
-            known = clock.in_time(partial(propagate, graph, batch.take(region, rows)), None)
+        for rows in time_limit.portions(region.centre) if arguments(graph) else ():
+            known = time_limit.in_time(partial(propagate, graph, batch.take(region, rows)), None)
             if known is None:
                 break
             lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
@@ -77,21 +79,21 @@ class ActivationSplit(Branching[Decisions]):
             tight=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
         )  # fmt: skip
 
-    def at_once(self, question: Question) -> int:
+    def at_once(self, question: PolytopeQuestion) -> int:
         """Pairs of a part and a polytope."""
         if self.batch or question.graph.device.type != "cuda":
             return self.batch or USUAL
         each = 8 * COPIES * sum(node.size for node in question.graph.nodes)
         return max(USUAL, min(MANY, free_bytes(question.graph.device) // each))
 
-    def fits(self, question: Question, parts: Decisions) -> int:
+    def fits(self, question: PolytopeQuestion, parts: Decisions) -> int:
         return upto(parts.open.sum(1), self.at_once(question))
 
     def most(self, graph: Graph) -> int:
         more = 16 if graph.device.type == "cuda" else 1  # where as many more are looked at together
         return more * min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
 
-    def bound(self, question: Question, parts: Decisions) -> Seen[Decisions]:
+    def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
         graph, region, rules = question.graph, question.region, question.rules
         if not arguments(graph):
             return _at_once(question, parts)
@@ -103,15 +105,19 @@ class ActivationSplit(Branching[Decisions]):
         task = parts.task[part]
         if not len(part):
             return Seen(parts, parts.lower, _points(region, region.centre.double()[part][:, None], region.centre.double()[part], part))
-        asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
-        found = asked.trained(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace)
-        found, ends_met = _finished(asked, found, self.steps, self.pace)
+        asked = RowTask(
+            graph, take_rows(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part]
+        )
+        found = asked.train(parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace)
+        found, ends_met = _solve_decided(asked, found, self.steps, self.pace)
         settled = found.least > 0
         share = torch.where(settled, 0, -found.least)  # polytopes count by what is missing
         entering = torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None])
         cost = costs(graph, known, entering, through_ends=self.refine)
         lower, upper = together(graph, known.lower), together(graph, known.upper)
-        after = replace(self.kept(_noted(parts, part, polytope, found.least), part, polytope, found), lower=lower, upper=upper)
+        after = replace(
+            self.record_children(_record_pair_bounds(parts, part, polytope, found.least), part, polytope, found), lower=lower, upper=upper
+        )
         undecided = ((lower < 0) & (upper > 0)).sum(1)
         whole = ~parts.sign.any(1)
         after = replace(after, first=torch.where(whole, after.bound, parts.first), ahead=_ahead(parts, after.bound, undecided))
@@ -119,13 +125,13 @@ class ActivationSplit(Branching[Decisions]):
         worst = worst[~settled[worst]]
         return Seen(after, cost, _points(region, found.planes[worst], ends_met[worst], task[worst]))
 
-    def kept(self, parts: Decisions, part: Tensor, polytope: Tensor, found: Found) -> Decisions:
+    def record_children(self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds) -> Decisions:
         """With the slopes and multipliers that were found for pairs: where the training of what is cut from these begins."""
         slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
         slope[part], multiplier[part] = found.slope.float(), found.multiplier.float()  # of any of its polytopes
         return replace(parts, slope=slope, multiplier=multiplier)
 
-    def cut(self, question: Question, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
+    def cut(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
         """Each with its costliest argument taken as positive and as negative; the whole region, before that, with narrower ends."""
         if not gain.shape[1]:
             return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight, dtype=torch.bool)
@@ -135,9 +141,9 @@ class ActivationSplit(Branching[Decisions]):
         positive = replace(parts, sign=parts.sign.scatter(1, place, 1), lower=parts.lower.scatter(1, place, 0.0))
         negative = replace(parts, sign=parts.sign.scatter(1, place, -1), upper=parts.upper.scatter(1, place, 0.0))
         halves = (batch.take(half, ~whole & ~stuck) for half in (positive, negative))
-        return batch.concatenate([self._narrowed(question, batch.take(parts, whole), gain[whole]), *halves]), stuck
+        return batch.concatenate([self._narrow_root(question, batch.take(parts, whole), gain[whole]), *halves]), stuck
 
-    def _narrowed(self, question: Question, parts: Decisions, gain: Tensor) -> Decisions:
+    def _narrow_root(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> Decisions:
         """Whole regions with narrower ends; without those that are settled by that."""
         if not len(parts):
             return parts
@@ -148,24 +154,24 @@ class ActivationSplit(Branching[Decisions]):
         lower, upper = apart(graph, parts.lower), apart(graph, parts.upper)
         ends = {node: (lower[node], upper[node]) for node in lower}
         if bool((parts.tight == 0).any()):
-            ends |= tightened(graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends)
+            ends |= tighten_intermediate_bounds(graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends)
         else:
-            ends, parts = self._refined(question, parts, ends, apart(graph, worth))
+            ends, parts = self._refine_regions(question, parts, ends, apart(graph, worth))
         lower, upper = ({node: both[side] for node, both in ends.items()} for side in (0, 1))
         parts = replace(parts, lower=together(graph, lower), upper=together(graph, upper), tight=parts.tight + 1)
         return batch.take(parts, parts.open.any(1))
 
-    def _refined(
-        self, question: Question, parts: Decisions, ends: Mapping[Node, Ends], worth: Mapping[Node, Tensor]
+    def _refine_regions(
+        self, question: PolytopeQuestion, parts: Decisions, ends: Mapping[Node, Ends], worth: Mapping[Node, Tensor]
     ) -> tuple[dict[Node, Ends], Decisions]:
         """Every region in its turn, each with its part of a share of the time that is left."""
-        found, until, open_ = list[dict[Node, Ends]](), clock.share(SHARE), parts.open.clone()
+        found, until, open_ = list[dict[Node, Ends]](), time_limit.share(SHARE), parts.open.clone()
         for row in torch.arange(len(parts), device=open_.device).split(1):
             task, known = parts.task[row], {node: (low[row], high[row]) for node, (low, high) in ends.items()}
             polytope = parts.open[row[0]].nonzero().flatten()
             matrix, offset = question.rules.matrix[task[0], polytope], question.rules.offset[task[0], polytope]
-            with clock.within(until), clock.within(clock.share(1 / (len(parts) - len(found)))):
-                held, positive = refined(
+            with time_limit.within(until), time_limit.within(time_limit.share(1 / (len(parts) - len(found)))):
+                held, positive = refine_intermediate_bounds(
                     question.graph, batch.take(question.region, task), known, (matrix.flatten(0, 1), offset.flatten()), self.passes,
                     self.at_once(question), worth={node: which[row] for node, which in worth.items()},
                 )  # fmt: skip
@@ -175,23 +181,25 @@ class ActivationSplit(Branching[Decisions]):
         return both, replace(parts, open=open_)
 
 
-def _at_once(question: Question, parts: Decisions) -> Seen[Decisions]:
+def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
     """Without a function that bends at zero there is nothing to decide. The planes of an affine network are the network itself, so a
     linear programme has the first and the last word."""
     graph, region, rules = question.graph, question.region, question.rules
     known, _ = propagate(graph, batch.take(region, parts.task))
     part, polytope = parts.open.nonzero().unbind(1)
     task = parts.task[part]
-    asked = Rows(graph, taken(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part])
+    asked = RowTask(
+        graph, take_rows(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], parts.sign[part]
+    )
     solution = solve(asked)
-    least = asked.proved(solution.multiplier, solution.weight)
+    least = asked.prove(solution.multiplier, solution.weight)
     where = task[~(least > 0)]
     lower, upper = region.enclosing_box()
     points = Points(solution.point[~(least > 0)], lower[where], upper[where], where)
-    return Seen(_noted(parts, part, polytope, least), parts.lower, points)
+    return Seen(_record_pair_bounds(parts, part, polytope, least), parts.lower, points)
 
 
-def _noted(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> Decisions:
+def _record_pair_bounds(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> Decisions:
     """The parts with the bounds of their pairs."""
     unsettled, bound = torch.zeros_like(parts.open), torch.full_like(parts.open, torch.inf, dtype=torch.float64)
     unsettled[part, polytope] = ~(least > 0)
@@ -199,7 +207,7 @@ def _noted(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> D
     return replace(parts, open=unsettled, bound=bound.amin(1))
 
 
-def _finished(asked: Rows, found: Found, steps: int, pace: float) -> tuple[Found, Tensor]:
+def _solve_decided(asked: RowTask, found: TrainedBounds, steps: int, pace: float) -> tuple[TrainedBounds, Tensor]:
     """Where nothing is left to decide a linear programme has the last word, if the region is a box; elsewhere more training has. And
     (pairs, *shape) points to try, those of the programme or any."""
     point = asked.known.region.centre.double()
@@ -208,11 +216,11 @@ def _finished(asked: Rows, found: Found, steps: int, pace: float) -> tuple[Found
         return found, point
     last = asked.take(which)
     if not asked.known.region.boxed:
-        more = last.trained(found.slope[which], found.multiplier[which], LAST * steps, pace)
+        more = last.train(found.slope[which], found.multiplier[which], LAST * steps, pace)
         return found.or_better(found.put(which, more)), point
     solution = solve(last)
     point[which] = solution.point
-    least = last.proved(solution.multiplier, solution.weight)
+    least = last.prove(solution.multiplier, solution.weight)
     better = replace(last_found := batch.take(found, which), least=least, multiplier=solution.multiplier)
     return found.put(which, last_found.or_better(better)), point
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from holdfast.bounding.alpha_beta_crown import apart, arguments, bent, together
-from holdfast.bounding.boxes import Boxes
-from holdfast.bounding.crown import Walk, _rows_at_once
+from holdfast.bounding.alpha_beta_crown import apart, arguments, relu_like_functions, together
+from holdfast.bounding.crown import BackwardWalk, _rows_at_once
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
+from holdfast.bounding.node_bounds import Boxes
 
 MOST = 128  # arguments of a layer whose ends are followed, those with the largest weights
 
@@ -25,7 +25,7 @@ def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = 
     """entering (n, arguments), the weight of each upper plane in the bound -> (n, arguments): what is lost because an argument is not
     decided; zero where it is. through_ends: also what it costs the ends of later arguments, where those are found anew."""
     lower, upper = (together(graph, side) for side in (known.lower, known.upper))
-    above = together(graph, {node.inputs[0]: known.planes[node].upper_offset for node in bent(graph)})
+    above = together(graph, {node.inputs[0]: known.planes[node].upper_offset for node in relu_like_functions(graph)})
     weight = _influence(graph, known, entering) if through_ends else entering
     loss = weight * above + 1e-9 * (upper - lower)
     return torch.where((lower < 0) & (upper > 0), loss, 0)
@@ -34,7 +34,7 @@ def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = 
 def _influence(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
     """-> (n, arguments): the weight of each upper plane in the bound, by all ways."""
     total = {node: weight.flatten(1) for node, weight in apart(graph, entering).items()}
-    first = min((function.place for function in bent(graph)), default=0)
+    first = min((function.place for function in relu_like_functions(graph)), default=0)
     for node in reversed(arguments(graph)):
         if node.place < first:
             continue  # no plane lies before it
@@ -62,7 +62,7 @@ def _through_ends(graph: Graph, known: Boxes, node: Node, weight: Tensor) -> Map
     return met
 
 
-class _Weighing(Walk):
+class _Weighing(BackwardWalk):
     """A walk back that adds up with which weight it meets every upper plane; row by row these weights count by `weight`."""
 
     def __init__(self, graph: Graph, boxes: Boxes, weight: Tensor) -> None:

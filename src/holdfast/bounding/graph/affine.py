@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Node
-from holdfast.network.precision import cudnn_flags
+from holdfast.network.float32_precision import cudnn_flags
 from holdfast.rounding import length, spectral_norm
 
 Transform = Callable[..., Tensor]
@@ -122,11 +122,11 @@ class Affine(Node, ABC):
         """This map of what `inner`, its only input, computes, as one map; None where that is unknown or would have to be rounded."""
         return None
 
-    def _selected(self, which: Tensor, by: Node) -> "Affine | None":
+    def _select(self, which: Tensor, by: Node) -> "Affine | None":
         """Some elements of this map, for the node `by`, which picks them. Inputs that none of them reads are dropped."""
         return None
 
-    def _shifted(self, by: "Affine") -> "Affine | None":
+    def _shift(self, by: "Affine") -> "Affine | None":
         """This map and then the shift of `by`."""
         return None
 
@@ -151,12 +151,12 @@ class _Copy(Affine):
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         if len(values) == 1:
-            return _taken(values[0], self._places[0][1], axis)
+            return _take_along(values[0], self._places[0][1], axis)
         return torch.cat(list(values), axis).index_select(axis, self._origin)
 
     def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
         places, elements = self._places[k]
-        taken = _taken(value, elements, axis)
+        taken = _take_along(value, elements, axis)
         if len(self.inputs) == 1:
             return taken
         shape = list(value.shape)
@@ -168,7 +168,7 @@ class _Copy(Affine):
 
     def _back(self, rows: Tensor, k: int) -> Tensor:
         places, elements = self._places[k]
-        taken = rows if len(self.inputs) == 1 else _taken(rows, places, -1)
+        taken = rows if len(self.inputs) == 1 else _take_along(rows, places, -1)
         if isinstance(elements, slice) and elements == slice(0, self.inputs[k].size):
             return taken
         whole = rows.new_zeros((*rows.shape[:-1], self.inputs[k].size))
@@ -193,9 +193,9 @@ class _Copy(Affine):
         return 1
 
     def after(self, inner: Affine) -> Affine | None:
-        return inner._selected(self._origin, self) if len(self.inputs) == 1 else None
+        return inner._select(self._origin, self) if len(self.inputs) == 1 else None
 
-    def _selected(self, which: Tensor, by: Node) -> Affine:
+    def _select(self, which: Tensor, by: Node) -> Affine:
         origin, inputs, begin, end = self._origin[which], [], 0, 0
         parts = origin.clone()
         for source in self.inputs:
@@ -277,16 +277,16 @@ class _Matrix(Affine):
         return int(sum((m != 0).sum(1) for m in self._matrices).max())  # type: ignore[union-attr]
 
     def after(self, inner: Affine) -> Affine | None:
-        return inner._shifted(self) if self.factor == 1 else None
+        return inner._shift(self) if self.factor == 1 else None
 
-    def _selected(self, which: Tensor, by: Node) -> Affine:
+    def _select(self, which: Tensor, by: Node) -> Affine:
         matrices = [m[which] for m in self._matrices]
         read = [k for k, m in enumerate(matrices) if bool(m.any())]
         shift, weight = (None if b is None else b[which] for b in (self.shift, self._weight))
         inputs, kept = tuple(self.inputs[k] for k in read), tuple(matrices[k] for k in read)
         return _Matrix(by.place, by.name, inputs, by.shape, shift, weight, kept)
 
-    def _shifted(self, by: Affine) -> Affine | None:
+    def _shift(self, by: Affine) -> Affine | None:
         if self._weight is not None:
             return None  # two shifts would have to be added up
         kernel = self._kernel if by.shape == self.shape else None
@@ -312,12 +312,12 @@ class _Function(Affine):
         return function, [torch.full(source.shape, height, dtype=torch.float64, device=device) for source in self.inputs]
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
-        return self._pushed(self._which(None), values, axis, absolute)
+        return self._push_forward(self._which(None), values, axis, absolute)
 
     def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
-        return self._pushed([k], [value], axis, absolute)
+        return self._push_forward([k], [value], axis, absolute)
 
-    def _pushed(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
+    def _push_forward(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         """The derivative along these inputs: what an affine function adds there, b left out."""
         function, at = self._at(absolute, values[0].device)
         flat = [v.movedim(axis, -1).double() for v in values]  # as the function's constants are
@@ -355,7 +355,7 @@ class _Function(Affine):
 # ---- making them
 
 
-def mapped(
+def make_map(
     place: int,
     name: str,
     inputs: Sequence[Node],
@@ -389,12 +389,12 @@ def mapped(
     return _Matrix(*first, matrices, kernel)
 
 
-def copied(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:
+def make_copy(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:
     """Copies of elements of the inputs: origin (size,) says where each is among those of all inputs, laid end to end."""
     return _Copy(place, name, tuple(inputs), tuple(shape), None, None, origin)
 
 
-def summed(place: int, name: str, inputs: Sequence[Node]) -> Affine:
+def make_sum(place: int, name: str, inputs: Sequence[Node]) -> Affine:
     """The sum of different nodes of one shape."""
     return _Sum(place, name, tuple(inputs), inputs[0].shape, None, None)
 
@@ -451,7 +451,7 @@ def _numbers(place: Place, device: torch.device) -> Tensor:
     return torch.arange(place.start, place.stop, device=device) if isinstance(place, slice) else place
 
 
-def _taken(value: Tensor, place: Place, axis: int) -> Tensor:
+def _take_along(value: Tensor, place: Place, axis: int) -> Tensor:
     return value.narrow(axis, place.start, place.stop - place.start) if isinstance(place, slice) else value.index_select(axis, place)
 
 

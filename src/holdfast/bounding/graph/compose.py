@@ -33,20 +33,20 @@ LOG_SUM = Softplus(threshold=math.inf, stable=True)  # log(exp(a) + exp(b)) = b 
 def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
     """v * z. Squares, gates (a sigmoid, or 1 minus one) and what is gated by itself are bounded as one function, which is tighter."""
     if v is z:
-        return graph.relaxed(name, [v], Power(2))
+        return graph.add_relaxed(name, [v], Power(2))
     if v.shape != z.shape:
         shape = torch.broadcast_shapes(v.shape, z.shape)
-        v, z = (n if n.shape == shape else graph.moved(name, [n], lambda t: t.expand(shape)) for n in (v, z))
+        v, z = (n if n.shape == shape else graph.add_move(name, [n], lambda t: t.expand(shape)) for n in (v, z))
     for gate, passed in ((v, z), (z, v)):
         opening = _gate(graph, name, gate)
         if opening is None:
             continue
         if opening is passed:
-            return graph.relaxed(name, [passed], Silu())
+            return graph.add_relaxed(name, [passed], Silu())
         if isinstance(passed, Relaxed) and isinstance(passed.relaxation, Tanh):
-            return graph.relaxed(name, [opening, passed.inputs[0]], SigmoidTanh())
-        return graph.relaxed(name, [opening, passed], SigmoidTimes())
-    return graph.relaxed(name, [v, z], Product())
+            return graph.add_relaxed(name, [opening, passed.inputs[0]], SigmoidTanh())
+        return graph.add_relaxed(name, [opening, passed], SigmoidTimes())
+    return graph.add_relaxed(name, [v, z], Product())
 
 
 def _gate(graph: Graph, name: str, node: Node) -> Node | None:
@@ -61,7 +61,7 @@ def _gate(graph: Graph, name: str, node: Node) -> Node | None:
     return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if node.factor == -1 else None
 
 
-def negated(graph: Graph, name: str, node: Node) -> Node:
+def negate(graph: Graph, name: str, node: Node) -> Node:
     return graph.affine(name, [node], lambda v: -v, lambda m: m)
 
 
@@ -80,7 +80,7 @@ def difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
 
 def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node:
     """a / b; nothing is known where b may be zero."""
-    inverse = graph.relaxed(name, [b], Reciprocal())
+    inverse = graph.add_relaxed(name, [b], Reciprocal())
     if isinstance(a, Node):
         return product(graph, name, a, inverse)
     return graph.affine(name, [inverse], lambda v: v * a, lambda m: m * abs(a))
@@ -89,7 +89,7 @@ def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node
 def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | None = None) -> Node:
     """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus for ReLU."""
     ahead = difference(graph, name, a, b)
-    return graph.affine(name, [graph.relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2)
+    return graph.affine(name, [graph.add_relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2)
 
 
 def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
@@ -108,21 +108,21 @@ def along(graph: Graph, name: str, node: Node | Lowered, axis: int, relaxation: 
         found, top = masks.along(graph, name, node, axis, relaxation)
         return graph.affine(name, [found], lambda v: v + top, lambda m: m + top.abs()) if bool(top.any()) else found
     while node.shape[axis] > 1:
-        node = _halved(graph, name, node, axis, relaxation)
+        node = _pairwise_reduce(graph, name, node, axis, relaxation)
     return node
 
 
-def _halved(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
+def _pairwise_reduce(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
     size, half = node.shape[axis], node.shape[axis] // 2
 
     def against(v: Tensor, sign: int) -> Tensor:
         return v.narrow(axis, 0, half) + sign * v.narrow(axis, half, half)
 
-    def joined(ahead: Tensor, v: Tensor) -> Tensor:
+    def join_halves(ahead: Tensor, v: Tensor) -> Tensor:
         return torch.cat([ahead + v.narrow(axis, half, half), v.narrow(axis, 2 * half, size - 2 * half)], axis)
 
     between = graph.affine(name, [node], lambda v: against(v, -1), lambda m: against(m, 1))
-    return graph.affine(name, [graph.relaxed(name, [between], relaxation), node], joined, joined)
+    return graph.affine(name, [graph.add_relaxed(name, [between], relaxation), node], join_halves, join_halves)
 
 
 def log_softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node | Lowered:
@@ -142,31 +142,31 @@ def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:
     if isinstance(node, Lowered):
         graph.fused.append(name)
         return masks.softmax(graph, name, node, axis, LOG_SUM)
-    return graph.relaxed(name, [graph.relaxed(name, [_log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp())
+    return graph.add_relaxed(name, [graph.add_relaxed(name, [_log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp())
 
 
-def centred(graph: Graph, name: str, node: Node, axes: Sequence[int]) -> Node:
+def subtract_mean(graph: Graph, name: str, node: Node, axes: Sequence[int]) -> Node:
     """v less its mean along the axes: the matrix has 1 - 1 / n on its diagonal and -1 / n beside it."""
     dims = list(axes)
     beside = 1 - 2 / math.prod(node.shape[axis] for axis in dims)
     return graph.affine(name, [node], lambda v: v - v.mean(dims, keepdim=True), lambda m: m * beside + m.mean(dims, keepdim=True))
 
 
-def standardised(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, around_mean: bool = True) -> Node:
+def standardise(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, around_mean: bool = True) -> Node:
     """(v - mean) / sqrt(mean square of that + eps) along the axes. With n elements it is at most sqrt(n - 1), sqrt(n) if not centred."""
     graph.fused.append(name)
     dims = list(axes)
     count = math.prod(node.shape[axis] for axis in dims)
     if around_mean:
-        node = centred(graph, name, node, dims)
-    square = graph.relaxed(name, [node], Power(2))
+        node = subtract_mean(graph, name, node, dims)
+    square = graph.add_relaxed(name, [node], Power(2))
     spread = graph.affine(name, [square], *(lambda v: v.mean(dims, keepdim=True) + eps,) * 2)
-    ratio = product(graph, name, node, graph.relaxed(name, [spread], Rsqrt()))
+    ratio = product(graph, name, node, graph.add_relaxed(name, [spread], Rsqrt()))
     most = math.sqrt(max(count - int(around_mean), 0)) * (1 + 1e-15)
-    return graph.relaxed(name, [ratio], Clip(-most, most))
+    return graph.add_relaxed(name, [ratio], Clip(-most, most))
 
 
-def scaled(graph: Graph, name: str, node: Node, weight: Tensor | None, bias: Tensor | None) -> Node:
+def scale_and_shift(graph: Graph, name: str, node: Node, weight: Tensor | None, bias: Tensor | None) -> Node:
     """v * weight + bias, either of which may be missing."""
     one = torch.ones((), dtype=torch.float64, device=graph.device)
     factor, shift = one if weight is None else weight, 0 * one if bias is None else bias
@@ -179,6 +179,6 @@ def matrix_product(graph: Graph, name: str, a: Node | Tensor, b: Node | Tensor) 
         return graph.affine(name, [b], lambda v: torch.matmul(a, v), lambda m: torch.matmul(a.abs(), m))  # type: ignore[list-item]
     if not isinstance(b, Node):
         return graph.affine(name, [a], lambda v: torch.matmul(v, b), lambda m: torch.matmul(m, b.abs()))
-    left = graph.moved(name, [a], lambda v: v.unsqueeze(-1))
-    right = graph.moved(name, [b], lambda v: v.unsqueeze(-3))
+    left = graph.add_move(name, [a], lambda v: v.unsqueeze(-1))
+    right = graph.add_move(name, [b], lambda v: v.unsqueeze(-3))
     return graph.affine(name, [product(graph, name, left, right)], *(lambda v: v.sum(-2),) * 2)

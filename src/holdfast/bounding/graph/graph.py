@@ -11,16 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from holdfast.bounding.graph.affine import Affine, Transform, copied, exact_nodes, mapped, summed
+from holdfast.bounding.graph.affine import Affine, Transform, exact_nodes, make_copy, make_map, make_sum
 from holdfast.bounding.graph.kernel import Kernel
-from holdfast.bounding.graph.node import Entry, Lowered, Node, Relaxed, Unbounded
+from holdfast.bounding.graph.node import InputNode, Lowered, Node, Relaxed, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
-from holdfast.network.trace import as_plain_module, converted, where
+from holdfast.network.trace import as_plain_module, convert_graph, where
 
-__all__ = ["HANDLERS", "Affine", "Call", "Entry", "Graph", "Handler", "Node", "Relaxed", "build", "handles", "leaves", "refusals"]
+__all__ = [
+    "HANDLERS",
+    "Affine",
+    "Graph",
+    "Handler",
+    "InputNode",
+    "Node",
+    "OperatorCall",
+    "Relaxed",
+    "build",
+    "handles",
+    "leaves",
+    "refusals",
+]
 
 LARGEST_MATRIX = 2**22  # elements; 32 MiB
 
@@ -38,9 +51,9 @@ class Graph:
     ending: Callable[[Tensor], Tensor] | None = None  # a last softmax that was left out, (n, outputs) -> (n, outputs)
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> InputNode:
         first = self.nodes[0]
-        assert isinstance(first, Entry)
+        assert isinstance(first, InputNode)
         return first
 
     @property
@@ -52,23 +65,23 @@ class Graph:
         return replace(self, nodes=self.nodes[: node.place + 1], ending=None)
 
     def add_entry(self, shape: Sequence[int]) -> Node:
-        return self._keep(Entry(len(self.nodes), "input", (), tuple(shape)))
+        return self._keep(InputNode(len(self.nodes), "input", (), tuple(shape)))
 
     def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, *, kernel: Kernel | None = None) -> Node:
         """function(*inputs) = J inputs + b, affine in all of them together; magnitude(*m) = |J| m + |b| for m >= 0. kernel: J, where it is
         one of images."""
-        return self._keep(mapped(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel))
+        return self._keep(make_map(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel))
 
-    def summed(self, name: str, inputs: Sequence[Node]) -> Node:
+    def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
         """The sum of different nodes of one shape."""
-        return self._keep(summed(len(self.nodes), name, inputs))
+        return self._keep(make_sum(len(self.nodes), name, inputs))
 
-    def moved(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
+    def add_move(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
         """A function that only moves elements about, leaves some out or repeats some: found out by moving their numbers."""
         starts = torch.tensor([0, *(n.size for n in inputs)], device=self.device).cumsum(0)
         numbers = [torch.arange(n.size, device=self.device).reshape(n.shape) + a for n, a in zip(inputs, starts, strict=False)]
         moved = function(*numbers)
-        node = copied(len(self.nodes), name, inputs, moved.shape, moved.flatten())
+        node = make_copy(len(self.nodes), name, inputs, moved.shape, moved.flatten())
         # What another only moved is taken from where it was.
         while node.moves and isinstance(source := node.inputs[0], Affine) and source.copies:
             direct = node.after(source)
@@ -77,10 +90,10 @@ class Graph:
             node = direct
         return self._keep(node)
 
-    def relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
+    def add_relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
         return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
 
-    def settled(self, name: str, value: Any) -> Any:
+    def resolve_mask(self, name: str, value: Any) -> Any:
         """The node that is the sum of what a mask keeps apart; UnsupportedLayer where it is infinite. All else as it is."""
         if not isinstance(value, Lowered):
             return value
@@ -98,7 +111,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """An operator of the traced graph with its arguments; those that depend on the input are Nodes."""
 
     name: str
@@ -112,7 +125,7 @@ class Call:
         return [leaf for leaf in dict.fromkeys(leaves((self.args, self.kwargs))) if isinstance(leaf, Node)]
 
 
-Handler = Callable[["Graph", Call], Any]
+Handler = Callable[["Graph", OperatorCall], Any]
 HANDLERS: dict[Any, Handler] = {}
 MASKED: set[Any] = set()  # the operators whose handlers know what to do with what a mask lowered
 
@@ -137,7 +150,7 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
     """
     graph, output = _built(net, x, ranking, None)
     if output is not graph.output:
-        graph.moved("output", [output], lambda v: v)
+        graph.add_move("output", [output], lambda v: v)
     _keep_what_is_read(graph)
     graph.exact = exact_nodes(graph.nodes)
     return graph
@@ -156,7 +169,7 @@ def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | Non
     program = net.program(x)
     names = {node.name: where(node) for node in program.graph.nodes}
     coarse = _rounds(program.graph, net.dtype, names)
-    module = converted(as_plain_module(program), dtype=torch.float64, device=net.device)
+    module = convert_graph(as_plain_module(program), dtype=torch.float64, device=net.device)
     graph = Graph(device=net.device)
     skipped = last_softmax(module.graph) if ranking else None
     known: dict[fx.Node, Any] = {}
@@ -184,7 +197,7 @@ def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | Non
     while isinstance(result, tuple | list):
         result = result[0]
     try:
-        output = graph.settled("output", known[result])
+        output = graph.resolve_mask("output", known[result])
         if not isinstance(output, Node):
             raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
     except UnsupportedLayer as error:
@@ -264,9 +277,9 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
             f"methods still work; to add one, see docs/extending.md."
         )
     if node.target not in MASKED:
-        args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.settled(name, leaf))
+        args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
     try:
-        return HANDLERS[node.target](graph, Call(name, node.target, args, kwargs))  # type: ignore[arg-type]
+        return HANDLERS[node.target](graph, OperatorCall(name, node.target, args, kwargs))  # type: ignore[arg-type]
     except HoldfastError:
         raise
     except Exception as error:  # a form of the operator that nobody thought of

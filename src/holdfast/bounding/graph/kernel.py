@@ -25,7 +25,7 @@ class Kernel:
     def back(self, rows: Tensor) -> Tensor:
         """rows (..., h, w, channels) on neighbouring places of the map -> (..., h', w', channels) on all places that these read, those
         outside of the image too. Every coefficient is one sum of products."""
-        high, wide = (_spread(n, step) for n, step in zip(rows.shape[-3:-1], self.stride, strict=True))
+        high, wide = (_extent(n, step) for n, step in zip(rows.shape[-3:-1], self.stride, strict=True))
         down, right = ((n - 1) * step for n, step in zip(self.weight.shape[:2], self.dilation, strict=True))
         found = rows.new_zeros((*rows.shape[:-3], high + down, wide + right, self.weight.shape[-1]))
         for i, line in enumerate(self.weight.to(rows.dtype)):
@@ -52,7 +52,7 @@ class Kernel:
         return found.shape == wanted.shape and bool(((found - wanted).abs() <= 1e-12 * (1 + wanted.abs().max())).all())
 
 
-def _spread(count: int, step: int) -> int:
+def _extent(count: int, step: int) -> int:
     """From the first to the last of so many places that lie a step apart."""
     return (count - 1) * step + 1
 

@@ -23,12 +23,12 @@ def hides(constant: Tensor | float) -> bool:
     return bool(low.any()) and not (bool(low.all()) and bool(numbers.isfinite().all()))
 
 
-def added(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -> Lowered:
+def add_mask(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -> Lowered:
     """value + constant, kept apart."""
     node, by = (value.node, value.by) if isinstance(value, Lowered) else (value, torch.zeros((), device=graph.device))
     shape = torch.broadcast_shapes(node.shape, constant.shape)
     if node.shape != shape:
-        node = graph.moved(name, [node], lambda v: v.expand(shape))
+        node = graph.add_move(name, [node], lambda v: v.expand(shape))
     return Lowered(node, (by + constant.double()).expand(shape))
 
 
@@ -38,12 +38,12 @@ def chosen(graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tenso
     nodes = list(dict.fromkeys(side for side in (node_a, node_b) if isinstance(side, Node)))
     shape = torch.broadcast_shapes(condition.shape, *(side.shape for side in (node_a, node_b)))
 
-    def picked(*values: Tensor, size: bool = False) -> Tensor:
+    def pick_elements(*values: Tensor, size: bool = False) -> Tensor:
         given = dict(zip(nodes, values, strict=True))
         one, other = (given[side] if isinstance(side, Node) else side.abs() if size else side for side in (node_a, node_b))
         return torch.where(condition, one, other).expand(shape)
 
-    node = graph.affine(name, nodes, picked, lambda *m: picked(*m, size=True))
+    node = graph.affine(name, nodes, pick_elements, lambda *m: pick_elements(*m, size=True))
     return Lowered(node, torch.where(condition, by_a, by_b).expand(shape))
 
 
@@ -57,14 +57,14 @@ def _parts(side: Node | Lowered | Tensor, device: torch.device) -> tuple[Node | 
     return torch.where(low, 0, side).double(), torch.where(low, side, 0).double()
 
 
-def joined(graph: Graph, name: str, value: Lowered, axes: list[int]) -> Lowered:
+def merge_axes(graph: Graph, name: str, value: Lowered, axes: list[int]) -> Lowered:
     """These axes as one, the last: a row that is masked in one of them may have something in another."""
     others = [axis for axis in range(len(value.shape)) if axis not in axes]
 
-    def moved(v: Tensor) -> Tensor:
+    def merge_last(v: Tensor) -> Tensor:
         return v.permute(*others, *axes).flatten(len(others))
 
-    return Lowered(graph.moved(name, [value.node], moved), moved(value.by))
+    return Lowered(graph.add_move(name, [value.node], merge_last), merge_last(value.by))
 
 
 def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxation) -> tuple[Node, Tensor]:
@@ -78,14 +78,14 @@ def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxa
         )
     last = int((by > -torch.inf).sum(1).max())
     by, order = by[:, :last], order[:, :last]
-    node = graph.moved(name, [value.node], lambda v: v.movedim(axis, -1).flatten(0, -2).gather(1, order))
+    node = graph.add_move(name, [value.node], lambda v: v.movedim(axis, -1).flatten(0, -2).gather(1, order))
     while by.shape[1] > 1:
-        node, by = _halved(graph, name, node, by, relaxation)
+        node, by = _pairwise_masked(graph, name, node, by, relaxation)
     shape = (*rows.shape[:-1], 1)
-    return graph.moved(name, [node], lambda v: v.reshape(shape).movedim(-1, axis)), by.reshape(shape).movedim(-1, axis)
+    return graph.add_move(name, [node], lambda v: v.reshape(shape).movedim(-1, axis)), by.reshape(shape).movedim(-1, axis)
 
 
-def _halved(graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxation) -> tuple[Node, Tensor]:
+def _pairwise_masked(graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxation) -> tuple[Node, Tensor]:
     """(rows, n), sorted -> (rows, about n / 2): each place of the first half with one of the second, where that is not masked."""
     half = by.shape[1] // 2
     rest = torch.cat([by[:, :half], by[:, 2 * half :]], 1)
@@ -94,13 +94,13 @@ def _halved(graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxat
     slot = torch.full((len(by), half), len(row), device=by.device)
     slot[row, place] = torch.arange(len(row), device=by.device)
 
-    def joined(rise: Tensor, v: Tensor) -> Tensor:
+    def join_halves(rise: Tensor, v: Tensor) -> Tensor:
         return torch.cat([v[:, :half] + torch.cat([rise, rise.new_zeros(1)])[slot], v[:, 2 * half :]], 1)
 
     ahead = graph.affine(
         name, [node], lambda v: v[row, place + half] - v[row, place] + gap, lambda m: m[row, place + half] + m[row, place] + gap.abs()
     )
-    return graph.affine(name, [graph.relaxed(name, [ahead], relaxation), node], joined, joined), rest
+    return graph.affine(name, [graph.add_relaxed(name, [ahead], relaxation), node], join_halves, join_halves), rest
 
 
 def log_softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Lowered:
@@ -117,7 +117,7 @@ def softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxat
     logarithm = graph.affine(
         name, [value.node, total], lambda v, t: v[seen] - t[its_row] + below, lambda v, t: v[seen] + t[its_row] + below.abs()
     )
-    weight = graph.relaxed(name, [graph.relaxed(name, [logarithm], Clip(high=0.0))], Exp())
+    weight = graph.add_relaxed(name, [graph.add_relaxed(name, [logarithm], Clip(high=0.0))], Exp())
     slot = torch.full(value.shape, len(below), device=below.device)
     slot[seen] = torch.arange(len(below), device=below.device)
     return graph.affine(name, [weight], *(lambda w: torch.cat([w, w.new_zeros(1)])[slot],) * 2)

@@ -28,7 +28,7 @@ def is_image(node: Node) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry(Node):
+class InputNode(Node):
     """The network's input."""
 
 

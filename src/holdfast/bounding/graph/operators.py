@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounding.graph import compose, functions, jumps, masks, reductions
-from holdfast.bounding.graph.graph import Call, Graph, Node, handles, leaves
+from holdfast.bounding.graph import compose, discontinuities, functions, masks, reductions
+from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, leaves
 from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
 from holdfast.bounding.graph.node import Lowered, is_image
 from holdfast.errors import UnsupportedLayer
 
-__all__ = ["functions", "jumps", "reductions"]  # imported for what it adds to the table
+__all__ = ["discontinuities", "functions", "reductions"]  # imported for what it adds to the table
 
 aten = torch.ops.aten
 
 
 def affine(
     graph: Graph,
-    call: Call,
+    call: OperatorCall,
     *,
     function: Callable[..., Any] | None = None,
     magnitude: Callable[..., Any] | None = None,
@@ -31,16 +31,20 @@ def affine(
 ) -> Node:
     """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
     target = function or call.target
-    return graph.affine(call.name, call.nodes, filled(call, target), filled(call, magnitude or target, _positive), kernel=kernel)
+    return graph.affine(
+        call.name, call.nodes, bind_constants(call, target), bind_constants(call, magnitude or target, _positive), kernel=kernel
+    )
 
 
-def settled(graph: Graph, call: Call) -> Call:
+def resolve_masks(graph: Graph, call: OperatorCall) -> OperatorCall:
     """The call with nodes for all that masks lowered."""
-    args, kwargs = _map((call.args, call.kwargs), lambda leaf: graph.settled(call.name, leaf))
-    return Call(call.name, call.target, args, kwargs)
+    args, kwargs = _map((call.args, call.kwargs), lambda leaf: graph.resolve_mask(call.name, leaf))
+    return OperatorCall(call.name, call.target, args, kwargs)
 
 
-def filled(call: Call, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf) -> Callable[..., Tensor]:
+def bind_constants(
+    call: OperatorCall, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf
+) -> Callable[..., Tensor]:
     """The target as a function of the call's nodes alone; its other arguments are changed."""
 
     def run(*values: Tensor) -> Tensor:
@@ -80,19 +84,19 @@ def _positive(leaf: Any) -> Any:
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default, aten.mT.default,
     masked=True,
 )  # fmt: skip
-def moved(graph: Graph, call: Call) -> Node | Lowered | Tensor:
+def lower_move(graph: Graph, call: OperatorCall) -> Node | Lowered | Tensor:
     lowered, *others = [leaf for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Node | Lowered)]
     if call.args[0] is lowered and isinstance(lowered, Lowered) and not others:
-        inner = Call(call.name, call.target, (lowered.node, *call.args[1:]), call.kwargs)
-        node = moved(graph, inner)
+        inner = OperatorCall(call.name, call.target, (lowered.node, *call.args[1:]), call.kwargs)
+        node = lower_move(graph, inner)
         return Lowered(node, call.target(lowered.by, *call.args[1:], **call.kwargs)) if isinstance(node, Node) else node
-    call = settled(graph, call)
+    call = resolve_masks(graph, call)
     picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
     if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
         raise UnsupportedLayer(f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work.")
     if not picks and any(isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))):  # constants beside nodes
         return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())
-    return _unless_empty(graph, graph.moved(call.name, call.nodes, filled(call, call.target)))
+    return _unless_empty(graph, graph.add_move(call.name, call.nodes, bind_constants(call, call.target)))
 
 
 def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
@@ -107,37 +111,37 @@ def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
     aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.cumsum.default, aten.tril.default, aten.triu.default,
     aten.im2col.default, aten.col2im.default,
 )  # fmt: skip
-def averaged(graph: Graph, call: Call) -> Node:
-    return affine(graph, call, kernel=_pooled(graph, call))
+def lower_average_pool(graph: Graph, call: OperatorCall) -> Node:
+    return affine(graph, call, kernel=_pooling_kernel(graph, call))
 
 
-def _pooled(graph: Graph, call: Call) -> Kernel | None:
+def _pooling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
     """The kernel of a pooling whose windows all have one size and lie within the image and its padding."""
     if call.target != aten.avg_pool2d.default or not is_image(call.args[0]) or call.kwargs:
         return None
-    node, size, stride, padding, ceil, counted, divisor = _filled(call.args, [], 0, False, True, None)
+    node, size, stride, padding, ceil, counted, divisor = _with_defaults(call.args, [], 0, False, True, None)
     plain = not ceil and divisor is None and (counted or padding in (0, [0], [0, 0]))
     return pooling(node.shape[1], size, stride, padding, graph.device) if plain else None
 
 
 @handles(aten.squeeze.default)
-def squeeze(graph: Graph, call: Call) -> Node:
+def squeeze(graph: Graph, call: OperatorCall) -> Node:
     """All axes of size one but the first, which is the batch and has that size only here."""
     node: Node = call.args[0]
     axes = [axis for axis, size in enumerate(node.shape) if axis and size == 1]
-    return graph.moved(call.name, [node], lambda v: v.squeeze(axes))
+    return graph.add_move(call.name, [node], lambda v: v.squeeze(axes))
 
 
 @handles(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
-def several(graph: Graph, call: Call) -> list[Node | Tensor]:
+def several(graph: Graph, call: OperatorCall) -> list[Node | Tensor]:
     (node,) = call.nodes
     count = len(call.target(torch.zeros(node.shape, device=graph.device), *call.args[1:], **call.kwargs))
-    parts = [graph.moved(call.name, [node], filled(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
+    parts = [graph.add_move(call.name, [node], bind_constants(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
     return [_unless_empty(graph, part) for part in parts]
 
 
 @handles(operator.getitem)
-def getitem(graph: Graph, call: Call) -> Any:
+def getitem(graph: Graph, call: OperatorCall) -> Any:
     return call.args[0][call.args[1]]
 
 
@@ -146,7 +150,7 @@ def getitem(graph: Graph, call: Call) -> Any:
     aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
     masked=True,
 )  # fmt: skip
-def same(graph: Graph, call: Call) -> Any:
+def same(graph: Graph, call: OperatorCall) -> Any:
     """Everything here is float64, and nothing is overwritten: a copy or a change of float type is none, but integers and truth values are
     steps."""
     types = [leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))]
@@ -156,7 +160,7 @@ def same(graph: Graph, call: Call) -> Any:
 
 
 @handles(aten.dropout.default, aten.feature_dropout.default, masked=True)
-def dropout(graph: Graph, call: Call) -> Any:
+def dropout(graph: Graph, call: OperatorCall) -> Any:
     if call.args[2]:
         raise UnsupportedLayer(
             f"{call.name}: dropout in training mode is random, so nothing can be proved. Export the model in evaluation mode."
@@ -165,7 +169,7 @@ def dropout(graph: Graph, call: Call) -> Any:
 
 
 @handles(aten.sym_size.int, masked=True)
-def size(graph: Graph, call: Call) -> int:
+def size(graph: Graph, call: OperatorCall) -> int:
     return int(call.args[0].shape[call.args[1]])
 
 
@@ -173,7 +177,7 @@ def size(graph: Graph, call: Call) -> int:
     aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros_like.default, aten.ones_like.default,
     aten.full_like.default,
 )  # fmt: skip
-def made(graph: Graph, call: Call) -> Tensor:
+def lower_constant_like(graph: Graph, call: OperatorCall) -> Tensor:
     """A constant that only takes its shape or kind from a node."""
     node, *rest = call.args
     constant: Tensor = call.target(torch.zeros(node.shape, dtype=torch.float64, device=graph.device), *rest, **call.kwargs)
@@ -187,41 +191,41 @@ def made(graph: Graph, call: Call) -> Tensor:
     aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.convolution.default, aten.addmm.default,
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
 )  # fmt: skip
-def weighted(graph: Graph, call: Call) -> Node:
+def lower_linear(graph: Graph, call: OperatorCall) -> Node:
     spot = 1 if call.target == aten.addmm.default else 0
     if any(isinstance(leaf, Node) for i, leaf in enumerate(call.args) if i != spot):
         raise UnsupportedLayer(f"{call.name}: the weights of {call.target} depend on the input; such a layer has no bound here.")
     factors = {key: abs(value) for key, value in call.kwargs.items()}  # beta and alpha of addmm
-    return affine(graph, call, magnitude=lambda *a, **_: call.target(*a, **factors), kernel=_convolved(call))
+    return affine(graph, call, magnitude=lambda *a, **_: call.target(*a, **factors), kernel=_convolution_kernel(call))
 
 
-def _convolved(call: Call) -> Kernel | None:
+def _convolution_kernel(call: OperatorCall) -> Kernel | None:
     """The kernel of a convolution of images."""
     if call.target not in (aten.conv2d.default, aten.convolution.default) or not is_image(call.args[0]) or call.kwargs:
         return None
     if call.target == aten.conv2d.default:
-        _, weight, _, stride, padding, dilation, groups = _filled(call.args, None, 1, 0, 1, 1)
+        _, weight, _, stride, padding, dilation, groups = _with_defaults(call.args, None, 1, 0, 1, 1)
         return convolution(weight, stride, padding, dilation, groups)
     _, weight, _, stride, padding, dilation, transposed, _, groups = call.args
     return None if transposed or weight.dim() != 4 else convolution(weight, stride, padding, dilation, groups)
 
 
 @handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor, masked=True)
-def add(graph: Graph, call: Call) -> Node | Lowered:
+def add(graph: Graph, call: OperatorCall) -> Node | Lowered:
     a, b = call.args[:2]
     if call.target == aten.add.Tensor and not isinstance(a, Node | Lowered):
         a, b = b, a
     if not isinstance(b, Node | Lowered) and not call.kwargs and call.target in (aten.add.Tensor, aten.sub.Tensor):
         constant = torch.as_tensor(b if call.target == aten.add.Tensor else -b, device=graph.device)
         if isinstance(a, Lowered) or masks.hides(constant):
-            return masks.added(graph, call.name, a, constant)
-    call = settled(graph, call)
-    if all(jumps.may_be_truth(value) for value in call.args[:2]):
+            return masks.add_mask(graph, call.name, a, constant)
+    call = resolve_masks(graph, call)
+    if all(discontinuities.may_be_truth(value) for value in call.args[:2]):
         raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
     if call.target == aten.add.Tensor and _apart(call.args) and not call.kwargs:
-        return graph.summed(call.name, call.nodes)
+        return graph.add_sum(call.name, call.nodes)
     scales_first = call.target in (aten.rsub.Scalar, aten.rsub.Tensor)
-    return affine(graph, call, magnitude=(lambda a, b, alpha=1: _added(b, a, alpha)) if scales_first else _added)
+    return affine(graph, call, magnitude=(lambda a, b, alpha=1: _add_scaled(b, a, alpha)) if scales_first else _add_scaled)
 
 
 def _apart(args: tuple[Any, ...]) -> bool:
@@ -229,7 +233,7 @@ def _apart(args: tuple[Any, ...]) -> bool:
     return len(args) == 2 and args[0] is not args[1] and all(isinstance(a, Node) for a in args) and args[0].shape == args[1].shape
 
 
-def _added(a: Any, b: Any, alpha: float = 1) -> Tensor:
+def _add_scaled(a: Any, b: Any, alpha: float = 1) -> Tensor:
     both: Tensor = _size(a) + abs(alpha) * _size(b)
     return both
 
@@ -239,46 +243,46 @@ def _size(value: Any) -> Any:
 
 
 @handles(aten.lerp.Scalar, aten.addcmul.default)
-def mixed(graph: Graph, call: Call) -> Any:
+def lower_lerp(graph: Graph, call: OperatorCall) -> Any:
     """a + weight (b - a), or a + value b c."""
     a, b, weight = call.args
     if call.target == aten.addcmul.default:
-        scaled = multiply(graph, Call(call.name, aten.mul.Tensor, (b, weight), {})) if call.nodes else b * weight
-        return add(graph, Call(call.name, aten.add.Tensor, (a, scaled), {"alpha": call.kwargs.get("value", 1)}))
+        scaled = multiply(graph, OperatorCall(call.name, aten.mul.Tensor, (b, weight), {})) if call.nodes else b * weight
+        return add(graph, OperatorCall(call.name, aten.add.Tensor, (a, scaled), {"alpha": call.kwargs.get("value", 1)}))
     return affine(graph, call, magnitude=lambda v, z, _: abs(v) * abs(1 - weight) + abs(z) * abs(weight))
 
 
 @handles(aten.neg.default)
-def negate(graph: Graph, call: Call) -> Node:
+def negate(graph: Graph, call: OperatorCall) -> Node:
     return affine(graph, call, magnitude=lambda m: m)
 
 
 @handles(aten.mul.Tensor, aten.mul.Scalar, masked=True)
-def multiply(graph: Graph, call: Call) -> Node | Lowered:
-    if (scaled := _scaled(graph, call)) is not None:
+def multiply(graph: Graph, call: OperatorCall) -> Node | Lowered:
+    if (scaled := _scale_masked(graph, call)) is not None:
         return scaled
-    call = settled(graph, call)
+    call = resolve_masks(graph, call)
     v, z = call.args
     if isinstance(v, Node) and isinstance(z, Node):
         return compose.product(graph, call.name, v, z)
     return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b))
 
 
-def _scaled(graph: Graph, call: Call) -> Lowered | None:
+def _scale_masked(graph: Graph, call: OperatorCall) -> Lowered | None:
     """What a mask lowered, times or divided by a positive number: both parts are."""
     value, factor = call.args
     number = isinstance(factor, int | float) or (isinstance(factor, Tensor) and factor.numel() == 1)
     if not isinstance(value, Lowered) or not number or not float(factor) > 0:
         return None
-    node = affine(graph, Call(call.name, call.target, (value.node, factor), call.kwargs))
+    node = affine(graph, OperatorCall(call.name, call.target, (value.node, factor), call.kwargs))
     return Lowered(node, call.target(value.by, factor).expand(node.shape))
 
 
 @handles(aten.div.Tensor, aten.div.Scalar, masked=True)
-def divide(graph: Graph, call: Call) -> Node | Lowered:
-    if (scaled := _scaled(graph, call)) is not None:
+def divide(graph: Graph, call: OperatorCall) -> Node | Lowered:
+    if (scaled := _scale_masked(graph, call)) is not None:
         return scaled
-    call = settled(graph, call)
+    call = resolve_masks(graph, call)
     a, b = call.args
     if isinstance(b, Node):
         return compose.quotient(graph, call.name, a, b)
@@ -286,7 +290,7 @@ def divide(graph: Graph, call: Call) -> Node | Lowered:
 
 
 @handles(aten.mm.default, aten.matmul.default, aten.bmm.default)
-def matrix_product(graph: Graph, call: Call) -> Node:
+def matrix_product(graph: Graph, call: OperatorCall) -> Node:
     a, b = call.args
     if isinstance(a, Node) and isinstance(b, Node) and min(len(a.shape), len(b.shape)) < 2:
         raise UnsupportedLayer(f"{call.name}: a product with a vector where both depend on the input has no bound here.")
@@ -294,7 +298,7 @@ def matrix_product(graph: Graph, call: Call) -> Node:
 
 
 @handles(aten.einsum.default)
-def einsum(graph: Graph, call: Call) -> Node:
+def einsum(graph: Graph, call: OperatorCall) -> Node:
     equation, operands = call.args[:2]
     nodes = [operand for operand in operands if isinstance(operand, Node)]
     if len(nodes) == 1:
@@ -305,24 +309,24 @@ def einsum(graph: Graph, call: Call) -> Node:
     left, right, result = sides.groups()
     letters = result + "".join(sorted({*left, *right} - {*result}))
 
-    def spread(node: Node, side: str) -> Node:
+    def expand_letters(node: Node, side: str) -> Node:
         """All letters as axes, those that the operand does not have of size one."""
         order = [side.index(letter) for letter in letters if letter in side]
         shape = [node.shape[side.index(letter)] if letter in side else 1 for letter in letters]
-        return graph.moved(call.name, [node], lambda v: v.permute(order).reshape(shape))
+        return graph.add_move(call.name, [node], lambda v: v.permute(order).reshape(shape))
 
-    products = compose.product(graph, call.name, spread(nodes[0], left), spread(nodes[-1], right))
+    products = compose.product(graph, call.name, expand_letters(nodes[0], left), expand_letters(nodes[-1], right))
     summed = list(range(len(result), len(letters)))
     return graph.affine(call.name, [products], *(lambda v: v.sum(summed) if summed else v,) * 2)
 
 
 @handles(aten.baddbmm.default)
-def added_product(graph: Graph, call: Call) -> Any:
+def added_product(graph: Graph, call: OperatorCall) -> Any:
     """beta base + alpha a b."""
     base, a, b = call.args
     beta, alpha = (call.kwargs.get(key, 1) for key in ("beta", "alpha"))
     product = _times(graph, call.name, compose.matrix_product(graph, call.name, a, b), alpha)
-    return add(graph, Call(call.name, aten.add.Tensor, (product, _times(graph, call.name, base, beta)), {}))
+    return add(graph, OperatorCall(call.name, aten.add.Tensor, (product, _times(graph, call.name, base, beta)), {}))
 
 
 def _times(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node | Tensor:
@@ -332,7 +336,7 @@ def _times(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node
 
 
 @handles(aten.scaled_dot_product_attention.default)
-def attention(graph: Graph, call: Call) -> Node | Tensor:
+def attention(graph: Graph, call: OperatorCall) -> Node | Tensor:
     """softmax(q k' scale + mask) v. Where a mask is false, or minus infinity, the weight is zero."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given: dict[str, Any] = dict(zip(names, call.args, strict=False)) | call.kwargs
@@ -345,11 +349,11 @@ def attention(graph: Graph, call: Call) -> Node | Tensor:
     if isinstance(mask, Node):
         raise UnsupportedLayer(f"{call.name}: an attention mask that depends on the input has no bound here; attacks still work.")
     if given.get("enable_gqa"):
-        key, value = (_repeated(graph, call.name, part, query.shape[-3]) for part in (key, value))
+        key, value = (_repeat_heads(graph, call.name, part, query.shape[-3]) for part in (key, value))
     scale = given.get("scale")
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query = _times(graph, call.name, query, factor)
-    key = graph.moved(call.name, [key], lambda v: v.transpose(-1, -2)) if isinstance(key, Node) else key.transpose(-1, -2)
+    key = graph.add_move(call.name, [key], lambda v: v.transpose(-1, -2)) if isinstance(key, Node) else key.transpose(-1, -2)
     if given.get("is_causal"):
         mask = torch.ones(query.shape[-2], key.shape[-1], dtype=torch.bool, device=graph.device).tril()
     if mask is not None and mask.dtype == torch.bool:
@@ -357,23 +361,25 @@ def attention(graph: Graph, call: Call) -> Node | Tensor:
     scores: Node | Lowered | Tensor
     if isinstance(query, Node) or isinstance(key, Node):
         scores = compose.matrix_product(graph, call.name, query, key)
-        scores = scores if mask is None else add(graph, Call(call.name, aten.add.Tensor, (scores, mask), {}))
+        scores = scores if mask is None else add(graph, OperatorCall(call.name, aten.add.Tensor, (scores, mask), {}))
         weights: Node | Tensor = compose.softmax(graph, call.name, scores, -1)
     else:
         weights = (query @ key + (0.0 if mask is None else mask)).softmax(-1)
     return compose.matrix_product(graph, call.name, weights, value)
 
 
-def _repeated(graph: Graph, name: str, part: Node | Tensor, heads: int) -> Node | Tensor:
+def _repeat_heads(graph: Graph, name: str, part: Node | Tensor, heads: int) -> Node | Tensor:
     """Each of its heads for as many of the query's as share it."""
     times = heads // part.shape[-3]
     return (
-        graph.moved(name, [part], lambda v: v.repeat_interleave(times, -3)) if isinstance(part, Node) else part.repeat_interleave(times, -3)
+        graph.add_move(name, [part], lambda v: v.repeat_interleave(times, -3))
+        if isinstance(part, Node)
+        else part.repeat_interleave(times, -3)
     )
 
 
 @handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
-def batch_norm(graph: Graph, call: Call) -> Any:
+def batch_norm(graph: Graph, call: OperatorCall) -> Any:
     native = call.target == aten._native_batch_norm_legit_no_training.default
     x, weight, bias, mean, variance = call.args[:5]
     if not native and call.args[5]:
@@ -390,7 +396,7 @@ def batch_norm(graph: Graph, call: Call) -> Any:
 
 
 @handles(aten.constant_pad_nd.default, aten.pad.default)
-def pad(graph: Graph, call: Call) -> Node:
+def pad(graph: Graph, call: OperatorCall) -> Node:
     args, kwargs = call.args, call.kwargs
     mode = args[2] if len(args) > 2 and isinstance(args[2], str) else kwargs.get("mode", "constant")
     value = next((a for a in args[2:] if isinstance(a, int | float)), kwargs.get("value")) or 0.0
@@ -400,60 +406,64 @@ def pad(graph: Graph, call: Call) -> Node:
             f"{call.name}: padding with {value:g} has no bound here; where a max pooling follows, let it pad by itself. Attacks still work."
         )
 
-    def padded(v: Tensor, fill: float) -> Tensor:
+    def pad_with(v: Tensor, fill: float) -> Tensor:
         return torch.nn.functional.pad(v, args[1], mode, fill if mode == "constant" else None)
 
-    return graph.affine(call.name, [args[0]], lambda v: padded(v, value), lambda m: padded(m, abs(value)))
+    return graph.affine(call.name, [args[0]], lambda v: pad_with(v, value), lambda m: pad_with(m, abs(value)))
 
 
 @handles(aten.layer_norm.default, aten.native_layer_norm.default)
-def layer_norm(graph: Graph, call: Call) -> Any:
-    node, shape, weight, bias, eps = _filled(call.args, None, None, 1e-5)
+def layer_norm(graph: Graph, call: OperatorCall) -> Any:
+    node, shape, weight, bias, eps = _with_defaults(call.args, None, None, 1e-5)
     axes = range(len(node.shape) - len(shape), len(node.shape))
-    answer = compose.scaled(graph, call.name, compose.standardised(graph, call.name, node, axes, eps), weight, bias)
+    answer = compose.scale_and_shift(graph, call.name, compose.standardise(graph, call.name, node, axes, eps), weight, bias)
     return (answer, None, None) if call.target == aten.native_layer_norm.default else answer
 
 
 @handles(aten.rms_norm.default)
-def rms_norm(graph: Graph, call: Call) -> Node:
-    node, shape, weight, eps = _filled(call.args, None, None)
+def rms_norm(graph: Graph, call: OperatorCall) -> Node:
+    node, shape, weight, eps = _with_defaults(call.args, None, None)
     if eps is None:
         raise UnsupportedLayer(f"{call.name}: RMS norm without an eps takes that of its arithmetic. Give it one: nn.RMSNorm(n, eps=1e-6).")
     axes = range(len(node.shape) - len(shape), len(node.shape))
-    return compose.scaled(graph, call.name, compose.standardised(graph, call.name, node, axes, eps, around_mean=False), weight, None)
+    return compose.scale_and_shift(
+        graph, call.name, compose.standardise(graph, call.name, node, axes, eps, around_mean=False), weight, None
+    )
 
 
 @handles(aten.group_norm.default)
-def group_norm(graph: Graph, call: Call) -> Node:
-    node, groups, weight, bias, eps = _filled(call.args, None, None, 1e-5)
+def group_norm(graph: Graph, call: OperatorCall) -> Node:
+    node, groups, weight, bias, eps = _with_defaults(call.args, None, None, 1e-5)
     return _group_norm(graph, call.name, node, groups, weight, bias, eps)
 
 
 @handles(aten.native_group_norm.default)
-def native_group_norm(graph: Graph, call: Call) -> tuple[Node, None, None]:
+def native_group_norm(graph: Graph, call: OperatorCall) -> tuple[Node, None, None]:
     node, weight, bias, _, _, _, groups, eps = call.args
     return _group_norm(graph, call.name, node, groups, weight, bias, eps), None, None
 
 
 @handles(aten.instance_norm.default)
-def instance_norm(graph: Graph, call: Call) -> Node:
+def instance_norm(graph: Graph, call: OperatorCall) -> Node:
     node, weight, bias, mean, variance, own, _, eps, _ = call.args
     if own:
         return _group_norm(graph, call.name, node, node.shape[1], weight, bias, eps)
-    answer: Node = batch_norm(graph, Call(call.name, aten.batch_norm.default, (node, weight, bias, mean, variance, False, 0.0, eps), {}))
+    answer: Node = batch_norm(
+        graph, OperatorCall(call.name, aten.batch_norm.default, (node, weight, bias, mean, variance, False, 0.0, eps), {})
+    )
     return answer
 
 
-def _filled(args: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
+def _with_defaults(args: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
     """Two arguments and those that may be missing, as they are by default."""
     return (*args, *defaults[len(args) - 2 :])[: 2 + len(defaults)]
 
 
 def _group_norm(graph: Graph, name: str, node: Node, groups: int, weight: Any, bias: Any, eps: float) -> Node:
     shape = node.shape
-    apart = graph.moved(name, [node], lambda v: v.reshape(shape[0], groups, -1))
-    normal = compose.standardised(graph, name, apart, [2], eps)
-    back = graph.moved(name, [normal], lambda v: v.reshape(shape))
+    apart = graph.add_move(name, [node], lambda v: v.reshape(shape[0], groups, -1))
+    normal = compose.standardise(graph, name, apart, [2], eps)
+    back = graph.add_move(name, [normal], lambda v: v.reshape(shape))
     spread = (1, -1, *(1 for _ in shape[2:]))
     weight, bias = (None if t is None else t.reshape(spread) for t in (weight, bias))
-    return compose.scaled(graph, name, back, weight, bias)
+    return compose.scale_and_shift(graph, name, back, weight, bias)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph import compose, masks
-from holdfast.bounding.graph.graph import Call, Graph, Node, handles, leaves
+from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, leaves
 from holdfast.bounding.graph.node import Lowered, Unbounded
 from holdfast.bounding.relax import Abs, Clip, Power, Relaxation, Relu, Sqrt
 from holdfast.errors import UnsupportedLayer
@@ -31,7 +31,7 @@ WHICH = Unbounded("which element is the largest or smallest depends on the input
 
 
 @handles(*POOLS)
-def max_pool(graph: Graph, call: Call) -> Node | tuple[Node, Unbounded]:
+def max_pool(graph: Graph, call: OperatorCall) -> Node | tuple[Node, Unbounded]:
     """The largest of the elements that stand at one place of all windows, over the places."""
     given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
     node, kernel, stride, padding, dilation, _ = given
@@ -51,7 +51,7 @@ def max_pool(graph: Graph, call: Call) -> Node | tuple[Node, Unbounded]:
 
 
 @handles(*ADAPTIVE_POOLS)
-def adaptive_max_pool(graph: Graph, call: Call) -> tuple[Node, Unbounded]:
+def adaptive_max_pool(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
     """Windows from floor(i length / count) to ceil((i + 1) length / count); in a shorter one its first element stands once more."""
     node, axes = call.args[0], ADAPTIVE_POOLS[call.target]
     seen = []
@@ -76,7 +76,7 @@ def _largest(graph: Graph, name: str, node: Node, seen: list[Tensor]) -> Node:
         return cut
 
     windows = itertools.product(*(range(which.shape[1]) for which in seen))
-    return compose.largest(graph, name, [graph.moved(name, [node], corner(places)) for places in windows])
+    return compose.largest(graph, name, [graph.add_move(name, [node], corner(places)) for places in windows])
 
 
 def _seen(name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int) -> Tensor:
@@ -96,37 +96,39 @@ def _each_axis(value: Any, axes: int) -> list[int]:
 
 
 @handles(aten.amax.default, masked=True)
-def amax(graph: Graph, call: Call) -> Node:
-    return _reduced(graph, call, Relu())
+def amax(graph: Graph, call: OperatorCall) -> Node:
+    return _reduce_axes(graph, call, Relu())
 
 
 @handles(aten.amin.default)
-def amin(graph: Graph, call: Call) -> Node:
-    turned = (compose.negated(graph, call.name, call.args[0]), *call.args[1:])
-    return compose.negated(graph, call.name, _reduced(graph, Call(call.name, call.target, turned, call.kwargs), Relu()))
+def amin(graph: Graph, call: OperatorCall) -> Node:
+    turned = (compose.negate(graph, call.name, call.args[0]), *call.args[1:])
+    return compose.negate(graph, call.name, _reduce_axes(graph, OperatorCall(call.name, call.target, turned, call.kwargs), Relu()))
 
 
 @handles(aten.max.dim, aten.min.dim, aten.max.default, aten.min.default, masked=True)
-def extreme(graph: Graph, call: Call) -> tuple[Node, Unbounded]:
+def extreme(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
     """The value along one axis; all axes together have the batch among them, which is refused."""
     largest = call.target in (aten.max.dim, aten.max.default)
-    value = call.args[0] if largest else graph.settled(call.name, call.args[0])
+    value = call.args[0] if largest else graph.resolve_mask(call.name, call.args[0])
     dims = [call.args[1]] if len(call.args) > 1 else []
-    found = (amax if largest else amin)(graph, Call(call.name, call.target, (value, dims, *call.args[2:]), call.kwargs))
+    found = (amax if largest else amin)(graph, OperatorCall(call.name, call.target, (value, dims, *call.args[2:]), call.kwargs))
     return found, WHICH
 
 
 @handles(aten.linalg_vector_norm.default)
-def vector_norm(graph: Graph, call: Call) -> Node:
+def vector_norm(graph: Graph, call: OperatorCall) -> Node:
     """The root of the sum of squares, the sum of sizes, the largest size."""
     node, order, dims, keep = (*call.args, *(2, None, False)[len(call.args) - 1 :])[:4]
     if order == math.inf:
-        return _reduced(graph, Call(call.name, call.target, (graph.relaxed(call.name, [node], Abs()), dims or [], keep), {}), Relu())
+        return _reduce_axes(
+            graph, OperatorCall(call.name, call.target, (graph.add_relaxed(call.name, [node], Abs()), dims or [], keep), {}), Relu()
+        )
     if order not in (1, 2):
         raise UnsupportedLayer(
             f"{call.name}: a norm of order {order:g} has no bound here, only those of order 1, 2 and inf; attacks still work."
         )
-    total = _summed(graph, call, graph.relaxed(call.name, [node], Abs() if order == 1 else Power(2)), dims, keep)
+    total = _sum_axes(graph, call, graph.add_relaxed(call.name, [node], Abs() if order == 1 else Power(2)), dims, keep)
     return total if order == 1 else _root(graph, call.name, total)
 
 
@@ -134,29 +136,29 @@ VARIANCES = (aten.var.dim, aten.var.correction, aten.std.dim, aten.std.correctio
 
 
 @handles(*VARIANCES)
-def variance(graph: Graph, call: Call) -> Node:
+def variance(graph: Graph, call: OperatorCall) -> Node:
     """The sum of squares of what is centred, over their number less one (or less the correction given), and its root."""
     node, dims, unbiased, keep = (*call.args, *(None, True, call.kwargs.get("keepdim", False))[len(call.args) - 1 :])[:4]
     correction = call.kwargs.get("correction", 1) if call.target in (aten.var.correction, aten.std.correction) else int(unbiased)
     axes = _axes(call, node, dims)
     count = math.prod(node.shape[axis] for axis in axes)
-    square = graph.relaxed(call.name, [compose.centred(graph, call.name, node, axes)], Power(2))
+    square = graph.add_relaxed(call.name, [compose.subtract_mean(graph, call.name, node, axes)], Power(2))
     share = 1 / (count - (1 if correction is None else correction))
-    spread = compose.times(graph, call.name, _summed(graph, call, square, axes, keep), share)
+    spread = compose.times(graph, call.name, _sum_axes(graph, call, square, axes, keep), share)
     return spread if call.target in (aten.var.dim, aten.var.correction) else _root(graph, call.name, spread)
 
 
 def _root(graph: Graph, name: str, node: Node) -> Node:
     """The root of what is no less than zero, whatever rounding says of its bounds."""
-    return graph.relaxed(name, [graph.relaxed(name, [node], Clip(low=0.0))], Sqrt())
+    return graph.add_relaxed(name, [graph.add_relaxed(name, [node], Clip(low=0.0))], Sqrt())
 
 
-def _summed(graph: Graph, call: Call, node: Node, dims: Any, keep: bool) -> Node:
+def _sum_axes(graph: Graph, call: OperatorCall, node: Node, dims: Any, keep: bool) -> Node:
     axes = _axes(call, node, dims)
     return graph.affine(call.name, [node], *(lambda v: v.sum(axes, keepdim=keep),) * 2)
 
 
-def _axes(call: Call, node: Node | Lowered, dims: Any) -> list[int]:
+def _axes(call: OperatorCall, node: Node | Lowered, dims: Any) -> list[int]:
     """Those that are named, or all; never that of the batch."""
     axes = [d % len(node.shape) for d in leaves(dims) if d is not None] or list(range(len(node.shape)))
     if 0 in axes:
@@ -165,46 +167,46 @@ def _axes(call: Call, node: Node | Lowered, dims: Any) -> list[int]:
 
 
 @handles(aten.prod.dim_int)
-def product(graph: Graph, call: Call) -> Node:
+def product(graph: Graph, call: OperatorCall) -> Node:
     """One half times the other, again and again."""
     node, axis = call.args[0], call.args[1] % len(call.args[0].shape)
     _axes(call, node, [axis])
     while (size := node.shape[axis]) > 1:
         half = size // 2
         parts = [
-            graph.moved(call.name, [node], lambda v, a=a, n=n: v.narrow(axis, a, n))
+            graph.add_move(call.name, [node], lambda v, a=a, n=n: v.narrow(axis, a, n))
             for a, n in ((0, half), (half, half), (2 * half, size % 2))
         ]
         first = compose.product(graph, call.name, *parts[:2])
-        node = graph.moved(call.name, [first, parts[2]], lambda *v: torch.cat(v, axis)) if size % 2 else first
+        node = graph.add_move(call.name, [first, parts[2]], lambda *v: torch.cat(v, axis)) if size % 2 else first
     keep = len(call.args) > 2 and call.args[2]
-    return node if keep else graph.moved(call.name, [node], lambda v: v.squeeze(axis))
+    return node if keep else graph.add_move(call.name, [node], lambda v: v.squeeze(axis))
 
 
 @handles(aten.logsumexp.default, masked=True)
-def logsumexp(graph: Graph, call: Call) -> Node:
-    return _reduced(graph, call, compose.LOG_SUM)
+def logsumexp(graph: Graph, call: OperatorCall) -> Node:
+    return _reduce_axes(graph, call, compose.LOG_SUM)
 
 
-def _reduced(graph: Graph, call: Call, relaxation: Relaxation) -> Node:
+def _reduce_axes(graph: Graph, call: OperatorCall, relaxation: Relaxation) -> Node:
     node: Node | Lowered = call.args[0]
     dims = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", [])
     keep = bool(call.args[2]) if len(call.args) > 2 else bool(call.kwargs.get("keepdim", False))
     axes = _axes(call, node, dims)
     if isinstance(node, Lowered):
         shape = [1 if axis in axes else size for axis, size in enumerate(node.shape)]
-        found = compose.along(graph, call.name, masks.joined(graph, call.name, node, axes), -1, relaxation)
-        whole = graph.moved(call.name, [found], lambda v: v.reshape(shape))
+        found = compose.along(graph, call.name, masks.merge_axes(graph, call.name, node, axes), -1, relaxation)
+        whole = graph.add_move(call.name, [found], lambda v: v.reshape(shape))
     else:
         whole = functools.reduce(lambda part, axis: compose.along(graph, call.name, part, axis, relaxation), axes, node)
-    return whole if keep else graph.moved(call.name, [whole], lambda v: v.squeeze(axes))
+    return whole if keep else graph.add_move(call.name, [whole], lambda v: v.squeeze(axes))
 
 
 @handles(aten.softmax.int, aten._softmax.default, masked=True)
-def softmax(graph: Graph, call: Call) -> Node:
+def softmax(graph: Graph, call: OperatorCall) -> Node:
     return compose.softmax(graph, call.name, call.args[0], call.args[1])
 
 
 @handles(aten.log_softmax.int, aten._log_softmax.default, masked=True)
-def log_softmax(graph: Graph, call: Call) -> Node | Lowered:
+def log_softmax(graph: Graph, call: OperatorCall) -> Node | Lowered:
     return compose.log_softmax(graph, call.name, call.args[0], call.args[1])

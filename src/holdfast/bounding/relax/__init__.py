@@ -5,19 +5,19 @@ f(v) - slope . v. The smallest and largest value over them are the two intercept
 """
 
 from holdfast.bounding.relax.abilities import abilities
-from holdfast.bounding.relax.base import Planes, Relaxation, planes, value_range
+from holdfast.bounding.relax.base import LinearBounds, Relaxation, planes, value_range
 from holdfast.bounding.relax.convex import Exp, Log, Reciprocal, Rsqrt, Sqrt
 from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
+from holdfast.bounding.relax.rounding_interval import Unsure
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
+from holdfast.bounding.relax.sine import Cosine, Sine
 from holdfast.bounding.relax.softplus import Softplus
 from holdfast.bounding.relax.stairs import Ceil, Floor, Round
 from holdfast.bounding.relax.step import Sign, Step
-from holdfast.bounding.relax.unsure import Unsure
-from holdfast.bounding.relax.wave import Cosine, Sine
 
 __all__ = [
     "Abs",
@@ -33,9 +33,9 @@ __all__ = [
     "GeluTanh",
     "Hardswish",
     "LeakyRelu",
+    "LinearBounds",
     "Log",
     "Mish",
-    "Planes",
     "Power",
     "Product",
     "Reciprocal",

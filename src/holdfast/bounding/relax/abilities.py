@@ -11,13 +11,13 @@ from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
+from holdfast.bounding.relax.rounding_interval import Unsure
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
+from holdfast.bounding.relax.sine import Cosine, Sine
 from holdfast.bounding.relax.softplus import Softplus
 from holdfast.bounding.relax.stairs import Ceil, Floor, Round
 from holdfast.bounding.relax.step import Sign, Step
-from holdfast.bounding.relax.unsure import Unsure
-from holdfast.bounding.relax.wave import Cosine, Sine
 
 ABILITIES = ("planes", "value range", "derivative", "parabola", "sign split", "as executed")
 EVERY: tuple[Relaxation, ...] = (
@@ -28,14 +28,14 @@ EVERY: tuple[Relaxation, ...] = (
 
 
 @dataclass(frozen=True)
-class Row:
+class CapabilityRow:
     """One function: for each ability nothing if it has it, else why not; None: nobody said why."""
 
     function: Relaxation
     lacks: Mapping[str, str | None]
 
 
-def abilities(functions: Iterable[Relaxation] = EVERY) -> list[Row]:
+def abilities(functions: Iterable[Relaxation] = EVERY) -> list[CapabilityRow]:
     """What is known of each."""
     rows = []
     for f in functions:
@@ -48,11 +48,11 @@ def abilities(functions: Iterable[Relaxation] = EVERY) -> list[Row]:
             "sign split": f.sides() is not None,
             "as executed": f.executed_error(box, box, torch.float32) is not None,
         }
-        rows.append(Row(f, {ability: f.unknown.get(ability) for ability in ABILITIES if not known[ability]}))
+        rows.append(CapabilityRow(f, {ability: f.unknown.get(ability) for ability in ABILITIES if not known[ability]}))
     return rows
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[CapabilityRow]) -> str:
     """The matrix as text: a line for each function, a column for each ability."""
     lines = [["function", *ABILITIES, "why not"]]
     for row in rows:

@@ -18,7 +18,7 @@ Deviation = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Planes:
+class LinearBounds:
     """lower.v + lower_offset <= f(v) <= upper.v + upper_offset on the box; slopes hold one tensor for each argument."""
 
     lower: Point
@@ -28,7 +28,7 @@ class Planes:
 
 
 @dataclass(frozen=True)
-class Sides:
+class KinkSides:
     """f(v) = value + below (v - at) for v <= at, and value + above (v - at) for v >= at: on which side v lies makes f a line."""
 
     at: float
@@ -64,7 +64,7 @@ class Relaxation(ABC):
 
     arguments: ClassVar[int] = 1
     unknown: ClassVar[Mapping[str, str]] = {}  # abilities (see abilities.py) that it has not, and why
-    measured: ClassVar[bool] = False  # torch's kernels for it were found to be well within `rounded(magnitude)`
+    measured: ClassVar[bool] = False  # torch's kernels for it were found to be well within `rounding_error(magnitude)`
 
     @abstractmethod
     def function(self, *v: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Relaxation(ABC):
         """low <= f <= high on the box, where nothing was rounded to know it: whole numbers, the ends of a clip, the zero of a square."""
         return None
 
-    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         """bool: where a tighter box could bring the planes closer together."""
         return torch.stack([u > low for low, u in zip(lower, upper, strict=True)]).any(0)
 
@@ -103,24 +103,24 @@ class Relaxation(ABC):
         """f is the product of these curves, one for each argument; where there is none, of the argument itself."""
         return None
 
-    def sides(self) -> Sides | None:
+    def sides(self) -> KinkSides | None:
         """The two lines it is made of."""
         return None
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor | None:
         """At no point of the box that is a number of this kind is f, as torch computes it in float32 or float64, further from the truth."""
-        return rounded(self.magnitude(lower, upper), dtype) if self.measured else None
+        return rounding_error(self.magnitude(lower, upper), dtype) if self.measured else None
 
 
-def planes(relaxation: Relaxation, lower: Point, upper: Point) -> Planes:
+def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
     """The planes with the relaxation's own slopes and exact intercepts, each moved out by its rounding error."""
     # A box with an infinite end may leave no sensible slope; a level plane is always one.
     sides = relaxation.slopes(lower, upper)
     below, above = (tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0) for s in side) for side in sides)
     if sides[0] is sides[1]:
         low, high = intercept(relaxation, lower, upper, below)
-        return Planes(below, low, below, high)
-    return Planes(below, intercept(relaxation, lower, upper, below)[0], above, intercept(relaxation, lower, upper, above)[1])
+        return LinearBounds(below, low, below, high)
+    return LinearBounds(below, intercept(relaxation, lower, upper, below)[0], above, intercept(relaxation, lower, upper, above)[1])
 
 
 def value_range(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Tensor, Tensor]:
@@ -161,7 +161,7 @@ def _outermost(relaxation: Relaxation, points: list[Point], lower: Point, upper:
     return torch.nan_to_num(stacked.amin(0) - slack, -inf, inf, -inf), torch.nan_to_num(stacked.amax(0) + slack, inf, inf, -inf)
 
 
-def rounded(size: Tensor, dtype: torch.dtype) -> Tensor:
+def rounding_error(size: Tensor, dtype: torch.dtype) -> Tensor:
     """Twenty units of rounding of this size; infinite where it may overflow on its way.
 
     For every finite float32 the kernels of torch 2.11 on a processor (AVX-512) and on an H200 are within 6.4 such units (GELU; the others

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounded
-from holdfast.bounding.relax.parabola import Smooth
+from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounding_error
+from holdfast.bounding.relax.parabola import SmoothCurve
 
 
 class Exp(Relaxation):
@@ -36,8 +36,8 @@ class Exp(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return [hull(torch.exp(lower[0]), torch.exp(upper[0]))]
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, torch.exp, lambda lower, upper: torch.exp(upper) * (1 + 1e-9)),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, torch.exp, lambda lower, upper: torch.exp(upper) * (1 + 1e-9)),)
 
 
 class Log(Relaxation):
@@ -59,11 +59,11 @@ class Log(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return _monotone(lambda v: 1 / v, lower[0], upper[0])
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, lambda v: -1 / (v * v), lambda lower, upper: _falling(2.0, -3.0, lower)),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, lambda v: -1 / (v * v), lambda lower, upper: _falling(2.0, -3.0, lower)),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        return _normal(lower[0], rounded(self.magnitude(lower, upper), dtype), dtype)
+        return _normal(lower[0], rounding_error(self.magnitude(lower, upper), dtype), dtype)
 
 
 class Sqrt(Relaxation):
@@ -89,12 +89,12 @@ class Sqrt(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return _monotone(lambda v: 0.5 / v.sqrt(), lower[0], upper[0])
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Right to one unit; the root of what is flushed to zero is lost."""
-        return rounded(self.magnitude(lower, upper), dtype) + math.sqrt(torch.finfo(dtype).tiny)
+        return rounding_error(self.magnitude(lower, upper), dtype) + math.sqrt(torch.finfo(dtype).tiny)
 
 
 class Rsqrt(Relaxation):
@@ -116,11 +116,11 @@ class Rsqrt(Relaxation):
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         return _monotone(lambda v: -0.5 / (v * v.sqrt()), lower[0], upper[0])
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        return _normal(lower[0], rounded(self.magnitude(lower, upper), dtype), dtype)
+        return _normal(lower[0], rounding_error(self.magnitude(lower, upper), dtype), dtype)
 
 
 class Reciprocal(Relaxation):
@@ -145,13 +145,13 @@ class Reciprocal(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """-1 / v^2, even: what holds for positive boxes holds for their mirror images."""
-        return _monotone(lambda v: -1 / (v * v), *_mirrored(lower[0], upper[0]))
+        return _monotone(lambda v: -1 / (v * v), *_mirror(lower[0], upper[0]))
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, lambda v: 2 / (v * v * v), lambda lower, upper: _falling(6.0, -4.0, _mirrored(lower, upper)[0])),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, lambda v: 2 / (v * v * v), lambda lower, upper: _falling(6.0, -4.0, _mirror(lower, upper)[0])),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        return _normal(_mirrored(lower[0], upper[0])[0], rounded(self.magnitude(lower, upper), dtype), dtype)
+        return _normal(_mirror(lower[0], upper[0])[0], rounding_error(self.magnitude(lower, upper), dtype), dtype)
 
 
 def _monotone(derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> list[Interval]:
@@ -165,7 +165,7 @@ def _falling(factor: float, power: float, lower: Tensor) -> Tensor:
     return torch.where(lower > 0, factor * lower**power * (1 + 1e-9), torch.inf)
 
 
-def _mirrored(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _mirror(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """A box below zero turned over to the positive side."""
     return torch.where(high < 0, -high, low), torch.where(high < 0, -low, high)
 

@@ -19,7 +19,7 @@ CELLS = 24  # of the grid: the excess of the bound falls with its square, and is
 
 
 @dataclass(frozen=True)
-class Smooth(Curve):
+class SmoothCurve(Curve):
     """A relaxation's function, but for what it may lie below the given one; `second` is right to 1e-13 of one and of its size."""
 
     relaxation: Relaxation
@@ -125,7 +125,7 @@ def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: T
     return least - slack, most + slack
 
 
-def interpolated(curve: Smooth, at: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def interpolate_parabola(curve: SmoothCurve, at: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """-> value, slope, bend, stray: the parabola through the three Chebyshev points of at -+ radius, which is no further than `stray` from
     f(at + D) for |D| <= radius.
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, Sides, chord, clamp, hull, rounded, unsplit
+from holdfast.bounding.relax.base import UNIT, Interval, KinkSides, Point, Relaxation, chord, clamp, hull, rounding_error, unsplit
 from holdfast.bounding.relax.hull import hull_slopes
-from holdfast.bounding.relax.parabola import Joined, Pieces, Smooth
+from holdfast.bounding.relax.parabola import Joined, Pieces, SmoothCurve
 from holdfast.rounding import UNDERFLOW
 
 
@@ -33,7 +33,7 @@ class LeakyRelu(Relaxation):
         across = chord(self.function(low), self.function(high), low, high, positive)
         return (positive,), (torch.where((low < 0) & (high > 0), across, steep),)
 
-    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] < 0) & (upper[0] > 0)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
@@ -46,13 +46,13 @@ class LeakyRelu(Relaxation):
     def curves(self) -> tuple[Pieces]:
         return (Pieces(self, (0.0,), ((1.0, 0.0), (self.negative_slope, 0.0)), steepest=max(1.0, abs(self.negative_slope))),)
 
-    def sides(self) -> Sides:
-        return Sides(0.0, 0.0, self.negative_slope, 1.0)
+    def sides(self) -> KinkSides:
+        return KinkSides(0.0, 0.0, self.negative_slope, 1.0)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Below zero the product is rounded, and the slope itself unless it is 0, 1 or -1."""
         inexact = abs(self.negative_slope) not in (0.0, 1.0)
-        return rounded(abs(self.negative_slope) * lower[0].clamp_max(0).abs() if inexact else torch.zeros_like(lower[0]), dtype)
+        return rounding_error(abs(self.negative_slope) * lower[0].clamp_max(0).abs() if inexact else torch.zeros_like(lower[0]), dtype)
 
 
 class Relu(LeakyRelu):
@@ -95,7 +95,7 @@ class Clip(Relaxation):
     def limits(self, lower: Point, upper: Point) -> Interval:
         return self.function(*lower), self.function(*upper)
 
-    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         (low,), (high,) = lower, upper
         return ((low < self.low) & (self.low < high)) | ((low < self.high) & (self.high < high))
 
@@ -109,10 +109,10 @@ class Clip(Relaxation):
         ends = tuple(end for end in (self.low, self.high) if math.isfinite(end))
         return (Pieces(self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)),)
 
-    def sides(self) -> Sides | None:
+    def sides(self) -> KinkSides | None:
         if self.high == math.inf and self.low > -math.inf:
-            return Sides(self.low, self.low, 0.0, 1.0)
-        return Sides(self.high, self.high, 1.0, 0.0) if self.low == -math.inf and self.high < math.inf else None
+            return KinkSides(self.low, self.low, 0.0, 1.0)
+        return KinkSides(self.high, self.high, 1.0, 0.0) if self.low == -math.inf and self.high < math.inf else None
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Nothing is computed; only the two numbers themselves are rounded."""
@@ -155,7 +155,7 @@ class Elu(Relaxation):
         return [(least, torch.where(low >= 0, 1.0, torch.where(high > 0, most.clamp_min(1), most)))]
 
     def curves(self) -> tuple[Joined]:
-        bent = Smooth(
+        bent = SmoothCurve(
             self,
             lambda v: self.alpha * torch.exp(v.clamp_max(0)),
             lambda lower, upper: self.alpha,
@@ -166,7 +166,7 @@ class Elu(Relaxation):
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Of exp(v) - 1 the units are those of one."""
-        return rounded(self.alpha + upper[0].clamp_min(0), dtype)
+        return rounding_error(self.alpha + upper[0].clamp_min(0), dtype)
 
 
 class Hardswish(Relaxation):

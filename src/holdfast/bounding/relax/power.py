@@ -7,7 +7,7 @@ from torch import Tensor
 
 from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, clamp, hull, near_and_far
 from holdfast.bounding.relax.hull import hull_slopes
-from holdfast.bounding.relax.parabola import Smooth
+from holdfast.bounding.relax.parabola import SmoothCurve
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Power(Relaxation):
         ends = (lower[0], upper[0]) if self.exponent % 2 == 0 else near_and_far(lower[0], upper[0])
         return [hull(*(self.exponent * v ** (self.exponent - 1) for v in ends), units=64 + 4 * self.exponent)]
 
-    def curves(self) -> tuple[Smooth]:
+    def curves(self) -> tuple[SmoothCurve]:
         n = self.exponent
         most = n * (n - 1) * (n - 2)
         return (
-            Smooth(
+            SmoothCurve(
                 self,
                 lambda v: n * (n - 1) * v ** (n - 2),
                 lambda lower, upper: most * torch.maximum(lower.abs(), upper.abs()) ** max(n - 3, 0) * (1 + 1e-9),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from holdfast.bounding.relax.base import BENT, UNIT, Interval, Point, Relaxation, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
-from holdfast.bounding.relax.parabola import Smooth
+from holdfast.bounding.relax.parabola import SmoothCurve
 
 HALVINGS = 34  # of at most 800: what is left, squared, is below one unit of v
 
@@ -77,8 +77,8 @@ class SelfGated(Relaxation):
         places = (*lower, *upper, *(clamp(torch.full_like(lower[0], bend), lower[0], upper[0]) for bend in self.bends))
         return [hull(*(self.derivative(v.clamp(-self.far, self.far)) for v in places), more=256 * UNIT)]
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, lambda v: self.second(v.clamp(-self.far, self.far)), lambda lower, upper: self.third, steepest=1.13),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, lambda v: self.second(v.clamp(-self.far, self.far)), lambda lower, upper: self.third, steepest=1.13),)
 
 
 class Silu(SelfGated):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, near_and_far
-from holdfast.bounding.relax.parabola import Smooth
+from holdfast.bounding.relax.parabola import SmoothCurve
 
 LAST_BELOW_ONE = 1 - 2.0**-53
 
@@ -34,8 +34,8 @@ class Tanh(Relaxation):
         """1 / cosh(v)^2, even, falling with |v|; cosh overflows where it is zero but for 1e-300."""
         return [hull(*(torch.cosh(v).square().reciprocal() for v in near_and_far(lower[0], upper[0])))]
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, _tanh_second, _tanh_third, steepest=1.0),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, _tanh_second, _tanh_third, steepest=1.0),)
 
 
 class Sigmoid(Relaxation):
@@ -62,8 +62,8 @@ class Sigmoid(Relaxation):
         """sigmoid(v) sigmoid(-v), even, falling with |v|."""
         return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
 
-    def curves(self) -> tuple[Smooth]:
-        return (Smooth(self, _sigmoid_second, lambda lower, upper: _tanh_third(lower / 2, upper / 2) / 16, steepest=0.25),)
+    def curves(self) -> tuple[SmoothCurve]:
+        return (SmoothCurve(self, _sigmoid_second, lambda lower, upper: _tanh_third(lower / 2, upper / 2) / 16, steepest=0.25),)
 
 
 class Erf(Relaxation):
@@ -89,10 +89,10 @@ class Erf(Relaxation):
         """Even, falling with |v|; the square in the exponent, at most 750 where it counts, is rounded too."""
         return [hull(*(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])), units=4096)]
 
-    def curves(self) -> tuple[Smooth]:
+    def curves(self) -> tuple[SmoothCurve]:
         """The third derivative, 4 (2 v^2 - 1) exp(-v^2) / sqrt(pi), is largest in size at zero."""
         steep = 2 / math.sqrt(math.pi)
-        return (Smooth(self, lambda v: -2 * steep * v * torch.exp(-v * v), lambda lower, upper: 2.26, steepest=1.13),)
+        return (SmoothCurve(self, lambda v: -2 * steep * v * torch.exp(-v * v), lambda lower, upper: 2.26, steepest=1.13),)
 
 
 class Atan(Relaxation):
@@ -118,9 +118,9 @@ class Atan(Relaxation):
         """Even, falling with |v|."""
         return [hull(*(1 / (1 + v * v) for v in near_and_far(lower[0], upper[0])))]
 
-    def curves(self) -> tuple[Smooth]:
+    def curves(self) -> tuple[SmoothCurve]:
         """The third derivative, (6 v^2 - 2) / (1 + v^2)^3, is largest in size at zero."""
-        return (Smooth(self, lambda v: -2 * v / (1 + v * v).square(), lambda lower, upper: 2.0, steepest=1.0),)
+        return (SmoothCurve(self, lambda v: -2 * v / (1 + v * v).square(), lambda lower, upper: 2.0, steepest=1.0),)
 
 
 def tanh_slope_root(slope: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounded
-from holdfast.bounding.relax.parabola import Smooth
+from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounding_error
+from holdfast.bounding.relax.parabola import SmoothCurve
 from holdfast.rounding import UNDERFLOW
 
 
@@ -58,11 +58,11 @@ class Softplus(Relaxation):
         low = torch.where(before, least, torch.where(behind, one, -torch.inf))
         return [(low, torch.where(behind, one, torch.maximum(most, one * ~before)))]
 
-    def curves(self) -> tuple[Smooth]:
+    def curves(self) -> tuple[SmoothCurve]:
         """The third derivative, beta^2 s (1 - s) (1 - 2 s), is at most beta^2 / (6 sqrt(3)); behind the drop f is less by its height."""
         drop, aside = self._drop()
         return (
-            Smooth(
+            SmoothCurve(
                 self,
                 lambda v: self.beta * torch.sigmoid(self.beta * v) * torch.sigmoid(-self.beta * v),
                 lambda lower, upper: 0.0963 * self.beta**2,
@@ -81,7 +81,7 @@ class Softplus(Relaxation):
         drop, _ = self._drop()
         unsure = 8 * torch.finfo(dtype).eps * abs(drop) + UNDERFLOW
         near = (low - unsure <= drop) & (drop <= high + unsure)
-        error = rounded(self.magnitude(lower, upper) + further, dtype) + torch.where(near, self._height(), torch.zeros_like(low))
+        error = rounding_error(self.magnitude(lower, upper) + further, dtype) + torch.where(near, self._height(), torch.zeros_like(low))
         safe = self.stable or self.threshold < 80
         return error if safe else torch.where(self.beta * high < 80, error, torch.inf)
 

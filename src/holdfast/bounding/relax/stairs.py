@@ -42,15 +42,15 @@ class _Stairs(Relaxation):
         behind, before = (torch.where(width > 1e-9, 1 / width, 0.0) for width in (high - last, first - low))
         below = torch.where(middle < first, 0.0, torch.where(middle < last, 1.0, behind))
         above = torch.where(middle > last, 0.0, torch.where(middle > first, 1.0, before))
-        level = ~self.unresolved(lower, upper)
+        level = ~self.can_tighten(lower, upper)
         return (torch.where(level, 0.0, below),), (torch.where(level, 0.0, above),)
 
-    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         return self.function(*lower) != self.function(*upper)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """Level, but for the jumps."""
-        jumps = torch.where(self.unresolved(lower, upper), torch.inf, 0.0).to(lower[0])
+        jumps = torch.where(self.can_tighten(lower, upper), torch.inf, 0.0).to(lower[0])
         return [(torch.zeros_like(jumps), jumps)]
 
     def curves(self) -> tuple[Curve]:

@@ -36,7 +36,7 @@ class Step(Relaxation):
     def limits(self, lower: Point, upper: Point) -> Interval:
         return torch.where(lower[0] > 0, 1.0, torch.zeros_like(lower[0])), torch.where(upper[0] < 0, 0.0, torch.ones_like(upper[0]))
 
-    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] <= 0) & (upper[0] >= 0)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
@@ -77,7 +77,7 @@ class Sign(Relaxation):
         above = torch.where((high >= 0) & (middle < 0) & (low < -1e-9), (1 + top) / -low, 0.0)
         return (below,), (above,)
 
-    def unresolved(self, lower: Point, upper: Point) -> Tensor:
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         return self.function(*lower) != self.function(*upper)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:

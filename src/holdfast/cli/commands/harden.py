@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import OTHER, STOPPING, DataOption, DataOptions, ModelOptions, Norm, Scale, Seconds, Seed, declared
+from holdfast.cli.options import OTHER, STOPPING, DataOption, DataOptions, ModelOptions, Norm, Scale, Seconds, Seed, declare_command
 from holdfast.cli.terminal import Terminal
 
 
@@ -51,7 +51,7 @@ class Harden(DataOptions):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("harden", rich_help_panel=OTHER)(declared(Harden, harden))
+    app.command("harden", rich_help_panel=OTHER)(declare_command(Harden, harden))
 
 
 def harden(asked: Harden, out: Path | None) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import OTHER, STOPPING, ModelArgument, ModelOptions, declared
+from holdfast.cli.options import OTHER, STOPPING, ModelArgument, ModelOptions, declare_command
 from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect", rich_help_panel=OTHER)(declared(Inspect, inspect, model=ModelArgument, out=None))
+    app.command("inspect", rich_help_panel=OTHER)(declare_command(Inspect, inspect, model=ModelArgument, out=None))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, TrustRun, declared, measures
+from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, TrustRun, declare_command, measures
 from holdfast.cli.terminal import Terminal
-from holdfast.reading.how import How
+from holdfast.reading.read_settings import How
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.cli.run import Built
     from holdfast.execution import Executor
     from holdfast.monitor import Monitor
-    from holdfast.solver import Ended, InTurn, Progress
+    from holdfast.solver import Ended, Progress, SequentialQuestions
     from holdfast.store import Store
 
 monitor = typer.Typer(
@@ -79,13 +79,13 @@ class Fit:
 
 
 def fit(asked: Fit, out: Path | None) -> None:
-    from holdfast.cli.monitor.making import fit_monitor
+    from holdfast.cli.monitor.building import fit_monitor
 
     assert out is not None
     fit_monitor(asked, out, Terminal())
 
 
-monitor.command("fit")(declared(Fit, fit, model=Optional, out=Made))
+monitor.command("fit")(declare_command(Fit, fit, model=Optional, out=Made))
 
 
 @monitor.command()
@@ -125,11 +125,11 @@ class Evaluate(Command):
     trust: TrustRun = False
 
     def build(self) -> "Built":
-        from holdfast.cli.monitor.making import open_monitor, rows_for
+        from holdfast.cli.monitor.building import open_monitor, rows_for
         from holdfast.cli.run import Built, question_of
         from holdfast.monitor.evaluate import keys_of
-        from holdfast.network.wholly import of_value
-        from holdfast.question import Asked, Data
+        from holdfast.network.callable_fingerprint import of_value
+        from holdfast.question import DataDescription, Request
         from holdfast.solver import Stop
 
         stop, console = Stop(self.seconds), Terminal()
@@ -137,9 +137,9 @@ class Evaluate(Command):
         opened = open_monitor(self.folder, console, self.device, trust=self.trust)
         rows, monitor = rows_for(opened, self.data, self.limit, console, how), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
-        asked = Asked(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
+        asked = Request(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
         question = question_of(self, monitor.net, None, asked, mode=monitor.settings.mode)
-        known = Data(self.data or "helpdesk", of_value(read), len(read), None if rows.classes is None else tuple(rows.classes))
+        known = DataDescription(self.data or "helpdesk", of_value(read), len(read), None if rows.classes is None else tuple(rows.classes))
         asks = [
             (keys_of(place, len(one)), of_value([monitor.net.fingerprint, _of(monitor), self.seed, one])) for place, one in enumerate(read)
         ]
@@ -151,12 +151,12 @@ class Evaluate(Command):
         nothing = [None for _ in read]
         store.put_inputs(read, nothing, nothing, names, [None if one.is_floating_point() else one.tolist() for one in read])
 
-    def worker(self, built: "Built") -> "InTurn":
-        from holdfast.monitor.evaluate import scored
-        from holdfast.solver import InTurn
+    def worker(self, built: "Built") -> "SequentialQuestions":
+        from holdfast.monitor.evaluate import score_sequence
+        from holdfast.solver import SequentialQuestions
 
         made, _, read, asks = built.extra
-        return InTurn(asks, lambda i: scored(made, read[i], i, self.seed), "probability")
+        return SequentialQuestions(asks, lambda i: score_sequence(made, read[i], i, self.seed), "probability")
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
         from holdfast.solver import answer_in_turn
@@ -232,7 +232,7 @@ def serve(asked: Serve, _: Path | None) -> None:
     run_service(asked, Terminal())
 
 
-monitor.command("serve")(declared(Serve, serve, out=None))
+monitor.command("serve")(declare_command(Serve, serve, out=None))
 
 
 @monitor.command()
@@ -249,7 +249,7 @@ def export(
     trust: TrustRun = False,
 ) -> None:
     """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
-    from holdfast.cli.monitor.making import export_prism
+    from holdfast.cli.monitor.building import export_prism
 
     how = How(text_column=text_column, label_column=label_column)
     export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)

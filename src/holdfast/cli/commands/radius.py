@@ -106,16 +106,16 @@ class Radius(DataOptions, Command):
     certificates: Certificates = False
 
     def build(self) -> "Built":
-        from holdfast.api.methods import Mode, Tier, default_methods, measured
+        from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
         from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, targets_option, unit_option, values_option
-        from holdfast.cli.reading.both import load_both
+        from holdfast.cli.reading.model_and_data import load_both
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
         from holdfast.formatting import exact_text
         from holdfast.network.fingerprint import of_file
-        from holdfast.question import Asked
+        from holdfast.question import Request
         from holdfast.reading.data import load_mask, load_substitutes
         from holdfast.solver import Stop
 
@@ -144,10 +144,12 @@ class Radius(DataOptions, Command):
             free=None if self.free is None else load_mask(self.free, data.x, data.places), values=values, lengths=data.lengths,
         )  # fmt: skip
         if self.methods is None:
-            methods = default_methods(net, "radius", tier, what=measured(norm, sets, drift=self.drift), mode=mode, arithmetic=arithmetic)
+            methods = default_methods(
+                net, "radius", tier, what=measured_quantity(norm, sets, drift=self.drift), mode=mode, arithmetic=arithmetic
+            )
         else:
             methods = methods_named(self.methods, problems)
-        asked = Asked(
+        asked = Request(
             norm="words" if sets is not None else exact_text(norm), frames=self.frames, shares=self.shares, drift=self.drift or None,
             targets=self.targets, within=self.within, threshold=self.threshold, outputs=self.outputs,
             substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,

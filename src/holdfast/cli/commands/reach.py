@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("reach", rich_help_panel=MEASURE)(measures(Reach, "vocabulary", "tokenizer", model=ModelArgument, out=OutOrNothing))
+    app.command("reach", rich_help_panel=MEASURE)(measures(ReachCommand, "vocabulary", "tokenizer", model=ModelArgument, out=OutOrNothing))
 
 
 @dataclass(frozen=True)
-class Reach(Command):
+class ReachCommand(Command):
     """Between which values does each output stay while the inputs move in a box?"""
 
     name: ClassVar[str] = "reach"  # two records for each output of each box: its smallest and its largest value
@@ -55,7 +55,7 @@ class Reach(Command):
         from holdfast.cli.reading.model import load_network
         from holdfast.cli.run import Built, question_of
         from holdfast.network.fingerprint import of_tensors
-        from holdfast.question import Asked
+        from holdfast.question import Request
         from holdfast.reading.data import load_data
         from holdfast.solver import Stop
         from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
@@ -78,11 +78,11 @@ class Reach(Command):
                     f"{net.name} reads tokens, which cannot move by a radius; ask for the radius of words with 'holdfast radius'."
                 )
             assert self.data is not None
-            x, far = data.stacked(self.data).double(), float(self.radius or 0)
+            x, far = data.stack_inputs(self.data).double(), float(self.radius or 0)
             ends = net.domain.clamp(x - far), net.domain.clamp(x + far)
         problems = reach_problems(net, ends, outputs)
         box = of_tensors({"lower": ends[0], "upper": ends[1]})
-        asked = Asked(box=box, radius=self.radius, outputs=self.outputs, tolerance=self.tolerance)
+        asked = Request(box=box, radius=self.radius, outputs=self.outputs, tolerance=self.tolerance)
         question = question_of(self, net, data, asked, gap=self.tolerance)
         return Built(net, question, problems, reach_methods(problems, self.tolerance), stop, data, self.seed)
 

@@ -27,7 +27,7 @@ def resume(
     names is only run with --trust."""
     from holdfast.cli.parse import bytes_option
     from holdfast.cli.run import resume as go_on
-    from holdfast.memory import capped
+    from holdfast.memory_budget import limit_process
 
-    with capped(bytes_option(memory)):
+    with limit_process(bytes_option(memory)):
         go_on(run, Terminal(), Running(executor, workers, None, seconds_each, memory), seconds, trust=trust)

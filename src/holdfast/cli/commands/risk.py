@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.around import Around
 from holdfast.cli.command import Command
+from holdfast.cli.region_options import Around
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("risk", rich_help_panel=options.MEASURE)(options.measures(Risk, "vocabulary", "tokenizer"))
+    app.command("risk", rich_help_panel=options.MEASURE)(options.measures(RiskCommand, "vocabulary", "tokenizer"))
 
 
 @dataclass(frozen=True)
-class Risk(Around, Command):
+class RiskCommand(Around, Command):
     """What can go wrong near each input, how fast, and how far away?"""
 
     name: ClassVar[str] = "risk"
@@ -37,11 +37,11 @@ class Risk(Around, Command):
         from holdfast.solver import Stop
 
         methods, stop = risk_methods(one_of(self.tier, "tier", Tier), self.queries), Stop(self.seconds)
-        net, data, whole, region, prop = self.read()
+        net, data, whole, region, prop = self.read_inputs()
         problems = risk_problems(whole, region, prop)
         for problem in problems:
             problem.check()
-        return Built(net, question_of(self, net, data, self.asked()), problems, methods, stop, data, self.seed, self.batch)
+        return Built(net, question_of(self, net, data, self.to_request()), problems, methods, stop, data, self.seed, self.batch)
 
     def finish(self, store: "Store", built: "Built") -> None:
         from holdfast.cli.views.risk import draw

@@ -19,11 +19,11 @@ SHOWN = 20  # inputs in the table
 
 
 def register(app: typer.Typer) -> None:
-    app.command("saliency", rich_help_panel=MEASURE)(measures(Saliency, "vocabulary", "tokenizer"))
+    app.command("saliency", rich_help_panel=MEASURE)(measures(SaliencyCommand, "vocabulary", "tokenizer"))
 
 
 @dataclass(frozen=True)
-class Saliency(DataOptions, Command):
+class SaliencyCommand(DataOptions, Command):
     """How far can the margin fall when a single pixel, frame or feature changes?"""
 
     name: ClassVar[str] = "saliency"
@@ -43,17 +43,17 @@ class Saliency(DataOptions, Command):
     def build(self) -> "Built":
         from holdfast import hamming
         from holdfast.cli.parse import unit_option, values_option
-        from holdfast.cli.reading.both import load_both
+        from holdfast.cli.reading.model_and_data import load_both
         from holdfast.cli.run import Built, question_of
         from holdfast.hamming.saliency import saliency_problem
-        from holdfast.question import Asked
+        from holdfast.question import Request
         from holdfast.solver import Stop
 
         unit, values, stop = unit_option(self.unit), values_option(self.values), Stop(self.seconds)
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
-        problem = saliency_problem(net, data.stacked(self.data), data.y, unit=unit, values=values)
+        problem = saliency_problem(net, data.stack_inputs(self.data), data.y, unit=unit, values=values)
         problem.check()
-        asked = Asked(norm="0", radius=1.0, unit=self.unit, values=self.values)
+        asked = Request(norm="0", radius=1.0, unit=self.unit, values=self.values)
         return Built(net, question_of(self, net, data, asked), [problem], [hamming.Saliency()], stop, data, batch=self.batch)
 
     def finish(self, store: "Store", built: "Built") -> None:
@@ -86,7 +86,7 @@ class Saliency(DataOptions, Command):
 
         from holdfast.cli.views.output import line
         from holdfast.formatting import at_most
-        from holdfast.report.likely import not_measured
+        from holdfast.report.class_probabilities import not_measured
 
         inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records() if r.bracket.upper.known}
         table = Table("input", "lowest margin", "units that matter most: how far the margin falls", caption_justify="left")

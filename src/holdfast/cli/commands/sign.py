@@ -50,6 +50,6 @@ def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tupl
         return private_key(key, lambda: getpass.getpass(f"Password of {key}: "))
     assert signer is not None
     assert public is not None
-    from holdfast.reading.source import named
+    from holdfast.reading.source import import_named
 
-    return public_key(public), named(signer, "signer")[0]
+    return public_key(public), import_named(signer, "signer")[0]

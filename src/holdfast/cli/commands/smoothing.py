@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("smoothing", rich_help_panel=options.MEASURE)(options.measures(Smooth))
+    app.command("smoothing", rich_help_panel=options.MEASURE)(options.measures(SmoothingCommand))
 
 
 @dataclass(frozen=True)
-class Smooth(options.DataOptions, Command):
+class SmoothingCommand(options.DataOptions, Command):
     """What does the network say most often around each input under noise, and how far does that hold? Sampled, with a confidence."""
 
     name: ClassVar[str] = "smoothing"
@@ -39,15 +39,15 @@ class Smooth(options.DataOptions, Command):
 
     def build(self) -> "Built":
         from holdfast.certify.smoothing import Smoothing, smoothing_problem
-        from holdfast.cli.reading.both import load_both
+        from holdfast.cli.reading.model_and_data import load_both
         from holdfast.cli.run import Built, question_of
-        from holdfast.question import Asked
+        from holdfast.question import Request
         from holdfast.solver import Stop
 
         method, stop = Smoothing(self.sigma, self.samples, self.confidence, self.choosing), Stop(self.seconds)
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
-        problem = smoothing_problem(net, data.stacked(self.data))
-        asked = Asked(norm="2", sigma=self.sigma, confidence=self.confidence)
+        problem = smoothing_problem(net, data.stack_inputs(self.data))
+        asked = Request(norm="2", sigma=self.sigma, confidence=self.confidence)
         question = question_of(self, net, data, asked, methods="smoothing", queries=self.samples + self.choosing)
         return Built(net, question, [problem], [method], stop, data, self.seed, self.batch)
 

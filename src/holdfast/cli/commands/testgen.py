@@ -71,13 +71,13 @@ class Testgen(DataOptions, Command):
 
     def build(self) -> "Built":
         from holdfast.cli.parse import one_of, unit_option
-        from holdfast.cli.reading.both import load_both
+        from holdfast.cli.reading.model_and_data import load_both
         from holdfast.cli.run import Built, question_of
         from holdfast.coverage.criteria import check
         from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
         from holdfast.formatting import exact_text
-        from holdfast.question import Asked
+        from holdfast.question import Request
         from holdfast.reading.data import load_data
         from holdfast.solver import Stop
 
@@ -90,7 +90,8 @@ class Testgen(DataOptions, Command):
             None if self.train is None else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
         )
         suite = suite_of(
-            net, data.stacked(self.data), self.criterion, y=data.y, train=None if train is None else train.stacked(str(self.train)),  # type: ignore[arg-type]
+            net, data.stack_inputs(self.data), self.criterion, y=data.y,
+            train=None if train is None else train.stack_inputs(str(self.train)),  # type: ignore[arg-type]
             layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
             sections=self.sections, unit=unit,
         )  # fmt: skip
@@ -99,7 +100,7 @@ class Testgen(DataOptions, Command):
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
         layers, above = self.layers or "all layers", exact_text(self.threshold)
         criterion = f"{self.criterion} of {layers} per {self.per}, {above}, {self.sections}{ranges}"
-        question = question_of(self, net, data, Asked(norm="0", unit=self.unit, criterion=criterion))
+        question = question_of(self, net, data, Request(norm="0", unit=self.unit, criterion=criterion))
         together = max(1, min(len(suite), VALUES // sum(layer.neurons for layer in suite.neurons.layers)))
         return Built(net, question, suite.problems, [method], stop, data, self.seed, together, extra=suite)
 
@@ -150,7 +151,7 @@ class Testgen(DataOptions, Command):
         shown = [record.key.index for record in store.stream(light=True) if record.bracket.upper.value < math.inf]
         for items in torch.tensor(shown, dtype=torch.int64).split(built.extra.block) if shown else ():
             super().finish(store, replace(built, problems=[built.extra.problem(items.to(built.extra.order.device))]))
-        found, data = self._found(store, built), built.data
+        found, data = self._collect_tests(store, built), built.data
         assert data is not None
         arrays: dict[str, Any] = {
             "x": found.x, "y": data.y[found.seed], "originals": built.extra.seeds.cpu()[found.seed], "seeds": found.seed,
@@ -172,7 +173,7 @@ class Testgen(DataOptions, Command):
 
         from holdfast.cli.views.output import line
 
-        found = self._found(store, built)
+        found = self._collect_tests(store, built)
         table = Table("layer", title=f"coverage, criterion {found.criterion}", title_justify="left")
         for column in ("neurons", "items", "before", "after"):
             table.add_column(column, justify="right")
@@ -194,7 +195,7 @@ class Testgen(DataOptions, Command):
             drawn = len(list(store.folder.glob("test-*.png")))
             line(console, "written", f"{store.folder / FILE}" + (f" and {drawn} pictures" if drawn else ""))
 
-    def _found(self, store: "Store", built: "Built") -> "Tests":
+    def _collect_tests(self, store: "Store", built: "Built") -> "Tests":
         from holdfast.coverage.pursuit import MADE
 
         found: Tests = built.extra.tests(store.records(), store.artefacts(MADE), self.tests)

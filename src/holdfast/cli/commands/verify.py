@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.cli.run import Built
-    from holdfast.execution import Answer, Executor, Task
+    from holdfast.execution import Executor, Task, TaskResult
     from holdfast.execution.task import Tell
     from holdfast.network import Network
-    from holdfast.report.verdicts import Line
+    from holdfast.report.verdict_table import InstanceLine
     from holdfast.result import Key, Record
     from holdfast.solver import Ended, Progress
     from holdfast.store import Store
@@ -50,7 +50,7 @@ class Instances:
     last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
     parsed: "tuple[Path, Spec] | None" = None  # the last property that was read: some take a minute
 
-    def read(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
+    def read_instance(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
         from holdfast.cli.reading.specification import load_judged
 
         instance = self.every[place]
@@ -83,36 +83,36 @@ class Instances:
             self.nobody.add(place)
         return tuple(Key(place, case) for case in range(cases))
 
-    def answer(self, task: "Task", tell: "Tell") -> "Answer":
+    def answer(self, task: "Task", tell: "Tell") -> "TaskResult":
         import time
 
-        from holdfast import clock
-        from holdfast.execution import Answer
-        from holdfast.execution.dealing import Memory
+        from holdfast import time_limit
+        from holdfast.execution import TaskResult
+        from holdfast.execution.scheduler import InMemorySink
         from holdfast.result import DONE
         from holdfast.solver import Stop
-        from holdfast.verification.verify import answered
+        from holdfast.verification.verify import answer_instance
 
         # Every case has a record before any is answered: a run that is killed never looks as if it had fewer cases.
         tell([replace(blank, status="interrupted") for blank in self.unknown(task.keys) if blank.key not in task.known], "")
         place, until = task.keys[0].index, time.monotonic() + task.seconds
-        known = Memory(records={key: record for key, record in task.known.items() if record.question})
+        known = InMemorySink(records={key: record for key, record in task.known.items() if record.question})
 
         def search() -> "list[Record]":
-            net, judges, spec = self.read(place)
+            net, judges, spec = self.read_instance(place)
             left = None if until == math.inf else max(0.0, until - time.monotonic())
-            return answered(
+            return answer_instance(
                 net, spec, Stop(seconds=left), judges=judges, index=place, seed=self.seed, store=known,
                 progress=lambda now: tell(now.records, now.method),
             )  # fmt: skip
 
         nothing: list[Record] = []
-        with clock.within(until):
-            records = clock.interrupt_late(search, nothing, LATE)
+        with time_limit.within(until):
+            records = time_limit.interrupt_late(search, nothing, LATE)
         if not records:  # Interrupted: what was kept on the way is the answer.
             kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys)]
             records = [record if record.status in DONE else replace(record, status="stopped") for record in kept]
-        return Answer(tuple(records), interrupted=any(record.status == "interrupted" for record in records))
+        return TaskResult(tuple(records), interrupted=any(record.status == "interrupted" for record in records))
 
     def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
         from holdfast.result import Bracket, Record, by_definition
@@ -142,7 +142,7 @@ class Verify(Command):
 
     def build(self) -> "Built":
         from holdfast.cli.run import Built, question_of
-        from holdfast.question import Asked
+        from holdfast.question import Request
         from holdfast.solver import Stop
         from holdfast.verification.instances import read_key
 
@@ -152,7 +152,7 @@ class Verify(Command):
         wrong: HoldfastError | None = None
         for place in range(len(asked.every)):
             try:
-                net, _, _ = asked.read(place)
+                net, _, _ = asked.read_instance(place)
                 break
             except HoldfastError as error:
                 wrong = wrong or error
@@ -161,7 +161,7 @@ class Verify(Command):
             raise wrong  # not one of them can be read
         hashes = {path: _hash(path) for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec)) if path.is_file()}
         content = [[*i.name, *(hashes[path] for path in (i.model, i.spec) if path in hashes)] for i in asked.every]
-        question = question_of(self, net, None, Asked(specification=content))
+        question = question_of(self, net, None, Request(specification=content))
         return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
 
     def _instances(self) -> "list[Instance]":
@@ -196,7 +196,7 @@ class Verify(Command):
 
     def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
         """Instance by instance, each with its own seconds; what is wrong with one of a list is no reason not to ask the next."""
-        from holdfast.execution.dealing import Dealer, Unit
+        from holdfast.execution.scheduler import Dealer, Unit
         from holdfast.result import DONE
 
         asked, known = self.worker(built), _by_instance(store)
@@ -223,7 +223,7 @@ class Verify(Command):
 
         asked: Instances = built.extra
         for place, instance in enumerate(asked.every):
-            net, judges, spec = asked.read(place)
+            net, judges, spec = asked.read_instance(place)
             if spec.cases:
                 stop = Stop(seconds=instance.seconds if self.seconds is None else self.seconds, sign=True)
                 problem = problem_of(net, spec, judges=judges, index=place)
@@ -238,7 +238,7 @@ class Verify(Command):
         from holdfast.execution.asking import NotAnswered
         from holdfast.foreign_text import printable
         from holdfast.question_text import describe_question
-        from holdfast.report.verdicts import competition, verdict_table
+        from holdfast.report.verdict_table import competition, verdict_table
         from holdfast.verification import verdict
 
         if self.spec is not None:
@@ -260,8 +260,8 @@ class Verify(Command):
         if any(line.wrong for line in lines):
             console.print(Text("An answer contradicts the key: please report it, with the files.", style="bold red"))
 
-    def _lines(self, store: "Store", asked: Instances) -> "list[Line]":
-        from holdfast.report.verdicts import Line
+    def _lines(self, store: "Store", asked: Instances) -> "list[InstanceLine]":
+        from holdfast.report.verdict_table import InstanceLine
         from holdfast.verification import verdict
         from holdfast.verification.instances import read_key
 
@@ -271,9 +271,9 @@ class Verify(Command):
             found, expected = known.get(place, []), key.get(instance.name, "")
             failed = [r.bracket.note for r in found if r.status == "failed"]
             if place in asked.errors or failed:
-                lines.append(Line(instance, [*failed, asked.errors.get(place, "")][0], expected))
+                lines.append(InstanceLine(instance, [*failed, asked.errors.get(place, "")][0], expected))
             elif (found or place in asked.nobody) and not any(r.status in ("interrupted", "refuted") for r in found):
-                lines.append(Line(instance, verdict(found, cases=0 if place in asked.nobody else None), expected))
+                lines.append(InstanceLine(instance, verdict(found, cases=0 if place in asked.nobody else None), expected))
         return lines
 
     def exit_code(self, store: "Store") -> int:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.around import Around
 from holdfast.cli.command import Command
+from holdfast.cli.region_options import Around
 
 if TYPE_CHECKING:
     from holdfast.cli.run import Built
@@ -41,8 +41,8 @@ class Worst(Around, Command):
         stop = Stop(self.seconds, self.queries, self.gap)
         if self.methods is not None:
             methods_named(self.methods, ())
-        net, data, whole, region, prop = self.read()
+        net, data, whole, region, prop = self.read_inputs()
         problem = Problem(whole, region, prop, "worst")
         problem.check()
         methods = score_methods(problem, tier, arithmetic) if self.methods is None else methods_named(self.methods, [problem])
-        return Built(net, question_of(self, net, data, self.asked()), [problem], methods, stop, data, self.seed, self.batch)
+        return Built(net, question_of(self, net, data, self.to_request()), [problem], methods, stop, data, self.seed, self.batch)

@@ -11,14 +11,14 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.monitor.making import Opened, Rows, load_rows, of_texts, open_monitor, rows_for, tell
+from holdfast.cli.monitor.building import OpenedMonitor, SequenceRows, load_rows, of_texts, open_monitor, rows_for, tell
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.foreign_text import printable
 from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
 from holdfast.monitor.score import Scores, Steps
 from holdfast.reading.data import PLAIN
-from holdfast.reading.how import How
+from holdfast.reading.read_settings import How
 from holdfast.result import DONE, Evidence
 from holdfast.store import Store
 
@@ -42,7 +42,7 @@ def show_scores(
 ) -> None:  # fmt: skip
     steps = steps_of(k)
     opened = open_monitor(folder, console, device, trust=trust)
-    rows = _asked(opened, text, limit, console, how)
+    rows = _read_requests(opened, text, limit, console, how)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
     said = [opened.name_of(int(first.labels[-1])) for first in now]
@@ -60,7 +60,7 @@ def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
     return sorted(first.values())
 
 
-def _show(pieces: Sequence[str], name: str, scores: Scores, said: str, opened: Opened, console: Console) -> None:
+def _show(pieces: Sequence[str], name: str, scores: Scores, said: str, opened: OpenedMonitor, console: Console) -> None:
     if scores.words is None:
         console.print(_frames(scores, f"{name}: {said}", opened))
         return
@@ -75,7 +75,7 @@ def steps_of(text: str) -> Steps:
     return int(text)
 
 
-def _asked(opened: Opened, text: str | None, limit: int | None, console: Console, how: How) -> Rows:
+def _read_requests(opened: OpenedMonitor, text: str | None, limit: int | None, console: Console, how: How) -> SequenceRows:
     net = opened.monitor.net
     if text is None:
         line(console, "note", "of each answer the sentence with the lowest score is shown")
@@ -124,7 +124,7 @@ def colour(score: float) -> Style:
     return Style(color=Color.from_rgb(*mixed), bold=score < 0.5)
 
 
-def _frames(scores: Scores, title: str, opened: Opened) -> Table:
+def _frames(scores: Scores, title: str, opened: OpenedMonitor) -> Table:
     table = Table("frame", "score", "interval", "answer", title=Text(printable(title)), title_justify="left")
     for place, score in list(enumerate(scores))[:MOST_FRAMES]:
         label = opened.name_of(score.label) if score.label >= 0 else ""

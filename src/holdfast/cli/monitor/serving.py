@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.commands.monitor import Serve
-from holdfast.cli.monitor.making import open_monitor
+from holdfast.cli.monitor.building import open_monitor
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput

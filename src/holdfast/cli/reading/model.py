@@ -16,7 +16,7 @@ from holdfast.files import text_of
 from holdfast.network import Network
 from holdfast.network.network import NOT_HASHED, named_by
 from holdfast.network.text import Given
-from holdfast.reading.source import array, call, named
+from holdfast.reading.source import array, call, import_named
 from holdfast.region import Columns
 
 ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
@@ -144,7 +144,7 @@ def class_names(text: str | None) -> Sequence[str] | None:
 
 def _tokenizer(text: str) -> Given:
     """A file or a folder that is there, else package.module:function."""
-    return named(text, "tokenizer")[0] if ":" in text and not Path(text).exists() else text
+    return import_named(text, "tokenizer")[0] if ":" in text and not Path(text).exists() else text
 
 
 def _vocabulary(path: str) -> Sequence[str]:

@@ -13,21 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
+from holdfast.batch_solver import BatchWorker
 from holdfast.cli.parse import unit_option, values_option
 from holdfast.errors import BadInput
-from holdfast.execution.crew import GRACE
+from holdfast.execution.worker_pool import GRACE
 from holdfast.hamming.saliency import Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Band, Labels
 from holdfast.property.probability import are_probabilities
 from holdfast.reading.data import Data
-from holdfast.report.likely import not_measured
+from holdfast.report.class_probabilities import not_measured
 from holdfast.result import Answers, Bracket, Key, Likely, Record, by_definition
 from holdfast.solver import Stop, ask
 from holdfast.store import SALIENCY, Store
-from holdfast.work import Batches
 
 if TYPE_CHECKING:
     from holdfast.cli.commands.radius import Radius
@@ -40,12 +40,12 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
     for problem in problems:
         for some in torch.arange(len(problem)).split(batch):
             asked = [problem.keys[row] for row in some.tolist()]
-            there, records = store.answers(asked), store.known(asked)
+            there, records = store.answers(asked), store.load_known(asked)
             can = {key for key, record in records.items() if key not in there and record.status != "failed" and record.queries}
             rows = [row for row in some.tolist() if problem.keys[row] in can]
             if not rows:
                 continue
-            if time.monotonic() >= clock.deadline() + GRACE:
+            if time.monotonic() >= time_limit.deadline() + GRACE:
                 return
             net, keys = problem.network, [problem.keys[row] for row in rows]
             found = {key: point for key in keys if (point := records[key].witness) is not None}
@@ -102,7 +102,7 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
         )
     if q.frames is not None or data.lengths is not None:
         raise BadInput("--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks frame by frame.")
-    data.stacked(q.data)
+    data.stack_inputs(q.data)
     if not net.domain.bounded and q.values is None:
         raise BadInput("--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1.")
 
@@ -110,12 +110,12 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     """Maps of the inputs that have none yet, or not all of one. A map for which the time was short is coarse; `resume` goes on with it."""
     missing = torch.tensor([stored.index for stored in store.stream_inputs() if _is_partial(stored.saliency)], dtype=torch.int64)
-    if len(missing) and not clock.passed():
-        every = saliency_problem(net, data.stacked(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
+    if len(missing) and not time_limit.has_expired():
+        every = saliency_problem(net, data.stack_inputs(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
         problem, methods = every.take(missing.to(net.device)), [Saliency()]
-        left = None if math.isinf(clock.deadline()) else max(0.0, clock.deadline() - time.monotonic())
+        left = None if math.isinf(time_limit.deadline()) else max(0.0, time_limit.deadline() - time.monotonic())
         stop = Stop(seconds=left)
-        _, means = Batches([problem], methods, stop, 0, hashed=False).told(problem.keys[0])
+        _, means = BatchWorker([problem], methods, stop, 0, hashed=False).question_hashes(problem.keys[0])
         maps = _Maps(store, means if net.fingerprint else None)
         if ask([problem], methods, stop, batch=q.batch, store=maps, hashed=False).interrupted:
             raise KeyboardInterrupt
@@ -133,7 +133,7 @@ class _Maps:
     store: Store
     means: str | None
 
-    def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
+    def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         if self.means is None:
             return {}
         nothing, wanted = Bracket(by_definition(-math.inf), by_definition(math.inf)), set(keys)

@@ -15,7 +15,7 @@ from holdfast.errors import BadInput
 from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as laid_side_by_side
-from holdfast.report.compare_table import Cells, as_json, as_markdown, duels, explained, sides
+from holdfast.report.compare_table import Cells, as_json, as_markdown, duels, explain_numbers, sides
 from holdfast.report.pairing import Run, distinct, load
 from holdfast.report.writing import write
 from holdfast.store import Store
@@ -37,7 +37,7 @@ def compare(folders: Sequence[Path], at: str | None, part: str | None, confidenc
     found = laid_side_by_side(open_runs(folders, part), radii=numbers(at, "at"), confidence=confidence)
     for view in (*_tables(sides(found), console), *_tables(duels(found), console)):
         console.print(view, highlight=False)
-    console.print(Text(explained(found), style="dim"))
+    console.print(Text(explain_numbers(found), style="dim"))
     for run in found.runs:
         paragraph(console, run.name, describe_question(run.question))
     for note in found.notes:
@@ -68,13 +68,13 @@ def _tables(cells: Cells, console: Console) -> list[Table]:
     if _fits(wide, console):
         return [wide]
     for size in range(len(rows), 0, -1):
-        turned = [_turned(headings, rows[k : k + size]) for k in range(0, len(rows), size)]
+        turned = [_transpose(headings, rows[k : k + size]) for k in range(0, len(rows), size)]
         if size == 1 or all(_fits(view, console) for view in turned):
             return turned
     return []
 
 
-def _turned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _transpose(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     view = Table(headings[0])
     for row in rows:
         view.add_column(Text(row[0]), justify="right")

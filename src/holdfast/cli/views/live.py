@@ -18,7 +18,7 @@ from holdfast.solver import Progress
 EVERY = 10.0  # seconds between lines
 
 
-class Live:
+class LiveProgress:
     """What `solve` can report to; use as a context manager. It leaves the terminal as it was; lines go to the standard error."""
 
     def __init__(self, console: Console, title: str, total: int) -> None:

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
+from holdfast.bounding.graph.fusion import for_one
 from holdfast.bounding.graph.graph import refusals
-from holdfast.bounding.graph.prepare import for_one
 from holdfast.certify.cost import LIMIT, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
@@ -22,7 +22,7 @@ from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
-from holdfast.memory import bytes_told
+from holdfast.memory_budget import bytes_told
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.trace import layers
@@ -36,12 +36,12 @@ FREE_LENGTH = 7  # frames or words to look at a model that takes any number of t
 
 def look(question: ModelOptions, console: Console, seconds: float = math.inf) -> None:
     """Print what is found out within so many seconds, and what is not."""
-    with clock.within(time.monotonic() + seconds):
+    with time_limit.within(time.monotonic() + seconds):
         _look(question, console, seconds)
 
 
 def _look(question: ModelOptions, console: Console, seconds: float) -> None:
-    read = clock.interrupt_late(lambda: _read(question), None)
+    read = time_limit.interrupt_late(lambda: _read(question), None)
     if read is None:
         raise BadInput(f"{question.model} could not be read and asked about one input within {seconds:g} s: give more --seconds.")
     net, x, outputs = read
@@ -67,7 +67,7 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
     def limited(what: str, section: Callable[[], bool]) -> bool:
         """Whether the section says that more can be said; what cannot be found out in time is noted."""
         nothing: bool | None = None
-        found = nothing if clock.passed() else clock.interrupt_late(section, nothing, 0.0)
+        found = nothing if time_limit.has_expired() else time_limit.interrupt_late(section, nothing, 0.0)
         if found is None:
             late.append(what)
         return bool(found)
@@ -156,7 +156,7 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
 def _unfit(method: Method[Any], problem: Problem) -> str | None:
     """Why the method does not work on the problem, also where there was no time to find out; None: it works."""
     not_known: str | None = NOT_KNOWN
-    return not_known if clock.passed() else clock.interrupt_late(lambda: method.unfit(problem), not_known, 0.0)
+    return not_known if time_limit.has_expired() else time_limit.interrupt_late(lambda: method.unfit(problem), not_known, 0.0)
 
 
 def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Problem]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from holdfast.files import new_file
 from holdfast.foreign_text import printable_lines
 from holdfast.network import Network
-from holdfast.report.likely import flat, not_measured
+from holdfast.report.class_probabilities import flat, not_measured
 
 Array = NDArray[Any]
 

@@ -17,17 +17,17 @@ from holdfast.errors import BadInput
 from holdfast.formatting import about, ends, percent, short
 from holdfast.question import Question
 from holdfast.question_text import describe_question
-from holdfast.report import blocks
+from holdfast.report import terminal_pictures
+from holdfast.report.class_probabilities import flat, not_measured, words_of
 from holdfast.report.columns import changes_of, columns_of
-from holdfast.report.likely import flat, not_measured, words_of
+from holdfast.report.evidence_sources import sentences
 from holdfast.report.picture import describe_change
 from holdfast.report.question import band_of
 from holdfast.report.sentence import moved_places
-from holdfast.report.sources import sentences
 from holdfast.report.standard import tags_of
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import Part, Row, class_name, estimate_kind, frame_name, parts_of, unbreakable, weakest, word_name
-from holdfast.report.verdict import labelled, spoken, verdict
+from holdfast.report.summary import InputRow, QuestionPart, class_name, estimate_kind, frame_name, parts_of, unbreakable, weakest, word_name
+from holdfast.report.verdict import is_labelled, spoken, verdict
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
 
@@ -38,7 +38,7 @@ LONGEST_BAR = 24
 
 def show(folder: Path, number: int, console: Console) -> None:
     with Store.read(folder) as store:
-        question, known = store.question, store.answered()
+        question, known = store.question, store.answered_inputs()
         parts = parts_of(row for _, rows in by_input(store, number, number) for row in rows)
     shown = [row for part in parts for row in part.rows]
     if not shown:
@@ -56,13 +56,13 @@ def show(folder: Path, number: int, console: Console) -> None:
             _show(row, question, console)
 
 
-def _show(row: Row, question: Question, console: Console) -> None:
+def _show(row: InputRow, question: Question, console: Console) -> None:
     if row.source is not None:
         if columns_of(question) is not None:
             console.print(_columns(row, question), highlight=False)
         else:
             console.print(_pictures(row, question.model.vocabulary or (), colour=console.color_system is not None))
-        if labelled(row):
+        if is_labelled(row):
             console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
     if row.answers is not None:
         console.print(_likely(row.answers, question), highlight=False)
@@ -74,7 +74,7 @@ def _show(row: Row, question: Question, console: Console) -> None:
     console.print(Text(f"{said}{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}"))
 
 
-def _outputs(part: Part) -> Table:
+def _outputs(part: QuestionPart) -> Table:
     """Many outputs in one table: each end with what found it."""
     view = Table("output", "lower", "", "upper", "", "status")
     for row in part.rows:
@@ -86,31 +86,35 @@ def _outputs(part: Part) -> Table:
     return view
 
 
-def _pictures(row: Row, vocabulary: Sequence[str], *, colour: bool) -> Group | Columns:
+def _pictures(row: InputRow, vocabulary: Sequence[str], *, colour: bool) -> Group | Columns:
     assert row.source is not None
     x, witness = row.source.x, row.witness
     if row.source.tokens is not None:
         return _sentences(row, vocabulary)
     if witness is None or witness.shape != x.shape:
-        return Columns([Panel(blocks.picture(x, colour=colour), title="input", expand=False), *_map(row.source.saliency, colour=colour)])
+        return Columns(
+            [Panel(terminal_pictures.picture(x, colour=colour), title="input", expand=False), *_map(row.source.saliency, colour=colour)]
+        )
     size = describe_change(witness.astype(float) - x.astype(float))
-    changed = Group(blocks.change(x, witness, colour=colour), Text(size, style="dim"))
+    changed = Group(terminal_pictures.change(x, witness, colour=colour), Text(size, style="dim"))
     views = (
-        ("input", blocks.picture(x, witness, colour=colour)),
-        ("witness", blocks.picture(witness, x, colour=colour)),
+        ("input", terminal_pictures.picture(x, witness, colour=colour)),
+        ("witness", terminal_pictures.picture(witness, x, colour=colour)),
         ("change", changed),
     )
     return Columns([*(Panel(view, title=name, expand=False) for name, view in views), *_map(row.source.saliency, colour=colour)])
 
 
-def _columns(row: Row, question: Question) -> Table:
+def _columns(row: InputRow, question: Question) -> Table:
     """Column by column, what changes first; of many columns that stay only how many."""
     columns = columns_of(question)
     assert columns is not None
     assert row.source is not None
     changed = {name: (was, now) for name, was, now in changes_of(row, question) or ()}
     view = Table("column", "input", *(("witness",) if row.witness is not None else ()))
-    values = {c.name: c.told([float(row.source.x[i]) for i in own]) for c, own in zip(columns.each, columns.places, strict=True)}
+    values = {
+        c.name: c.describe_numbers([float(row.source.x[i]) for i in own]) for c, own in zip(columns.each, columns.places, strict=True)
+    }
     ordered = sorted(values, key=lambda name: name not in changed)
     shown = ordered[: max(MOST_FRAMES, len(changed))]
     for name in shown:
@@ -124,19 +128,19 @@ def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
     """Light where one change lowers the margin most."""
     if found is None or not found.size:
         return []
-    said = words_of(found, "blue" if colour else blocks.NOT_MEASURED) if not_measured(found) else ""
-    drawn = blocks.heat_map(flat(found), colour=colour)
+    said = words_of(found, "blue" if colour else terminal_pictures.NOT_MEASURED) if not_measured(found) else ""
+    drawn = terminal_pictures.heat_map(flat(found), colour=colour)
     return [Panel(Group(drawn, Text(said, style="dim")) if said else drawn, title="saliency", expand=False)]
 
 
-def _sentences(row: Row, vocabulary: Sequence[str]) -> Group:
+def _sentences(row: InputRow, vocabulary: Sequence[str]) -> Group:
     assert row.source is not None
     assert row.source.tokens is not None
     witness = row.witness
     moved = moved_places(np.array(row.source.tokens), row.source.x, witness, row.moved)
-    lines = [Text.assemble(("input:", "bold"), blocks.sentence(row.source.tokens, vocabulary, row.frames, moved))]
+    lines = [Text.assemble(("input:", "bold"), terminal_pictures.sentence(row.source.tokens, vocabulary, row.frames, moved))]
     if witness is not None and moved and witness.ndim == 1:
-        lines.append(Text.assemble(("witness:", "bold"), blocks.sentence(witness.tolist(), vocabulary, (), moved)))
+        lines.append(Text.assemble(("witness:", "bold"), terminal_pictures.sentence(witness.tolist(), vocabulary, (), moved)))
     elif moved:
         words = ", ".join(f"{k} ({word_name(row.source.tokens[k], vocabulary)})" for k in moved)
         lines.append(Text.assemble(("witness:", "bold"), f" moves the vector of word {short(words)}"))
@@ -165,7 +169,7 @@ def _likely(answers: Answers, question: Question) -> Table:
     return view
 
 
-def _evidence(row: Row) -> Table:
+def _evidence(row: InputRow) -> Table:
     """A column for each end and estimate, so that long assumptions have room."""
     lower, upper = row.bracket.lower, row.bracket.upper
     low, high = ends(lower.value, upper.value)
@@ -187,7 +191,7 @@ def _why(bound: Bound, bracket: Bracket) -> list[Text]:
     return [Text(estimate_kind(bracket, bound), STYLE.get(e.kind, "green")), *map(Text, parts)]
 
 
-def _frames(row: Row, question: Question) -> Table:
+def _frames(row: InputRow, question: Question) -> Table:
     """One line for each frame or word, or for the weakest of many, with a bar as long as its lower end."""
     tokens = row.source.tokens if row.source else None
     finite = [end for r in row.frames for end in (r.bracket.lower.value, r.bracket.upper.value) if abs(end) < math.inf]

@@ -45,7 +45,7 @@ class Refinement:
 
 
 @dataclass
-class Node:
+class RefinementNode:
     """A leaf, or a classifier that sends states to one of two nodes."""
 
     classifier: Any = None
@@ -59,7 +59,7 @@ class Marble:
 
     settings: Refinement
     pca: Any
-    nodes: list[Node]
+    nodes: list[RefinementNode]
     mdp: MDP
     errors: list[float]
     mean: float  # score of the attackable training transitions: the answer where nothing was seen
@@ -98,7 +98,7 @@ class Marble:
         return float(whole), float((self.mdp.pair(before, inputs) < 0).mean())
 
 
-def place(nodes: list[Node], points: Floats) -> Ints:
+def place(nodes: list[RefinementNode], points: Floats) -> Ints:
     """(n, omega) -> (n,) leaves, a whole batch through each classifier."""
     found = np.empty(len(points), dtype=np.int64)
     waiting = [(0, np.arange(len(points)))]
@@ -121,7 +121,7 @@ class Growth:
     points: Floats  # (N, omega)
     inputs: Ints
     gamma: Floats
-    nodes: list[Node] = field(default_factory=lambda: [Node()])
+    nodes: list[RefinementNode] = field(default_factory=lambda: [RefinementNode()])
     rows: dict[int, Ints] = field(default_factory=dict)  # of each leaf
 
     def grow(self) -> list[float]:
@@ -142,12 +142,12 @@ class Growth:
         return history
 
     def _error(self, rows: Ints) -> float:
-        return float(squared(self.inputs[rows], self.gamma[rows])[1].sum())
+        return float(squared_distances(self.inputs[rows], self.gamma[rows])[1].sum())
 
     def _refine(self, leaf: int, generator: np.random.RandomState) -> tuple[int, ...]:
         """Splits a leaf at the first input that asks for it and can be split -> its two new leaves, or none."""
         rows = self.rows[leaf]
-        which, error, count = squared(self.inputs[rows], self.gamma[rows])
+        which, error, count = squared_distances(self.inputs[rows], self.gamma[rows])
         beyond = error if self.settings.criterion == "sum" else error / count
         first = np.full(len(error), len(rows))
         np.minimum.at(first, which, np.arange(len(rows)))
@@ -157,9 +157,9 @@ class Growth:
             if classifier is None:
                 continue
             side = classifier.predict(self.points[rows]) > 0
-            self.nodes[leaf] = Node(classifier, (len(self.nodes), len(self.nodes) + 1))
+            self.nodes[leaf] = RefinementNode(classifier, (len(self.nodes), len(self.nodes) + 1))
             self.rows |= {len(self.nodes): rows[~side], len(self.nodes) + 1: rows[side]}
-            self.nodes += [Node(), Node()]
+            self.nodes += [RefinementNode(), RefinementNode()]
             del self.rows[leaf]
             return self.nodes[leaf].below
         return ()
@@ -177,7 +177,7 @@ class Growth:
         return classifier if said.min() < said.max() else None
 
 
-def squared(inputs: Ints, gamma: Floats) -> tuple[Ints, Floats, Ints]:
+def squared_distances(inputs: Ints, gamma: Floats) -> tuple[Ints, Floats, Ints]:
     """-> which input (n,) each row has, and for each input the summed squared distance of its rows to their mean, and its rows."""
     _, which, count = np.unique(inputs, return_inverse=True, return_counts=True)
     total = np.stack([np.bincount(which, column) for column in gamma.T], 1)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from holdfast.monitor.engine.exact import labels
-from holdfast.monitor.engine.opened import View, find
+from holdfast.monitor.engine.state_view import StateView, find
 from holdfast.monitor.mutation.choices import Mutation
 from holdfast.monitor.outputs import Classes, Output
 from holdfast.network import Network
@@ -56,7 +56,7 @@ def profile(
     sequences: Sequence[Any],
     mutation: Mutation,
     outputs: Output | None = None,
-    view: View | Literal["find"] | None = "find",
+    view: StateView | Literal["find"] | None = "find",
     *,
     mutants: bool = False,
 ) -> Traces:

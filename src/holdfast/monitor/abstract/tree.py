@@ -20,13 +20,13 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.monitor.abstract.traces import Traces
-from holdfast.monitor.abstract.tree_growth import Floats, Growing, Grown, Rows, bands, grow
+from holdfast.monitor.abstract.tree_growth import Floats, Growing, Grown, TransitionRows, bands, grow
 
 HELD_OUT = 10  # one sequence in so many calibrates the interval
 
 
 @dataclass(frozen=True)
-class Tree:
+class DecisionTreeEstimate:
     """Flat arrays; see `growing`. An estimate, never a proof."""
 
     growing: Growing
@@ -45,7 +45,7 @@ class Tree:
     labels: int = field(default=0)
 
     @classmethod
-    def fit(cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None) -> "Tree":
+    def fit(cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None) -> "DecisionTreeEstimate":
         """Grown twice: without one sequence in ten, which then calibrates the interval, and on everything.
 
         scores: (N,) what to estimate in place of the traces' 0-step scores, such as exact final-step scores of the same transitions.
@@ -69,7 +69,7 @@ class Tree:
         return cls._flat(grow(rows, labels, inputs, settings), settings, labels, inputs, edges, errors)
 
     @classmethod
-    def _flat(cls, grown: Grown, settings: Growing, labels: int, inputs: int, edges: Floats, errors: Floats) -> "Tree":
+    def _flat(cls, grown: Grown, settings: Growing, labels: int, inputs: int, edges: Floats, errors: Floats) -> "DecisionTreeEstimate":
         return cls(
             settings,
             inputs,
@@ -87,7 +87,7 @@ class Tree:
             labels,
         )
 
-    def to(self, device: torch.device) -> "Tree":
+    def to(self, device: torch.device) -> "DecisionTreeEstimate":
         """Itself where it is there already; else a copy, made once for each device."""
         if self.base.device == device:
             return self
@@ -97,7 +97,7 @@ class Tree:
         return self._elsewhere[device]
 
     @cached_property
-    def _elsewhere(self) -> "dict[torch.device, Tree]":
+    def _elsewhere(self) -> "dict[torch.device, DecisionTreeEstimate]":
         return {}
 
     @property
@@ -171,14 +171,14 @@ class Tree:
         return {"growing": asdict(self.growing), "inputs": self.inputs, "labels": self.labels}
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Tree":
+    def of(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "DecisionTreeEstimate":
         return cls(Growing(**settings["growing"]), int(settings["inputs"]), **dict(tensors), labels=int(settings["labels"]))
 
 
 class _Fast:
     """The same arrays as lists and a dictionary; each label has its own matrix of splits, so all of them are one small product."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: DecisionTreeEstimate) -> None:
         self.inputs, self.labels, self.limit = tree.inputs, tree.labels, tree.depth
         self.parent, self.base = tree.parent.tolist(), tree.base.tolist()
         self.known = dict(zip(tree.keys.tolist(), zip(tree.effect.tolist(), tree.support.tolist(), strict=True), strict=True))
@@ -187,7 +187,7 @@ class _Fast:
 
     @staticmethod
     def _table(
-        tree: Tree, label: int
+        tree: DecisionTreeEstimate, label: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], dict[int, tuple[int, int, int]]]:
         """-> weights of the state, of the margin, thresholds, and node -> (row, left, right) of the splits below a label."""
         where: dict[int, tuple[int, int, int]] = {}
@@ -223,6 +223,8 @@ class _Fast:
         return value, support, max(0.0, min(value, value + below[part])), min(1.0, max(value, value + above[part]))
 
 
-def _rows(traces: Traces, scores: Tensor) -> Rows:
+def _rows(traces: Traces, scores: Tensor) -> TransitionRows:
     margin = traces.margins.double().log1p().numpy()
-    return Rows(traces.successors.float().numpy(), margin, traces.abstract.numpy(), traces.labels.numpy(), scores.double().numpy())
+    return TransitionRows(
+        traces.successors.float().numpy(), margin, traces.abstract.numpy(), traces.labels.numpy(), scores.double().numpy()
+    )

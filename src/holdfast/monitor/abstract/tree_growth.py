@@ -42,7 +42,7 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TransitionRows:
     """Attackable transitions."""
 
     after: NDArray[np.float32]  # (n, d)
@@ -51,8 +51,8 @@ class Rows:
     labels: Ints
     scores: Floats
 
-    def some(self, chosen: NDArray[np.bool_]) -> "Rows":
-        return Rows(self.after[chosen], self.margin[chosen], self.abstract[chosen], self.labels[chosen], self.scores[chosen])
+    def some(self, chosen: NDArray[np.bool_]) -> "TransitionRows":
+        return TransitionRows(self.after[chosen], self.margin[chosen], self.abstract[chosen], self.labels[chosen], self.scores[chosen])
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Grown:
     support: list[Ints] = field(default_factory=list)
 
 
-def grow(rows: Rows, labels: int, inputs: int, settings: Growing) -> Grown:
+def grow(rows: TransitionRows, labels: int, inputs: int, settings: Growing) -> Grown:
     growth = _Growth(rows, inputs, settings)
     growth.add(np.arange(len(rows.scores)), -1)
     for label in range(labels):
@@ -88,7 +88,7 @@ def grow(rows: Rows, labels: int, inputs: int, settings: Growing) -> Grown:
 
 
 class _Growth:
-    def __init__(self, rows: Rows, inputs: int, settings: Growing) -> None:
+    def __init__(self, rows: TransitionRows, inputs: int, settings: Growing) -> None:
         self.rows, self.inputs, self.settings, self.tree = rows, inputs, settings, Grown(rows.after.shape[1] + 1)
         points = rows.after.astype(np.float64)
         some = np.random.default_rng(settings.seed).permutation(len(points))[:MOST]
@@ -160,11 +160,11 @@ def bands(value: Floats, known: NDArray[np.bool_], truth: Floats, confidence: fl
         for part in range(len(edges) + 1):
             here = (known == bool(seen)) & (bins == part)
             here = here if here.sum() >= STRATUM else known == bool(seen)
-            found[seen, :, part] = _spread((truth - value)[here], 1 - confidence)
+            found[seen, :, part] = _error_range((truth - value)[here], 1 - confidence)
     return edges, found
 
 
-def _spread(error: Floats, alpha: float) -> tuple[float, float]:
+def _error_range(error: Floats, alpha: float) -> tuple[float, float]:
     beyond = int(np.floor((len(error) + 1) * alpha / 2))  # errors left out at each end
     if beyond < 1:
         return (-1.0, 1.0)

@@ -69,7 +69,7 @@ def rnn_relu(gates: Array, recalled: Array, state: Array, new: Array, n: int) ->
 
 
 @dataclass(frozen=True)
-class Layer:
+class RecurrentWeights:
     """One recurrent layer: gates = x w_in^T + b_in, recalled = h w_rec^T + b_rec."""
 
     step: Step
@@ -81,12 +81,12 @@ class Layer:
     b_rec: Tensor | None
 
 
-def layers_of(rnn: nn.RNNBase) -> list[Layer]:
+def layers_of(rnn: nn.RNNBase) -> list[RecurrentWeights]:
     """The layers of nn.RNN, nn.LSTM or nn.GRU, one direction, no projections."""
     return [_layer(rnn, depth) for depth in range(rnn.num_layers)]
 
 
-def _layer(rnn: nn.RNNBase, depth: int) -> Layer:
+def _layer(rnn: nn.RNNBase, depth: int) -> RecurrentWeights:
     n = rnn.hidden_size
     w_in, w_rec = (getattr(rnn, f"weight_{side}_l{depth}").detach() for side in ("ih", "hh"))
     zero = w_in.new_zeros(len(w_in))
@@ -94,11 +94,11 @@ def _layer(rnn: nn.RNNBase, depth: int) -> Layer:
     if isinstance(rnn, nn.LSTM):
         half = w_in.new_full((4 * n,), 0.5)
         half[2 * n : 3 * n] = 1
-        return Layer(lstm, n, 2 * n, w_in * half[:, None], (b_in + b_rec) * half, w_rec * half[:, None], None)
+        return RecurrentWeights(lstm, n, 2 * n, w_in * half[:, None], (b_in + b_rec) * half, w_rec * half[:, None], None)
     if isinstance(rnn, nn.GRU):
         half = w_in.new_full((3 * n,), 0.5)
         half[2 * n :] = 1
         inner, outer = torch.cat([zero[: 2 * n], b_rec[2 * n :]]), torch.cat([(b_in + b_rec)[: 2 * n], b_in[2 * n :]])
-        return Layer(gru, n, n, w_in * half[:, None], outer * half, w_rec * half[:, None], inner)
+        return RecurrentWeights(gru, n, n, w_in * half[:, None], outer * half, w_rec * half[:, None], inner)
     step = rnn_relu if getattr(rnn, "nonlinearity", "tanh") == "relu" else rnn_tanh
-    return Layer(step, n, n, w_in.clone(), b_in + b_rec, w_rec.clone(), None)
+    return RecurrentWeights(step, n, n, w_in.clone(), b_in + b_rec, w_rec.clone(), None)

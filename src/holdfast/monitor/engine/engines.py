@@ -9,8 +9,8 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.monitor.engine.numpy_stream import REMEMBERED, Numbers, Quick, Step, weigh
-from holdfast.monitor.engine.opened import View
 from holdfast.monitor.engine.rerun import ask, check_alone
+from holdfast.monitor.engine.state_view import StateView
 from holdfast.monitor.mutation.choices import Mutation
 from holdfast.monitor.outputs import Output
 from holdfast.network import Network
@@ -19,7 +19,7 @@ from holdfast.network import Network
 class Batched:
     """Any opened network, any mutation: draws or all values of the element, in one batch from the state that is kept."""
 
-    def __init__(self, view: View, mutation: Mutation, output: Output) -> None:
+    def __init__(self, view: StateView, mutation: Mutation, output: Output) -> None:
         self.view, self.mutation, self.output = view, mutation, output
         self.reset()
 

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from holdfast import clock
+from holdfast import time_limit
 from holdfast.errors import BadInput
-from holdfast.memory import free_bytes
-from holdfast.monitor.engine.in_flight import Live
-from holdfast.monitor.engine.opened import View, find
-from holdfast.monitor.engine.rerun import Data, check_alone, prefix_outputs
-from holdfast.monitor.mutation.choices import Mutation, Table, check_ids
+from holdfast.memory_budget import free_bytes
+from holdfast.monitor.engine.in_flight import MutantsInFlight
+from holdfast.monitor.engine.rerun import ConcatenatedSequences, check_alone, prefix_outputs
+from holdfast.monitor.engine.state_view import StateView, find
+from holdfast.monitor.mutation.choices import ChoiceTable, Mutation, check_ids
 from holdfast.monitor.outputs import Classes, Output
 from holdfast.monitor.score import Steps
 from holdfast.network import Network
@@ -75,7 +75,7 @@ def labels(
     outputs: Output | None = None,
     k: Steps = 0,
     keep: Keep = "labels",
-    view: View | Literal["find"] | None = "find",
+    view: StateView | Literal["find"] | None = "find",
     apart: bool = True,
     stay: bool = False,
 ) -> Transitions:
@@ -88,7 +88,7 @@ def labels(
         raise BadInput(f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled').")
     if k != "final" and not (isinstance(k, int) and k >= 0):
         raise BadInput(f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'.")
-    data = Data.of(sequences)
+    data = ConcatenatedSequences.of(sequences)
     if net.vectors is not None:
         check_ids(
             data.elements, len(net.vectors), "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it."
@@ -112,15 +112,15 @@ class _Count:
     """The mutants of all rows, and what is known about them."""
 
     net: Network
-    data: Data
+    data: ConcatenatedSequences
     output: Output
-    table: Table
+    table: ChoiceTable
     element: Tensor  # (N,) row of the table
     due: Tensor  # (N,) row at which the label is looked at; -1 where the sequence has ended
     apart: bool
 
     @staticmethod
-    def of(net: Network, data: Data, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
+    def of(net: Network, data: ConcatenatedSequences, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
         table, element = mutation.tables(data.elements, data.length)
         row = torch.arange(len(data.elements))
         last = (data.offset + data.length - 1)[data.sequence]
@@ -158,7 +158,7 @@ class _Count:
 
     # ---- an opened network
 
-    def white_box(self, view: View, keep: Keep) -> Transitions:
+    def white_box(self, view: StateView, keep: Keep) -> Transitions:
         kept = _Kept(view, len(self.element), keep)
         base = torch.empty(len(self.element), view.outputs(view.start(1)).shape[1], dtype=view.dtype, device=view.device)
         self.output.count(base.shape[1])
@@ -172,7 +172,7 @@ class _Count:
                 found.append((of[part], choice[part], mutated))
         of, choice, mutated = (torch.cat(parts) for parts in zip(*found, strict=True))
         asked = self._decide_close_calls(view, base, of, choice, mutated)
-        return kept.added(self, self._result(base, of, choice, mutated, asked))
+        return kept.add_transitions(self, self._result(base, of, choice, mutated, asked))
 
     def _rows(self, sequences: Tensor, wanted: Tensor) -> Tensor:
         """The wanted rows of some sequences, one after the other."""
@@ -182,14 +182,14 @@ class _Count:
         return rows[wanted[rows]]
 
     @staticmethod
-    def _most(view: View) -> tuple[int, int]:
+    def _most(view: StateView) -> tuple[int, int]:
         """How many sequences run side by side, and how many live mutants fit."""
         side_by_side, room = (SEQUENCES, BYTES) if view.device.type == "cpu" else ON_A_CARD
         room = room if view.device.type == "cpu" else min(room, free_bytes(view.device))
         numbers = 2 * view.width + 3 * view.recall(view.start(1)).shape[1]
         return side_by_side, max(256, room // (4 * numbers))
 
-    def _sweep(self, view: View, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept") -> Tensor:
+    def _sweep(self, view: StateView, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept") -> Tensor:
         """Sequences, longest first, side by side through time, with these mutants. Writes their outputs to `base` (N, o), returns those
         of the mutants when they are due."""
         place, offset, length = self.data.place, self.data.offset[sequences], self.data.length[sequences]
@@ -199,9 +199,9 @@ class _Count:
         order = place[of].argsort(stable=True)
         born = order.split(torch.bincount(place[of], minlength=int(length[0])).tolist())
         alive = (length[:, None] > torch.arange(int(length[0]), device=here)).sum(0).tolist()
-        live, state = Live(view, len(of)), view.start(len(sequences))
+        live, state = MutantsInFlight(view, len(of)), view.start(len(sequences))
         for t, (count, young) in enumerate(zip(alive, born, strict=True)):
-            clock.check()
+            time_limit.check()
             row, state = offset[:count] + t, state[:count]
             gates = view.gates(self.data.elements[row])
             recalled = view.recall(state) if t else view.recall(state[:1]).expand(count, -1)  # all begin alike
@@ -211,7 +211,7 @@ class _Count:
                 entered = view.gates(self.table.values[choice[young]])
                 fresh = view.step(entered, recalled.index_select(0, above), state.index_select(0, above))
                 live.join(young, above, due[young], fresh)
-                kept.mutated(of[young], choice[young], fresh)
+                kept.add_mutant(of[young], choice[young], fresh)
             new = view.step(gates, recalled, state)
             live.leave(t, new)
             kept.base(row, state, new)
@@ -219,7 +219,7 @@ class _Count:
             state = new
         return live.outputs(base[self.due[of]])
 
-    def _decide_close_calls(self, view: View, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor) -> int:
+    def _decide_close_calls(self, view: StateView, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor) -> int:
         """Where rounding could decide, the user's module does; in place. -> how many were asked."""
         close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
@@ -239,13 +239,13 @@ class _Count:
         first = self.table.start[self.element]
         row, share = [torch.arange(len(label), device=of.device), of], [self.table.probability[first], self.table.probability[choice]]
         said = [self.output.labels(base, base)[at], self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
-        gamma = _summed(torch.cat(row) * count + torch.cat(said), torch.cat(share), len(label) * count)
+        gamma = _sum_weights(torch.cat(row) * count + torch.cat(said), torch.cat(share), len(label) * count)
         gamma = torch.where(self.due[:, None] >= 0, gamma.reshape(-1, count), torch.nan)
         support = self.table.counts[self.element]
         return Transitions(self.data.sequence, self.data.place, self.data.elements, label, gamma, support > 1, support, base, asked)
 
 
-def _summed(at: Tensor, weights: Tensor, size: int) -> Tensor:
+def _sum_weights(at: Tensor, weights: Tensor, size: int) -> Tensor:
     """(size,): the weights at each place, added in the same order every time; a card's bincount adds in whatever order it comes to."""
     if at.device.type == "cpu":
         return torch.bincount(at, weights=weights, minlength=size)
@@ -255,7 +255,7 @@ def _summed(at: Tensor, weights: Tensor, size: int) -> Tensor:
 class _Kept:
     """States, where somebody wants to see them."""
 
-    def __init__(self, view: View, size: int, keep: Keep) -> None:
+    def __init__(self, view: StateView, size: int, keep: Keep) -> None:
         self.keep = keep
         self.before = torch.empty(size if keep != "labels" else 0, view.width, dtype=view.dtype, device=view.device)
         self.behind = torch.empty_like(self.before)
@@ -265,11 +265,11 @@ class _Kept:
         if self.keep != "labels":
             self.before[row], self.behind[row] = state, new
 
-    def mutated(self, of: Tensor, choice: Tensor, state: Tensor) -> None:
+    def add_mutant(self, of: Tensor, choice: Tensor, state: Tensor) -> None:
         if self.keep == "mutants":
             self.mutants.append((of, choice, state))
 
-    def added(self, count: _Count, found: Transitions) -> Transitions:
+    def add_transitions(self, count: _Count, found: Transitions) -> Transitions:
         if self.keep == "labels":
             return found
         found = replace(found, states=self.before, successors=self.behind)

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from holdfast.monitor.engine.opened import View
+from holdfast.monitor.engine.state_view import StateView
 
 
-class Live:
+class MutantsInFlight:
     """Each mutant knows the sequence it runs beside (`owner`) and the step at which it is looked at (`due`)."""
 
-    def __init__(self, view: View, count: int) -> None:
+    def __init__(self, view: StateView, count: int) -> None:
         self.view = view
         self.count = count
         self.left: list[tuple[Tensor, Tensor]] = []  # mutants and their outputs

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.monitor.engine.cells import Layer, layers_of
+from holdfast.monitor.engine.cells import RecurrentWeights, layers_of
 from holdfast.monitor.engine.rerun import CLOSE, alone, ask, in_full
 from holdfast.monitor.structure.marks import UnreadableError
-from holdfast.monitor.structure.structure import read
+from holdfast.monitor.structure.structure import read_structure
 from holdfast.network import Network
 
 LENGTHS = (1, 2, 3, 7, 19, 101)  # of the prefixes on which the view must agree with the network
@@ -45,9 +45,9 @@ class Recurrent:
             raise UnreadableError("its layer is of another kind")
         self.frame = None if self.tokens is not None else tuple(self._example().shape[1:])  # the shape of one
         generator = torch.Generator().manual_seed(0)
-        self._structure = read(whole, lambda count, length: self._random(count, length, generator).to(self.device))
-        self._rnn.forward = self._spliced
-        self.layers: list[Layer] = layers_of(self._rnn)
+        self._structure = read_structure(whole, lambda count, length: self._random(count, length, generator).to(self.device))
+        self._rnn.forward = self._splice_state
+        self.layers: list[RecurrentWeights] = layers_of(self._rnn)
         self.width = sum(layer.width for layer in self.layers)
         self._lock = threading.RLock()  # streams of several threads share one view
         self._given: Tensor | None = None  # the state that the cut-out layer pretends to have reached
@@ -133,7 +133,7 @@ class Recurrent:
 
     # ---- the user's own code, with the layer cut out
 
-    def _spliced(self, x: Tensor, hx: Any = None) -> Any:
+    def _splice_state(self, x: Tensor, hx: Any = None) -> Any:
         """In the place of the layer: notes what comes in, answers with the given state as if one element had been read."""
         place = 1 if self._rnn.batch_first else 0
         self._entered = (x.squeeze(place), hx)

@@ -18,8 +18,8 @@ from torch import Tensor
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import first_line
 from holdfast.monitor.structure.structure import rows_apart
-from holdfast.network import Network, precision
-from holdfast.network.memory import generators
+from holdfast.network import Network, float32_precision
+from holdfast.network.statefulness import generators
 
 NUMBERS = 2**20  # input numbers sent to the user's module at once
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-13}  # of the outputs' size: below it two arithmetics may differ over a label
@@ -28,7 +28,7 @@ TRIES = 3  # another thread may draw random numbers now and then
 
 
 @dataclass(frozen=True)
-class Data:
+class ConcatenatedSequences:
     """Sequences one after the other; a row is one element of one of them."""
 
     elements: Tensor  # (N,) ids or (N, ...) frames
@@ -44,11 +44,11 @@ class Data:
         begin = int(self.offset[which])
         return self.elements[begin : begin + int(self.length[which])]
 
-    def to(self, device: torch.device) -> "Data":
-        return Data(*(part.to(device) for part in (self.elements, self.offset, self.length, self.sequence, self.place)))
+    def to(self, device: torch.device) -> "ConcatenatedSequences":
+        return ConcatenatedSequences(*(part.to(device) for part in (self.elements, self.offset, self.length, self.sequence, self.place)))
 
     @staticmethod
-    def of(sequences: Sequence[Any]) -> "Data":
+    def of(sequences: Sequence[Any]) -> "ConcatenatedSequences":
         if not len(sequences):
             raise BadInput("there is no sequence to look at.")
         length = torch.tensor([len(sequence) for sequence in sequences])
@@ -61,7 +61,7 @@ class Data:
             elements = torch.cat([torch.as_tensor(sequence).cpu() for sequence in sequences])
         offset = length.cumsum(0) - length
         sequence = torch.arange(len(length)).repeat_interleave(length)
-        return Data(elements, offset, length, sequence, torch.arange(len(elements)) - offset[sequence])
+        return ConcatenatedSequences(elements, offset, length, sequence, torch.arange(len(elements)) - offset[sequence])
 
 
 _apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = WeakKeyDictionary()  # by the shape of a sequence
@@ -84,7 +84,7 @@ def keeps_apart(net: Network, like: Tensor) -> bool:
 
 def in_full(device: torch.device) -> AbstractContextManager[None]:
     """As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels."""
-    return precision.in_full() if device.type == "cuda" else nullcontext()
+    return float32_precision.in_full() if device.type == "cuda" else nullcontext()
 
 
 def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
@@ -141,7 +141,9 @@ def check_alone(net: Network, sequence: Tensor) -> None:
         )
 
 
-def prefix_outputs(net: Network, data: Data, rows: Tensor, ends: Tensor, values: Tensor | None = None, *, apart: bool = False) -> Tensor:
+def prefix_outputs(
+    net: Network, data: ConcatenatedSequences, rows: Tensor, ends: Tensor, values: Tensor | None = None, *, apart: bool = False
+) -> Tensor:
     """(m,) rows, (m,) rows where the prefixes end -> (m, o): with `values` (m, ...) in the place of the rows' elements, if given."""
     size = data.place[ends] + 1
     found: Tensor | None = None

@@ -12,7 +12,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.mutation.choices import Choices, Mutation, Table, are_ids
+from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutation, are_ids
 
 
 def interval(hits: Tensor | int, count: int, confidence: float) -> tuple[Tensor, Tensor]:
@@ -38,26 +38,26 @@ class Drawn(Mutation):
     alike: bool = False
     kind: ClassVar[str] = "drawn"
 
-    def choices(self, element: Any) -> Choices:
+    def choices(self, element: Any) -> ElementChoices:
         own = torch.as_tensor(element)
         draws = self.mutation.sample(element, self.count, self.generator).to(own.dtype)
         if own.dim() == 0:  # a token is drawn many times, and run once
             values, times = draws.unique(return_counts=True)
             other = values != own
-            return Choices(
+            return ElementChoices(
                 torch.cat([own[None], values[other]]), torch.cat([times[~other].sum()[None], times[other]]).double() / self.count
             )
         share = torch.full((self.count + 1,), 1 / self.count, dtype=torch.float64)
         share[0] = 0
-        return Choices(torch.cat([own[None], draws]), share)
+        return ElementChoices(torch.cat([own[None], draws]), share)
 
-    def table(self, elements: Any) -> Table:
+    def table(self, elements: Any) -> ChoiceTable:
         if self.rows is None or are_ids(elements):
             return super().table(elements)
         alone = torch.ones(1, dtype=torch.float64)
-        return Table.of(self.choices(x) if row in self.rows else Choices(x[None], alone) for row, x in enumerate(elements))
+        return ChoiceTable.of(self.choices(x) if row in self.rows else ElementChoices(x[None], alone) for row, x in enumerate(elements))
 
-    def tables(self, elements: Tensor, length: Tensor) -> tuple[Table, Tensor]:
+    def tables(self, elements: Tensor, length: Tensor) -> tuple[ChoiceTable, Tensor]:
         if not self.alike:
             return super().tables(elements, length)
         state, parts = self.generator.get_state(), []
@@ -66,7 +66,7 @@ class Drawn(Mutation):
             parts.append(super().tables(sequence, length))
         tables, rows = zip(*parts, strict=True)
         count = torch.tensor([0, *(len(table.counts) for table in tables)]).cumsum(0)
-        return Table.joined(tables), torch.cat([row + first for row, first in zip(rows, count.tolist(), strict=False)])
+        return ChoiceTable.concatenate(tables), torch.cat([row + first for row, first in zip(rows, count.tolist(), strict=False)])
 
     def abstract(self, elements: Tensor) -> Tensor:
         return self.mutation.abstract(elements)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.monitor.engine.recurrent import MARGIN
 from holdfast.monitor.engine.rerun import CLOSE, alone, in_full
-from holdfast.monitor.structure.unchanged import Watched
+from holdfast.monitor.structure.module_snapshot import ModuleSnapshot
 from holdfast.network import Network
 
 PROBES, LONGEST, ROWS = 6, 7, 5  # sequences, elements and copies on which the steps must agree with the network
@@ -56,7 +56,7 @@ def _only_steps(adapter: nn.Module, model: Streaming) -> bool:
     return not (own or hooks or changed or getattr(adapter, "time_first", False) or getattr(adapter, "takes_lengths", False))
 
 
-class Opened:
+class OpenedStreaming:
     """A Streaming model as the monitor sees one. A state carries the output that belongs to it in its last columns."""
 
     def __init__(self, net: Network, model: Streaming, outputs: int) -> None:
@@ -67,7 +67,7 @@ class Opened:
         self.slack = self.relative = 0.0
 
     @staticmethod
-    def of(net: Network, sequences: Sequence[Tensor] = ()) -> "Opened | None":
+    def of(net: Network, sequences: Sequence[Tensor] = ()) -> "OpenedStreaming | None":
         """None where the network is no Streaming module, or does more than its steps do. sequences: some to check that on."""
         model = getattr(net.module, "model", None)
         if not isinstance(model, Streaming) or not _only_steps(net.module, model):
@@ -88,7 +88,7 @@ class Opened:
                 f"{net.name}: step answered a state {tuple(state.shape)} and outputs {tuple(outputs.shape)} to one element; expected "
                 f"(1, {model.width}) and (1, outputs)."
             )
-        view, watched = Opened(net, model, outputs.shape[1]), Watched(model)
+        view, watched = OpenedStreaming(net, model, outputs.shape[1]), ModuleSnapshot(model)
         kept: list[str] = []
         agrees = view._agrees(probes)
         watched.check(kept.append)

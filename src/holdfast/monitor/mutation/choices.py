@@ -17,14 +17,14 @@ SUM = 1e-6  # probabilities may miss one by this much; they are then divided by 
 
 
 @dataclass(frozen=True)
-class Choices:
+class ElementChoices:
     """The values that may stand in an element's place, itself first, and how likely each is."""
 
     values: Tensor  # (k,) ids, or (k, ...) frames
     probability: Tensor  # (k,) float64
 
     @staticmethod
-    def of(element: int | Tensor, values: Sequence[Any] | Tensor, probability: Sequence[float] | None = None) -> "Choices":
+    def of(element: int | Tensor, values: Sequence[Any] | Tensor, probability: Sequence[float] | None = None) -> "ElementChoices":
         """Checked, each value once, the original first; uniform without probabilities."""
         weight = [1 / max(1, len(values))] * len(values) if probability is None else [float(p) for p in probability]
         _check_probability(weight, len(values), element)
@@ -37,10 +37,10 @@ class Choices:
         flat, place = torch.unique(given.reshape(len(given), -1), dim=0, return_inverse=True)
         merged = torch.zeros(len(flat), dtype=torch.float64).index_add_(0, place, torch.tensor(weight, dtype=torch.float64) / sum(weight))
         order = (torch.arange(len(flat)) != place[same][0]).int().argsort(stable=True)
-        return Choices(flat[order].reshape(-1, *given.shape[1:]), merged[order])
+        return ElementChoices(flat[order].reshape(-1, *given.shape[1:]), merged[order])
 
 
-def _of_ids(own: int, values: list[int], weight: list[float]) -> Choices:
+def _of_ids(own: int, values: list[int], weight: list[float]) -> ElementChoices:
     """The same in plain Python: vocabularies are large."""
     if own not in values:
         raise BadInput(_missing(own))
@@ -48,7 +48,7 @@ def _of_ids(own: int, values: list[int], weight: list[float]) -> Choices:
     for value, share in zip(values, weight, strict=True):
         merged[value] = merged.get(value, 0.0) + share
     probability = torch.tensor(list(merged.values()), dtype=torch.float64)
-    return Choices(torch.tensor(list(merged)), probability / probability.sum())
+    return ElementChoices(torch.tensor(list(merged)), probability / probability.sum())
 
 
 def _check_probability(weight: list[float], count: int, element: Any) -> None:
@@ -69,7 +69,7 @@ def _shown(element: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class ChoiceTable:
     """The choices of several elements one after the other: those of element i are start[i] to start[i + 1], the original first."""
 
     start: Tensor  # (n + 1,) int64
@@ -77,23 +77,25 @@ class Table:
     probability: Tensor  # (m,) float64
 
     @staticmethod
-    def of(rows: Iterable[Choices]) -> "Table":
+    def of(rows: Iterable[ElementChoices]) -> "ChoiceTable":
         every = list(rows)
         counts = torch.tensor([0, *(len(row.probability) for row in every)])
-        return Table(counts.cumsum(0), torch.cat([row.values for row in every]), torch.cat([row.probability for row in every]))
+        return ChoiceTable(counts.cumsum(0), torch.cat([row.values for row in every]), torch.cat([row.probability for row in every]))
 
     @staticmethod
-    def joined(tables: Sequence["Table"]) -> "Table":
+    def concatenate(tables: Sequence["ChoiceTable"]) -> "ChoiceTable":
         """One after the other."""
         counts = torch.cat([torch.zeros(1, dtype=torch.int64), *(table.counts for table in tables)])
-        return Table(counts.cumsum(0), torch.cat([table.values for table in tables]), torch.cat([table.probability for table in tables]))
+        return ChoiceTable(
+            counts.cumsum(0), torch.cat([table.values for table in tables]), torch.cat([table.probability for table in tables])
+        )
 
     @property
     def counts(self) -> Tensor:
         return self.start.diff()
 
-    def to(self, device: torch.device) -> "Table":
-        return Table(self.start.to(device), self.values.to(device), self.probability.to(device))
+    def to(self, device: torch.device) -> "ChoiceTable":
+        return ChoiceTable(self.start.to(device), self.values.to(device), self.probability.to(device))
 
 
 class Mutation(ABC):
@@ -103,7 +105,7 @@ class Mutation(ABC):
     kind: ClassVar[str]
 
     @abstractmethod
-    def choices(self, element: Any) -> Choices:
+    def choices(self, element: Any) -> ElementChoices:
         """All values with their probabilities, the original first; only where `finite`."""
 
     def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
@@ -111,13 +113,13 @@ class Mutation(ABC):
         every = self.choices(element)
         return every.values[torch.multinomial(every.probability, count, replacement=True, generator=generator)]
 
-    def table(self, elements: Sequence[Any] | Tensor) -> Table:
+    def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
         """The choices of each element."""
         if isinstance(elements, Tensor) and are_ids(elements):
-            return Table.of(self.choices(element) for element in elements.tolist())
-        return Table.of(self.choices(element) for element in elements)
+            return ChoiceTable.of(self.choices(element) for element in elements.tolist())
+        return ChoiceTable.of(self.choices(element) for element in elements)
 
-    def tables(self, elements: Tensor, length: Tensor) -> tuple[Table, Tensor]:
+    def tables(self, elements: Tensor, length: Tensor) -> tuple[ChoiceTable, Tensor]:
         """Elements (n, ...) of sequences one after the other, their lengths -> the choices, and for each element (n,) its row of them."""
         if not are_ids(elements):
             return self.table(elements), torch.arange(len(elements))
@@ -153,12 +155,12 @@ class Still(Mutation):
 
     kind: ClassVar[str] = "still"
 
-    def choices(self, element: Any) -> Choices:
-        return Choices(torch.as_tensor(element)[None], torch.ones(1, dtype=torch.float64))
+    def choices(self, element: Any) -> ElementChoices:
+        return ElementChoices(torch.as_tensor(element)[None], torch.ones(1, dtype=torch.float64))
 
-    def table(self, elements: Sequence[Any] | Tensor) -> Table:
+    def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
         values = torch.as_tensor(elements)
-        return Table(torch.arange(len(values) + 1), values, torch.ones(len(values), dtype=torch.float64))
+        return ChoiceTable(torch.arange(len(values) + 1), values, torch.ones(len(values), dtype=torch.float64))
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.mutation.choices import Choices, Mutation, Table
+from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutation
 from holdfast.network.text import number_of
 
 
@@ -17,7 +17,7 @@ from holdfast.network.text import number_of
 class Groups(Mutation):
     """Each token id becomes a member of its set. Tokens without a set only stay what they are."""
 
-    sets: Table  # one row for each id from 0 on; ids beyond stay what they are
+    sets: ChoiceTable  # one row for each id from 0 on; ids beyond stay what they are
     kind: ClassVar[str] = "groups"
     _group: list[int] = field(init=False, repr=False)
 
@@ -44,7 +44,7 @@ class Groups(Mutation):
         rows = {}
         for own, others in sets.items():
             weight = probability.get(own) if probability is not None else None
-            rows[_id(own, place)] = Choices.of(_id(own, place), [_id(other, place) for other in others], weight)
+            rows[_id(own, place)] = ElementChoices.of(_id(own, place), [_id(other, place) for other in others], weight)
         return cls._of_rows(rows)
 
     @classmethod
@@ -63,7 +63,7 @@ class Groups(Mutation):
         place = {word: i for i, word in enumerate(words.tolist())}
         apart = [(place[a], place[b]) for a, b in antonyms if a in place and b in place]
         alike = [words[group] for group in complete_linkage(vectors[words], cosine, apart)]
-        return cls._of_rows({int(own): Choices.of(int(own), group) for group in alike for own in group})
+        return cls._of_rows({int(own): ElementChoices.of(int(own), group) for group in alike for own in group})
 
     @classmethod
     def of_neighbours(cls, words: Sequence[str], neighbours: Mapping[str, Sequence[str]]) -> "Groups":
@@ -71,22 +71,22 @@ class Groups(Mutation):
         the vocabulary are left out, and a word always may stay."""
         place = number_of(words)
         near = {word: [place[other] for other in neighbours.get(word, ()) if other in place] for word in words}
-        return cls._of_rows({place[own]: Choices.of(place[own], [place[own], *others]) for own, others in near.items() if others})
+        return cls._of_rows({place[own]: ElementChoices.of(place[own], [place[own], *others]) for own, others in near.items() if others})
 
     @classmethod
-    def _of_rows(cls, rows: Mapping[int, Choices]) -> "Groups":
+    def _of_rows(cls, rows: Mapping[int, ElementChoices]) -> "Groups":
         alone = torch.ones(1, dtype=torch.float64)
         size = 1 + max(rows, default=-1)
-        return cls(Table.of([rows.get(own) or Choices(torch.tensor([own]), alone) for own in range(max(1, size))]))
+        return cls(ChoiceTable.of([rows.get(own) or ElementChoices(torch.tensor([own]), alone) for own in range(max(1, size))]))
 
-    def choices(self, element: Any) -> Choices:
+    def choices(self, element: Any) -> ElementChoices:
         own = int(element)
         if not 0 <= own < len(self._group):
-            return Choices(torch.tensor([own]), torch.ones(1, dtype=torch.float64))
+            return ElementChoices(torch.tensor([own]), torch.ones(1, dtype=torch.float64))
         begin, end = int(self.sets.start[own]), int(self.sets.start[own + 1])
-        return Choices(self.sets.values[begin:end], self.sets.probability[begin:end])
+        return ElementChoices(self.sets.values[begin:end], self.sets.probability[begin:end])
 
-    def table(self, elements: Sequence[Any] | Tensor) -> Table:
+    def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
         """Without a loop: rows of the stored sets, in the order asked for."""
         if isinstance(elements, Tensor) and elements.is_floating_point():
             raise BadInput("groups replace token ids, but the sequences hold numbers: use Noise or Own for frames.")
@@ -98,7 +98,7 @@ class Groups(Mutation):
         at = torch.arange(int(start[-1])) - start[:-1].repeat_interleave(counts) + self.sets.start[row].repeat_interleave(counts)
         kept = known.repeat_interleave(counts)
         values = torch.where(kept, self.sets.values[at.clamp_max(len(self.sets.values) - 1)], own.repeat_interleave(counts))
-        return Table(start, values, torch.where(kept, self.sets.probability[at.clamp_max(len(self.sets.values) - 1)], 1.0))
+        return ChoiceTable(start, values, torch.where(kept, self.sets.probability[at.clamp_max(len(self.sets.values) - 1)], 1.0))
 
     def abstract(self, elements: Tensor) -> Tensor:
         own = elements.long()

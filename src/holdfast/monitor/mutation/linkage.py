@@ -27,7 +27,7 @@ def complete_linkage(vectors: Tensor, cosine: float, apart: Iterable[tuple[int, 
     found: list[list[int]] = []
     for members in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
         if len(members) > 1:
-            found += _linked(members, unit, cosine, forbidden)
+            found += _link_members(members, unit, cosine, forbidden)
     return found
 
 
@@ -42,7 +42,7 @@ def _alike(unit: Tensor, cosine: float) -> coo_array:
     return coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(unit), len(unit)))
 
 
-def _linked(members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]) -> list[list[int]]:
+def _link_members(members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]) -> list[list[int]]:
     """Complete linkage among the members of one component, cut at the threshold."""
     distance = (1 - unit[members] @ unit[members].T).double().clamp_min(0).numpy()
     place = {int(word): at for at, word in enumerate(members)}

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor import fitting
-from holdfast.monitor.mutation.choices import Choices, Mutation, Table
+from holdfast.monitor import stored_settings
+from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutation
 from holdfast.monitor.mutation.groups import Groups
 from holdfast.monitor.mutation.typos import Typos, misspellings
 
-__all__ = ["Choices", "Groups", "Mutation", "Noise", "Own", "Table", "Typos", "misspellings", "restore"]
+__all__ = ["ChoiceTable", "ElementChoices", "Groups", "Mutation", "Noise", "Own", "Typos", "misspellings", "restore"]
 
 TINY = 1e-300  # the logarithm of a draw of exactly zero
 
@@ -34,7 +34,7 @@ class Noise(Mutation):
         if not (self.radius >= 0 and math.isfinite(self.radius)) or self.p not in (1, 2, math.inf):
             raise BadInput(f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the norm 1, 2 or inf.")
 
-    def choices(self, element: Any) -> Choices:
+    def choices(self, element: Any) -> ElementChoices:
         raise BadInput("noise has infinitely many values; it can be sampled (mode='sampled'), not enumerated.")
 
     def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
@@ -76,9 +76,9 @@ class Own(Mutation):
     function: Callable[[Any], Iterable[tuple[Any, float]]]
     kind: ClassVar[str] = "own"
 
-    def choices(self, element: Any) -> Choices:
+    def choices(self, element: Any) -> ElementChoices:
         pairs = list(self.function(element.clone() if isinstance(element, Tensor) else element))  # the function may write into it
-        return Choices.of(element, [value for value, _ in pairs], [probability for _, probability in pairs])
+        return ElementChoices.of(element, [value for value, _ in pairs], [probability for _, probability in pairs])
 
     def settings(self) -> dict[str, Any]:
         raise BadInput("a mutation made of your own function cannot be saved: write its sets down with Groups.of_sets, or fit again.")
@@ -89,13 +89,15 @@ def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutat
     given = {key: value for key, value in settings.items() if key != "kind"}
     match settings.get("kind"):
         case "groups":
-            return Groups(fitting.checked_table(Table(tensors["start"], tensors["values"], tensors["probability"])))
+            return Groups(stored_settings.checked_table(ChoiceTable(tensors["start"], tensors["values"], tensors["probability"])))
         case "typos":
             kinds = {"vocabulary": (list,), "unknown": (int, type(None)), "kinds": (list,), "characters": (bool,)}
-            return Typos(**fitting.typed(given, kinds))
+            return Typos(**stored_settings.check_types(given, kinds))
         case "noise":
-            end = (*fitting.NUMBER, type(None))
+            end = (*stored_settings.NUMBER, type(None))
             return Noise(
-                **fitting.typed({**given, "p": float(given["p"])}, {"radius": fitting.NUMBER, "p": (float,), "low": end, "high": end})
+                **stored_settings.check_types(
+                    {**given, "p": float(given["p"])}, {"radius": stored_settings.NUMBER, "p": (float,), "low": end, "high": end}
+                )
             )
     raise BadInput(f"no mutation is called {settings.get('kind')!r}; was this written by a newer version?")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from holdfast.errors import BadInput
-from holdfast.monitor.mutation.choices import Choices, Mutation
+from holdfast.monitor.mutation.choices import ElementChoices, Mutation
 from holdfast.network.text import number_of
 
 TYPOS = ("swap", "delete", "insert", "keyboard")
@@ -62,17 +62,17 @@ class Typos(Mutation):
         if self.unknown is not None and not 0 <= self.unknown < len(self.vocabulary):
             raise BadInput(f"unknown={self.unknown} is no token: the vocabulary has {len(self.vocabulary)} words.")
         place = number_of(self.vocabulary)
-        object.__setattr__(self, "_choices", lru_cache(maxsize=2**16)(lambda own: self._made(own, place)))
+        object.__setattr__(self, "_choices", lru_cache(maxsize=2**16)(lambda own: self._make_choices(own, place)))
 
-    def choices(self, element: Any) -> Choices:
-        made: Choices = self._choices(int(element))  # type: ignore[attr-defined]
+    def choices(self, element: Any) -> ElementChoices:
+        made: ElementChoices = self._choices(int(element))  # type: ignore[attr-defined]
         return made
 
-    def _made(self, own: int, place: Mapping[str, int]) -> Choices:
+    def _make_choices(self, own: int, place: Mapping[str, int]) -> ElementChoices:
         if not 0 <= own < len(self.vocabulary):
-            return Choices(torch.tensor([own]), torch.ones(1, dtype=torch.float64))
+            return ElementChoices(torch.tensor([own]), torch.ones(1, dtype=torch.float64))
         spelled = (place.get(word, self.unknown) for word in sorted(misspellings(self.vocabulary[own], self.kinds)))
-        return Choices.of(own, [own, *(i for i in spelled if i is not None)])
+        return ElementChoices.of(own, [own, *(i for i in spelled if i is not None)])
 
     def settings(self) -> dict[str, Any]:
         return {

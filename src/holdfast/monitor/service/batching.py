@@ -20,7 +20,7 @@ class _Waiting:
     answer: "asyncio.Future[Scores]"
 
 
-class Batches:
+class RequestBatcher:
     """While the worker is busy, questions gather; then all with the same k go to it as one."""
 
     def __init__(self, monitor: Monitor, worker: Executor) -> None:

@@ -34,27 +34,27 @@ class Gate:
             return
         began, begun = time.perf_counter(), False
 
-        async def counted(message: Message) -> None:
+        async def count_message(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                self.metrics.answered(scope["path"], message["status"], time.perf_counter() - began)
+                self.metrics.count_answer(scope["path"], message["status"], time.perf_counter() - began)
             await send(message)
 
-        refused = self._refused(scope)
+        refused = self._refusal(scope)
         if refused is not None:
-            await _refuse(scope, counted, *refused)
+            await _refuse(scope, count_message, *refused)
             if scope["type"] == "websocket":
                 await _gone(receive)
             return
         try:
-            await self.app(scope, receive, counted)
+            await self.app(scope, receive, count_message)
         except Exception as error:
             log.error("a request failed: %s", where(error))
             if scope["type"] == "http" and not begun:
-                await _refuse(scope, counted, 500, "the service failed on this request; its log says where.", {})
+                await _refuse(scope, count_message, 500, "the service failed on this request; its log says where.", {})
 
-    def _refused(self, scope: Message) -> tuple[int, str, dict[str, str]] | None:
+    def _refusal(self, scope: Message) -> tuple[int, str, dict[str, str]] | None:
         """-> status, reason, headers."""
         probe = scope["path"] in PROBES
         if scope.get(MARK) and not probe:

@@ -31,14 +31,14 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoreRequest:
     """A text, a sequence of words, token ids, or frames (n, ...), and the step that is looked at."""
 
     sequence: Any
     k: Steps
 
 
-def read_question(body: bytes | str, longest: int, depth: int) -> Asked:
+def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
     """{"sequence": [...]} or {"text": "..."}, and perhaps {"k": 0 | steps | "final"}."""
     found = _json(body, depth)
     if not isinstance(found, dict) or len({"sequence", "text"} & found.keys()) != 1 or found.keys() - {"sequence", "text", "k"}:
@@ -51,12 +51,12 @@ def read_question(body: bytes | str, longest: int, depth: int) -> Asked:
             raise Refused(422, '"text" must be a string.')
         if len(found["text"]) > SIGNS_EACH * longest:
             raise Refused(422, f'"text" has {len(found["text"])} signs; this service takes up to {SIGNS_EACH * longest}.')
-        return Asked(found["text"], k)
+        return ScoreRequest(found["text"], k)
     sequence = found["sequence"]
     if not isinstance(sequence, list):
         raise Refused(422, '"sequence" must be a list of words, of token ids, or of frames.')
     check_length(len(sequence), longest)
-    return Asked(_elements(sequence), k)
+    return ScoreRequest(_elements(sequence), k)
 
 
 def check_length(elements: int, longest: int) -> None:

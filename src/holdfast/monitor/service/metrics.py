@@ -35,7 +35,7 @@ class Metrics:
         """Open now, of this worker."""
         return int(self.row[STREAMS])
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
+    def count_answer(self, path: str, status: int, seconds: float) -> None:
         path = path if path in PATHS else "other"
         nearest = status if status in STATUSES else 500 if status >= 500 else 400 if status >= 400 else 200
         self.row[PLACE[path, nearest]] += 1
@@ -44,17 +44,17 @@ class Metrics:
             self.row[FIRST + bisect_left(BUCKETS, seconds)] += 1
             self.row[SECONDS] += seconds
 
-    def failed(self) -> None:
+    def count_failure(self) -> None:
         self.row[FAILED] += 1
 
-    def scored(self, elements: int) -> None:
+    def count_elements(self, elements: int) -> None:
         self.row[ELEMENTS] += elements
 
     def up(self) -> None:
         """This worker answers."""
         self.row[UP] = 1
 
-    def opened(self, streams: int) -> None:
+    def count_streams(self, streams: int) -> None:
         self.row[STREAMS] += streams
 
     def text(self) -> str:

@@ -68,14 +68,14 @@ class _Patient:
 
     def resume_writing(self) -> None:
         super().resume_writing()  # type: ignore[misc]
-        self._taken()
+        self._take_message()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._taken()
+        self._take_message()
         self.admitted.release(self.transport)  # type: ignore[attr-defined]
         super().connection_lost(exc)  # type: ignore[misc]
 
-    def _taken(self) -> None:
+    def _take_message(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError, MissingExtra
-from holdfast.monitor.service.batching import Batches
+from holdfast.monitor.service.batching import RequestBatcher
 from holdfast.monitor.service.gate import Gate
-from holdfast.monitor.service.json_messages import Asked, Refused, check_length, read_element, read_question, score_json, scores_json
+from holdfast.monitor.service.json_messages import Refused, ScoreRequest, check_length, read_element, read_question, score_json, scores_json
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import TYPE, Metrics
@@ -111,7 +111,7 @@ class Desk:
         self.stopping = False
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monitor")
         self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
-        self.batches = Batches(monitor, self.worker)
+        self.batches = RequestBatcher(monitor, self.worker)
         self.waiting = 0
 
     def health(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Desk:
         except Exception as error:
             log.error("a question could not be answered: %s", where(error))
             return JSONResponse({"error": "the service failed on this question; its log says where."}, status_code=500)
-        self.metrics.scored(len(scores))
+        self.metrics.count_elements(len(scores))
         return JSONResponse(scores_json(scores, text))
 
     async def _read(self, message: bytes | str, read: Callable[[], Any]) -> Any:
@@ -142,7 +142,7 @@ class Desk:
 
     async def _scores(self, body: bytes) -> "tuple[Texts | None, Scores]":
         """A text is cut where the model works: whoever wrote the tokenizer need not think of threads, and a long text holds up nobody."""
-        asked: Asked = await self._read(body, lambda: read_question(body, self.limits.length, self.limits.depth))
+        asked: ScoreRequest = await self._read(body, lambda: read_question(body, self.limits.length, self.limits.depth))
         if not isinstance(asked.sequence, str):
             return None, await self.batches.scores(asked.sequence, asked.k)
         run = asyncio.get_running_loop().run_in_executor
@@ -191,7 +191,7 @@ class Desk:
             await _deny(socket, STOPPING if self.stopping else "too many streams are open; try again later.")
             return
         await socket.accept()
-        self.metrics.opened(1)
+        self.metrics.count_streams(1)
         try:
             own = self.monitor.stream()
             while True:
@@ -204,7 +204,7 @@ class Desk:
         except (WebSocketDisconnect, RuntimeError):  # a send to a socket that closed meanwhile is a RuntimeError
             pass
         finally:
-            self.metrics.opened(-1)
+            self.metrics.count_streams(-1)
 
     async def _in_turn(self, socket: "WebSocket") -> None:
         """A stream that goes faster than its address may is slowed down: its next message is read when there is room for this one."""
@@ -226,13 +226,13 @@ class Desk:
             run = asyncio.get_running_loop().run_in_executor
             score = await self._ask(lambda: run(self.worker, own.step, element))
         except Refused as refused:
-            self.metrics.failed()
+            self.metrics.count_failure()
             return {"error": refused.reason}
         except Exception as error:
             log.error("an element of a stream could not be scored: %s", where(error))
-            self.metrics.failed()
+            self.metrics.count_failure()
             return {"error": "the service failed on this element; its log says where."}
-        self.metrics.scored(score is not None)
+        self.metrics.count_elements(score is not None)
         return score_json(score)
 
 

@@ -44,7 +44,7 @@ def _each(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     reading.written |= kwargs.get("inplace", False) is not False or any(x is True for x in args)
     mark = Mark(reading.stage(tensors), reading.broadcast(tensors), _affine(func.__name__, args, kwargs))
-    return reading.marked(reading.run(func, args, kwargs), mark)
+    return reading.mark_value(reading.run(func, args, kwargs), mark)
 
 
 def _affine(name: str, args: Any, kwargs: Any) -> bool:
@@ -66,12 +66,12 @@ def _cast(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(args[0], Marked) or not isinstance(found, Tensor):
         return found
     mark, same = args[0].mark, found.dtype == args[0].raw.dtype
-    return reading.marked(found, Mark(mark.stage, mark.axes, mark.affine and same, mark.plain and same))
+    return reading.mark_value(found, Mark(mark.stage, mark.axes, mark.affine and same, mark.plain and same))
 
 
 @_rule("contiguous", "clone", "detach", "alias", "get data", "requires_grad_")
 def _same(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    return reading.marked(reading.run(func, args, kwargs), reading.first(args, kwargs).mark)
+    return reading.mark_value(reading.run(func, args, kwargs), reading.first(args, kwargs).mark)
 
 
 @_rule("dropout")
@@ -92,7 +92,7 @@ def _linear(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     biases = [x for x in (*args[2:], kwargs.get("bias")) if isinstance(x, Tensor)]
     if not isinstance(weight, Tensor) or weight.dim() != 2 or any(bias.dim() > 1 for bias in biases):
         reading.end("multiplies by something that is no matrix of its own")
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes, x.mark.affine))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes, x.mark.affine))
 
 
 @_rule("bmm")
@@ -102,7 +102,7 @@ def _product(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     axes = one.mark.axes if isinstance(one, Marked) else ()
     if not isinstance(other, Marked) or other.mark.axes != axes or len(axes) < 3 or axes[-2:] != (None, None):
         reading.end("multiplies over rows or places")
-    return reading.marked(reading.run(func, args, kwargs), Mark(reading.stage(args), axes))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(reading.stage(args), axes))
 
 
 @_rule("max", "min", "topk", "sort")
@@ -112,7 +112,7 @@ def _best(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     (dim,) = reading.own(x, kwargs.get("dim", args[place] if len(args) > place else None))
     found = reading.run(func, args, kwargs)
     axes = x.mark.axes if found[0].dim() == x.raw.dim() else (*x.mark.axes[:dim], *x.mark.axes[dim + 1 :])
-    return type(found)([reading.marked(part, Mark(x.mark.stage, axes)) for part in found])
+    return type(found)([reading.mark_value(part, Mark(x.mark.stage, axes)) for part in found])
 
 
 @_rule("embedding")
@@ -120,7 +120,7 @@ def _embedding(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x = reading.first(args, kwargs)
     if len(args) != 2 or kwargs.get("max_norm") is not None:
         reading.end("its embedding writes into its table")
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, (*x.mark.axes, None)))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, (*x.mark.axes, None)))
 
 
 @_rule("one_hot")
@@ -128,7 +128,7 @@ def _one_hot(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x, classes = reading.first(args, kwargs), kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if not isinstance(classes, int) or classes < 1:
         reading.end("counts its classes in the batch")
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, (*x.mark.axes, None)))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, (*x.mark.axes, None)))
 
 
 @_rule("layer_norm")
@@ -136,7 +136,7 @@ def _layer_norm(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x = reading.first(args, kwargs)
     shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
     reading.own(x, [-1 - place for place in range(len(shape))])
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes))
 
 
 @_rule("batch_norm")
@@ -145,7 +145,7 @@ def _batch_norm(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) != 3 or args[1] is None or args[2] is None or kwargs.get("training", False) is not False:
         reading.end("normalises over the batch")
     reading.own(x, 1)
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes, x.mark.affine))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes, x.mark.affine))
 
 
 @_rule("softmax", "log_softmax", "softmin", "normalize")
@@ -154,7 +154,7 @@ def _along(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     place = 2 if func is functional.normalize else 1
     default = 1 if func is functional.normalize else None
     reading.own(x, kwargs.get("dim", args[place] if len(args) > place else default))
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes))
 
 
 @_rule("sum", "mean", "amax", "amin", "logsumexp", "any", "all")
@@ -164,7 +164,7 @@ def _gather(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     keeps = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
     axes = x.mark.axes if keeps else tuple(axis for place, axis in enumerate(x.mark.axes) if place not in dims)
     same = x.mark.affine and func.__name__ in ("sum", "mean") and not set(kwargs) - {"dim", "keepdim"}
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, same))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, same))
 
 
 @_rule("transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "t", "unsqueeze", "get T", "get mT")
@@ -176,7 +176,7 @@ def _turn(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     axes = tuple(x.mark.axes[size - 2] if size > 1 else None for size in places)
     own = [size for size in places if size > 1 and x.mark.axes[size - 2] is None]
     plain = x.mark.plain and own == sorted(own) and len(places) == x.raw.dim()
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, x.mark.affine, plain))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, x.mark.affine, plain))
 
 
 @_rule("squeeze", "flatten", "unflatten")
@@ -188,7 +188,7 @@ def _fold(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
         given = dict(zip(("start_dim", "end_dim"), args[1:], strict=False)) | kwargs
         begin, last = given.get("start_dim", 0) % count, given.get("end_dim", -1) % count
         if last <= begin:
-            return reading.marked(reading.run(func, args, kwargs), x.mark)
+            return reading.mark_value(reading.run(func, args, kwargs), x.mark)
         reading.own(x, list(range(begin, last + 1)))
         axes = (*x.mark.axes[:begin], None, *x.mark.axes[last + 1 :])
     elif func.__name__ == "squeeze":
@@ -198,7 +198,7 @@ def _fold(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
         (place,) = reading.own(x, kwargs.get("dim", args[1] if len(args) > 1 else None))
         sizes = kwargs.get("sizes", args[2] if len(args) > 2 else ())
         axes = (*x.mark.axes[:place], *(None for _ in sizes), *x.mark.axes[place + 1 :])
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, x.mark.affine))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, x.mark.affine))
 
 
 @_rule("view", "reshape")
@@ -213,7 +213,7 @@ def _view(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
         reading.end("views its axes as others")
     if named != whole or list(x.mark.axes[: len(whole)]) != whole:
         reading.end("views its axes as others")
-    return reading.marked(reading.run(func, args, kwargs), Mark(x.mark.stage, (*named, *(None for _ in rest)), x.mark.affine))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, (*named, *(None for _ in rest)), x.mark.affine))
 
 
 @_rule("cat", "concat", "concatenate", "stack")
@@ -230,7 +230,7 @@ def _join(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     else:
         reading.own(tensors[0], dim)
     affine = all(x.mark.affine or x.mark.stage == "constant" for x in tensors)
-    return reading.marked(reading.run(func, args, kwargs), Mark(reading.stage(tensors), axes, affine))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark(reading.stage(tensors), axes, affine))
 
 
 @_rule("chunk", "split", "unbind")
@@ -240,7 +240,7 @@ def _part(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     (dim,) = reading.own(x, kwargs.get("dim", args[place] if len(args) > place else 0))
     reading.no_sizes(args, kwargs)
     axes = x.mark.axes if place == 2 else (*x.mark.axes[:dim], *x.mark.axes[dim + 1 :])
-    return tuple(reading.marked(part, Mark(x.mark.stage, axes, x.mark.affine)) for part in reading.run(func, args, kwargs))
+    return tuple(reading.mark_value(part, Mark(x.mark.stage, axes, x.mark.affine)) for part in reading.run(func, args, kwargs))
 
 
 @_rule("__getitem__")
@@ -248,13 +248,13 @@ def _item(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     table, index = args
     if isinstance(index, Marked) and not isinstance(table, Marked) and index.raw.dtype in (torch.int64, torch.int32):
         axes: tuple[Axis, ...] = (*index.mark.axes, *(None for _ in table.shape[1:]))
-        return reading.marked(table[index.raw], Mark(index.mark.stage, axes))
+        return reading.mark_value(table[index.raw], Mark(index.mark.stage, axes))
     if not isinstance(table, Marked):
         reading.end("picks by elements")
-    return _picked(reading, table, index if isinstance(index, tuple) else (index,))
+    return _index_rule(reading, table, index if isinstance(index, tuple) else (index,))
 
 
-def _picked(reading: "Reading", x: Marked, index: tuple[Any, ...]) -> Any:
+def _index_rule(reading: "Reading", x: Marked, index: tuple[Any, ...]) -> Any:
     """All rows; all places, or the last one of the layer's outputs; anything of the fixed axes."""
     count = sum(i is not None and i is not Ellipsis for i in index)
     if count > len(x.mark.axes) or sum(i is Ellipsis for i in index) > 1:
@@ -281,7 +281,7 @@ def _picked(reading: "Reading", x: Marked, index: tuple[Any, ...]) -> Any:
             axes += [None] if isinstance(i, slice) else []
         else:
             reading.end(f"picks from the {axis}")
-    return reading.marked(x.raw[index], Mark(stage, tuple(axes), x.mark.affine))
+    return reading.mark_value(x.raw[index], Mark(stage, tuple(axes), x.mark.affine))
 
 
 @_rule("select")
@@ -289,14 +289,14 @@ def _select(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x, given = reading.first(args, kwargs), dict(zip(("dim", "index"), args[1:], strict=False)) | kwargs
     if type(given.get("dim")) is not int:
         reading.end("picks from axes that are not there")
-    return _picked(reading, x, (*(slice(None) for _ in range(given["dim"] % len(x.mark.axes))), given["index"]))
+    return _index_rule(reading, x, (*(slice(None) for _ in range(given["dim"] % len(x.mark.axes))), given["index"]))
 
 
 # ---- constants and sizes
 
 
 @_rule("zeros", "ones", "full", "new_zeros", "new_ones")
-def _filled(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
+def _fill_rule(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     """The same number everywhere, in a shape that may name rows and places."""
     given = args[1:] if func.__name__.startswith("new_") else args
     if func.__name__ == "full":
@@ -307,12 +307,12 @@ def _filled(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     sizes = kwargs.get("size", given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given)
     axes = tuple(s.node.axis if isinstance(s, torch.SymInt) else None for s in sizes)
     made = reading.run(func, args, kwargs)
-    return reading.marked(made, Mark("constant", axes)) if any(axes) else made
+    return reading.mark_value(made, Mark("constant", axes)) if any(axes) else made
 
 
 @_rule("zeros_like", "ones_like")
 def _like(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    return reading.marked(reading.run(func, args, kwargs), Mark("constant", reading.first(args, kwargs).mark.axes))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark("constant", reading.first(args, kwargs).mark.axes))
 
 
 @_rule("expand", "repeat")
@@ -330,7 +330,7 @@ def _expand(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
         if (name and (axis or length != 1)) or (axis and not keeps):
             reading.end("repeats along rows or places")
         axes.append(name or axis)
-    return reading.marked(reading.run(func, args, kwargs), Mark("constant", tuple(axes)))
+    return reading.mark_value(reading.run(func, args, kwargs), Mark("constant", tuple(axes)))
 
 
 @_rule("get shape", "size")
@@ -343,6 +343,6 @@ def _shape(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @_rule("dim", "get ndim", "get dtype", "get device", "get is_cuda", "get layout", "get requires_grad", "is_floating_point", "get_device")
-def _fixed(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
+def _constant_rule(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     """The same for every batch."""
     return reading.run(func, args, kwargs)

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from holdfast.monitor.structure.marks import Axis, Mark, Marked, Stage, UnreadableError, raw
+from holdfast.monitor.structure.module_snapshot import ModuleSnapshot
 from holdfast.monitor.structure.rules import RULES
-from holdfast.monitor.structure.unchanged import Watched
 from holdfast.network.recurrent import copy_module
 
 Sizes = dict[Axis, int]
@@ -47,7 +47,7 @@ class _Size:
         self.reading.end(f"looks at the size of its {self.axis}")
 
 
-def read(module: nn.Module, example: Callable[[int, int], Tensor]) -> Structure:
+def read_structure(module: nn.Module, example: Callable[[int, int], Tensor]) -> Structure:
     """module: (n, length) ids or (n, length, ...) frames -> (n, outputs); example: n, length -> some of them. Raises UnreadableError, or
     whatever the user's module raises."""
     if sum(isinstance(part, nn.RNNBase) for part in module.modules()) != 1:
@@ -75,14 +75,14 @@ def _readings(module: nn.Module, example: Callable[[int, int], Tensor], named: t
     layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
     if any("forward" in vars(layer) or type(layer) not in (nn.RNN, nn.LSTM, nn.GRU) for layer in layers):
         raise UnreadableError("has a layer with another forward")
-    watched = Watched(copied)
+    watched = ModuleSnapshot(copied)
     for sizes in READINGS:
         x = example(sizes["batch"], sizes["time"])
         with torch.no_grad():
             wanted = copied(x.clone())
             reading = Reading(layers, {axis: sizes[axis] for axis in named})
             with reading:
-                answer = copied(reading.marked(x.clone(), Mark("entry", (*named, *(None for _ in x.shape[len(named) :])), plain=True)))
+                answer = copied(reading.mark_value(x.clone(), Mark("entry", (*named, *(None for _ in x.shape[len(named) :])), plain=True)))
         reading.check()
         for layer in layers:
             del layer.__dict__["forward"]
@@ -130,7 +130,7 @@ class Reading(TorchFunctionMode):
         if self.why is not None:
             raise UnreadableError(self.why)
 
-    def marked(self, found: Tensor, mark: Mark) -> Marked:
+    def mark_value(self, found: Tensor, mark: Mark) -> Marked:
         sizes = tuple(self.lengths[axis] if axis else size for axis, size in zip(mark.axes, found.shape, strict=False))
         if len(mark.axes) != found.dim() or sizes != tuple(found.shape) or (mark.stage == "state" and "time" in mark.axes):
             self.end("mixes its axes")
@@ -180,8 +180,8 @@ class Reading(TorchFunctionMode):
             self.end("its first state is not the same for all rows")
         outputs, final = self._run_layer(layer, x, hx)
         self.plain = x.mark.plain
-        state = tree_map(lambda part: self.marked(part, Mark("state", (None, "batch", None), affine=True)), final)
-        return self.marked(outputs, Mark("outputs", axes, affine=True)), state
+        state = tree_map(lambda part: self.mark_value(part, Mark("state", (None, "batch", None), affine=True)), final)
+        return self.mark_value(outputs, Mark("outputs", axes, affine=True)), state
 
     def _beside(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
         """Any directions and places: only rows are kept apart."""
@@ -190,8 +190,8 @@ class Reading(TorchFunctionMode):
             self.end("its layer does not read row by row")
         self._first(hx)
         outputs, final = self._run_layer(layer, x, hx)
-        state = tree_map(lambda part: self.marked(part, Mark("entry", (None, "batch", None))), final)
-        return self.marked(outputs, Mark("entry", axes)), state
+        state = tree_map(lambda part: self.mark_value(part, Mark("entry", (None, "batch", None))), final)
+        return self.mark_value(outputs, Mark("entry", axes)), state
 
     def _first(self, hx: Any) -> tuple[Marked, ...]:
         first = () if hx is None else hx if isinstance(hx, tuple) else (hx,)

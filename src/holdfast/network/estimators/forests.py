@@ -11,13 +11,13 @@ import torch
 
 from holdfast.network.estimators.library_code import NotReadable, check_unmodified
 from holdfast.network.estimators.linear import steps_of
-from holdfast.network.estimators.preparing import Prepared, prepared
+from holdfast.network.estimators.preparing import Prepared, read_preparation
 from holdfast.network.trees import Array, Nodes, Trees, trees_of
 from holdfast.region.columns import Columns
 
 
 @dataclass(frozen=True)
-class Tree:
+class EstimatorTree:
     """One tree. value: (nodes, outputs)."""
 
     feature: Any
@@ -34,7 +34,7 @@ Compares = tuple[type, bool]  # the arithmetic of the inputs, and whether an equ
 class Read:
     """What the class of an estimator says of its trees."""
 
-    trees: Sequence[Tree]
+    trees: Sequence[EstimatorTree]
     compares: Compares
     arithmetic: type  # in which it adds up
     has_base: bool  # whether a constant may be added to all of them
@@ -46,10 +46,10 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
     Raises NotReadable where there are trees, but not only them.
     """
     before, model = steps_of(estimator)
-    found = _read(model)
+    found = _read_trees(model)
     if found is None:
         return None
-    given = prepared(before, columns)
+    given = read_preparation(before, columns)
     if given is None:
         raise NotReadable("what stands before it in the pipeline is more than scaling")
     trees, compares, arithmetic = found.trees, found.compares, found.arithmetic
@@ -61,7 +61,7 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
     ]
     left, right, feature, threshold, value = parts
     leaf = left < 0
-    compare, source = _compared(given, feature, threshold, compares), np.array(given.sources)[np.where(leaf, 0, feature)]
+    compare, source = _comparison(given, feature, threshold, compares), np.array(given.sources)[np.where(leaf, 0, feature)]
     nodes = Nodes(
         source.astype(np.int64), np.where(leaf, -1, left + shift).astype(np.int64), np.where(leaf, -1, right + shift).astype(np.int64),
         value.astype(np.float64), np.repeat(np.arange(len(trees)), sizes), start.astype(np.int64), compare, arithmetic,
@@ -72,7 +72,7 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
     return boxes, found.has_base
 
 
-def _compared(given: Prepared, feature: Array, threshold: Array, how: Compares) -> Callable[[Array, Array], Array]:
+def _comparison(given: Prepared, feature: Array, threshold: Array, how: Compares) -> Callable[[Array, Array], Array]:
     """The comparison of a node, of numbers as they come from the user."""
     kind, strict = how
 
@@ -92,7 +92,7 @@ SINGLE = ("DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifie
 CONSTANT = ("prior", "most_frequent", "constant")  # strategies of a DummyClassifier that say the same of every row
 
 
-def _read(model: Any) -> Read | None:
+def _read_trees(model: Any) -> Read | None:
     """None where the model is no sum of trees."""
     name, home = type(model).__name__, type(model).__module__.partition(".")[0]
     if home in ("xgboost", "lightgbm"):
@@ -105,13 +105,13 @@ def _read(model: Any) -> Read | None:
         trees = [_sklearn(tree, 1 / len(model.estimators_)) for tree in model.estimators_]
         return Read(trees, (np.float32, False), np.float64, has_base=False)
     if name in ("GradientBoostingClassifier", "GradientBoostingRegressor"):
-        return _boosted(model)
+        return _read_boosting(model)
     if name in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
         return _histogram(model)
     return None
 
 
-def _boosted(model: Any) -> Read:
+def _read_boosting(model: Any) -> Read:
     """The first answer, to which the trees add, is that of another estimator, `init`. It is a constant only where that is a dummy."""
     check_unmodified(model)
     first = model.init_
@@ -122,23 +122,25 @@ def _boosted(model: Any) -> Read:
             raise NotReadable(f"it begins with what init={kind} answers, which is no constant, and its trees are not all that it is")
         check_unmodified(first)
     width = model.estimators_.shape[1]
-    trees = [_placed(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)]
+    trees = [
+        _place_output(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)
+    ]
     return Read(trees, (np.float32, False), np.float64, has_base=True)
 
 
-def _sklearn(tree: Any, weight: float = 1.0) -> Tree:
+def _sklearn(tree: Any, weight: float = 1.0) -> EstimatorTree:
     check_unmodified(tree)
     inner = tree.tree_
     if inner.value.shape[1] != 1:
         raise NotReadable("its trees answer several questions at once")
-    return Tree(inner.feature, inner.threshold, inner.children_left, inner.children_right, inner.value[:, 0, :] * weight)
+    return EstimatorTree(inner.feature, inner.threshold, inner.children_left, inner.children_right, inner.value[:, 0, :] * weight)
 
 
-def _placed(tree: Tree, place: int, width: int) -> Tree:
+def _place_output(tree: EstimatorTree, place: int, width: int) -> EstimatorTree:
     """A tree of a single number, which it adds to the output of this place. One score of two classes is that of the second."""
     value = np.zeros((len(tree.left), max(width, 1)))
     value[:, place] = np.asarray(tree.value).reshape(-1)
-    return Tree(tree.feature, tree.threshold, tree.left, tree.right, value)
+    return EstimatorTree(tree.feature, tree.threshold, tree.left, tree.right, value)
 
 
 def _histogram(model: Any) -> Read:
@@ -155,7 +157,9 @@ def _histogram(model: Any) -> Read:
                 raise NotReadable("its trees split categories")
             leaf = nodes["is_leaf"].astype(bool)
             left, right = (np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right"))
-            trees.append(_placed(Tree(nodes["feature_idx"], nodes["num_threshold"], left, right, nodes["value"]), place, len(row)))
+            trees.append(
+                _place_output(EstimatorTree(nodes["feature_idx"], nodes["num_threshold"], left, right, nodes["value"]), place, len(row))
+            )
     return Read(trees, (np.float64, False), np.float64, has_base=True)
 
 
@@ -188,7 +192,7 @@ def _xgboost(model: Any) -> Read:
         left, right = (np.array(tree[f"{side}_children"], dtype=np.int64) for side in ("left", "right"))
         condition = np.array(tree["split_conditions"], dtype=np.float32)
         value: Array = np.where(left < 0, condition, 0).astype(np.float64)
-        trees.append(_placed(Tree(np.array(tree["split_indices"]), condition, left, right, value), int(place), width))
+        trees.append(_place_output(EstimatorTree(np.array(tree["split_indices"]), condition, left, right, value), int(place), width))
     return Read(trees, (np.float32, True), np.float32, has_base=True)
 
 
@@ -204,14 +208,14 @@ def _lightgbm(model: Any) -> Read:
     trees = []
     for place, one in enumerate(dumped["tree_info"]):
         rows: list[list[Any]] = []
-        if not _flattened(one["tree_structure"], rows):
+        if not _flatten_nodes(one["tree_structure"], rows):
             raise NotReadable("its trees ask something else than whether a number is below a threshold, or its leaves are no constants")
         feature, threshold, left, right, value = (np.array(part) for part in zip(*rows, strict=True))
-        trees.append(_placed(Tree(feature, threshold.astype(np.float64), left, right, value), place % width, width))
+        trees.append(_place_output(EstimatorTree(feature, threshold.astype(np.float64), left, right, value), place % width, width))
     return Read(trees, (np.float64, False), np.float64, has_base=True)
 
 
-def _flattened(top: dict[str, Any], rows: list[list[Any]]) -> bool:
+def _flatten_nodes(top: dict[str, Any], rows: list[list[Any]]) -> bool:
     """A tree of dictionaries as rows of feature, threshold, left, right and value; False where a question is no plain comparison."""
     waiting: list[tuple[dict[str, Any], Sequence[int]]] = [(top, ())]
     while waiting:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from holdfast.network.estimators.library_code import is_unmodified
-from holdfast.network.estimators.preparing import prepared
+from holdfast.network.estimators.preparing import read_preparation
 from holdfast.region.columns import Columns
 
 ACTIVATIONS = {"identity": nn.Identity, "logistic": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
@@ -29,7 +29,7 @@ def as_module(estimator: Any, columns: Columns) -> nn.Module | None:
     """The whole estimator, None where it is no such model. A classifier of two classes with one score s has the outputs 0 and s."""
     before, model = steps_of(estimator)
     layers = _layers(model) if is_unmodified(model) else None
-    given = None if layers is None else prepared(before, columns)
+    given = None if layers is None else read_preparation(before, columns)
     if given is None or layers is None:
         return None
     if getattr(model, "classes_", None) is not None and _outputs(layers) == 1:

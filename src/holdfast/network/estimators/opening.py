@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import BadInput
-from holdfast.network.classes import listed
+from holdfast.network.classes import list_names
 from holdfast.network.estimators.forests import read_trees
 from holdfast.network.estimators.library_code import NotReadable, is_unmodified
 from holdfast.network.estimators.linear import as_module, steps_of
@@ -38,7 +38,7 @@ Scores = Callable[[Any], Array]
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedEstimator:
     """module: what is measured. itself: the estimator, where the module is not it."""
 
     module: nn.Module
@@ -50,7 +50,7 @@ class Opened:
     notes: tuple[str, ...]
 
 
-def open_estimator(estimator: Any, columns: Columns | None) -> Opened:
+def open_estimator(estimator: Any, columns: Columns | None) -> OpenedEstimator:
     _check(estimator)
     estimator = copy.deepcopy(estimator)
     names, framed = _names(estimator)
@@ -65,9 +65,9 @@ def open_estimator(estimator: Any, columns: Columns | None) -> Opened:
     asked, notes = _following([Estimator(ask, told, names if framed else None, said) for ask in ways], told)
     module = _agreeing(module, asked)
     if module is not None:
-        return Opened(module, asked, told, classes, labels, None, (READ, *notes))
+        return OpenedEstimator(module, asked, told, classes, labels, None, (READ, *notes))
     trees, why = _trees(estimator, asked)
-    return Opened(asked, None, told, classes, labels, trees, (_note(estimator, trees, why), *notes))
+    return OpenedEstimator(asked, None, told, classes, labels, trees, (_note(estimator, trees, why), *notes))
 
 
 def _trees(estimator: Any, asked: "Estimator") -> tuple[Trees | None, str]:
@@ -78,7 +78,7 @@ def _trees(estimator: Any, asked: "Estimator") -> tuple[Trees | None, str]:
         return None, str(error)
     if read is None:
         return None, ""
-    found = _believed(*read, asked)
+    found = _verify_trees(*read, asked)
     return found, "" if found is not None else "its answers are not the sum over its trees"
 
 
@@ -111,7 +111,7 @@ class _Predicted:
         strange = next((label for label in said.tolist() if label not in place), None)
         if strange is not None:
             raise BadInput(
-                f"predict says {str(strange)[:60]!r}, which is none of the estimator's classes {listed(self.labels)}, so nobody knows "
+                f"predict says {str(strange)[:60]!r}, which is none of the estimator's classes {list_names(self.labels)}, so nobody knows "
                 f"which class is meant. Give a function with one score for each class instead: hf.Network.from_callable(function)."
             )
         return np.array([place[label] for label in said.tolist()], dtype=np.int64)
@@ -212,14 +212,14 @@ def _check(estimator: Any) -> None:
         raise BadInput(f"{type(estimator).__name__} is not fitted yet: call fit first.") from error
     except (AttributeError, TypeError):
         pass  # one that is like an estimator, and says less of itself
-    if _told(estimator, "n_features_in_") is None:
+    if _estimator_attribute(estimator, "n_features_in_") is None:
         raise BadInput(
             f"{type(estimator).__name__} does not say how many features it takes (n_features_in_). Give its function instead: "
             f"hf.Network.from_callable(estimator.predict_proba)."
         )
 
 
-def _told(estimator: Any, what: str) -> Any:
+def _estimator_attribute(estimator: Any, what: str) -> Any:
     """What an estimator says of its inputs; in a pipeline the first step that says it."""
     before, model = steps_of(estimator)
     known = (getattr(step, what, None) for step in (estimator, *before, model))
@@ -228,11 +228,11 @@ def _told(estimator: Any, what: str) -> Any:
 
 def _names(estimator: Any) -> tuple[tuple[str, ...], bool]:
     """The names of its features, and whether it was fitted on a frame."""
-    found = _told(estimator, "feature_names_in_")
+    found = _estimator_attribute(estimator, "feature_names_in_")
     names = () if found is None else tuple(map(str, found))
     if names and not all(name == f"Column_{place}" for place, name in enumerate(names)):  # LightGBM's own, where there were none
         return names, True
-    return tuple(f"x{place}" for place in range(_told(estimator, "n_features_in_"))), False
+    return tuple(f"x{place}" for place in range(_estimator_attribute(estimator, "n_features_in_"))), False
 
 
 def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
@@ -241,7 +241,7 @@ def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
         return Columns.named(names)
     held = {name for c in columns.each for name in ((c.name,) if c.values is not None else c.features)}
     if held == set(names):
-        return columns.ordered(names)
+        return columns.in_order(names)
     if len(columns.features) == len(names) and all(name == f"x{place}" for place, name in enumerate(names)):
         return columns  # fitted on an array: by their places
     strange = next((name for name in names if name not in held), None)
@@ -343,7 +343,7 @@ def _agreeing(module: nn.Module | None, asked: Estimator) -> nn.Module | None:
     return module if same else None
 
 
-def _believed(trees: Trees, has_base: bool, asked: Estimator) -> Trees | None:
+def _verify_trees(trees: Trees, has_base: bool, asked: Estimator) -> Trees | None:
     """The trees with what is added to all of them, where their sum is what the estimator answers on both sides of their thresholds."""
     points = asked.columns.as_rows(trees.probes(PROBES))
     said = asked(points)
@@ -356,8 +356,8 @@ def _believed(trees: Trees, has_base: bool, asked: Estimator) -> Trees | None:
     bare = replace(trees, values=values, base=base)
     apart = said - bare.sum(points)
     base = apart.median(0).values
-    base = torch.where(apart.abs().amax(0) <= bare.missed(), 0.0, base)  # most have none, and none is exact
+    base = torch.where(apart.abs().amax(0) <= bare.rounding_error(), 0.0, base)  # most have none, and none is exact
     if not has_base and bool((base != 0).any()):
         return None
     found = replace(bare, base=base)
-    return found if bool(((said - found.sum(points)).abs() <= found.missed() + 1e-300).all()) else None
+    return found if bool(((said - found.sum(points)).abs() <= found.rounding_error() + 1e-300).all()) else None

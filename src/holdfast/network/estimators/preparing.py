@@ -50,12 +50,12 @@ class Prepared:
     scalers: tuple[Scaled, ...]
 
 
-def prepared(before: Sequence[Any], columns: Columns) -> Prepared | None:
+def read_preparation(before: Sequence[Any], columns: Columns) -> Prepared | None:
     """None where a step does more than that."""
     sources = tuple(range(len(columns.features)))
     scalers: list[Scaled] = []
     if before and type(before[0]).__name__ == "ColumnTransformer":
-        first = _transformed(before[0], columns)
+        first = _read_transformer(before[0], columns)
         if first is None:
             return None
         sources, scalers, before = first.sources, list(first.scalers), before[1:]
@@ -86,7 +86,7 @@ def scaler(step: Any) -> Scaled | None:
     return found if found is not None and found.rises() else None
 
 
-def _transformed(transformer: Any, columns: Columns) -> Prepared | None:
+def _read_transformer(transformer: Any, columns: Columns) -> Prepared | None:
     """A column transformer, part after part, each with the same operations where it has fewer."""
     if not is_unmodified(transformer) or transformer.transformer_weights:
         return None

@@ -2,14 +2,14 @@
 
 from holdfast.network.onnx.importer import import_onnx
 from holdfast.network.onnx.module import OnnxModule, Port
-from holdfast.network.onnx.opening import Opened, of_onnx, open_onnx, session_of
+from holdfast.network.onnx.opening import OpenedOnnx, of_onnx, open_onnx, session_of
 from holdfast.network.onnx.reader import external_files, read_onnx
 from holdfast.network.onnx.runtime import OnnxRuntime, session
 
 __all__ = [
     "OnnxModule",
     "OnnxRuntime",
-    "Opened",
+    "OpenedOnnx",
     "Port",
     "external_files",
     "import_onnx",

@@ -13,7 +13,7 @@ DOMAINS = ("", "ai.onnx")  # the two names of the standard operator set
 Name = tuple[str, str, str]
 
 
-def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def inline_functions(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model without functions. `name` is what errors call the file."""
     if not model.functions:
         return model

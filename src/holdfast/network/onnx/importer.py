@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile, UnsupportedLayer
-from holdfast.network.onnx.functions import DOMAINS, inlined
+from holdfast.network.onnx.functions import DOMAINS, inline_functions
 from holdfast.network.onnx.module import (
     Argument,
     Call,
@@ -25,12 +25,12 @@ from holdfast.network.onnx.module import (
     Fixed,
     OnnxModule,
     Plan,
+    PlanStep,
     Port,
-    Step,
     data_dependent,
 )
 from holdfast.network.onnx.operators.static import as_static
-from holdfast.network.onnx.operators.table import OPERATORS, REWRITES, STATICS, Kind, Node, Operator, Static
+from holdfast.network.onnx.operators.table import OPERATORS, REWRITES, STATICS, Kind, OnnxNode, Operator, Static
 from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
 __all__ = ["import_onnx", "ports"]
@@ -64,7 +64,7 @@ def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, An
 
     Raises UnsupportedLayer naming every operator without a rule, UnreadableFile where the graph is malformed.
     """
-    model = inlined(model, name)
+    model = inline_functions(model, name)
     opset = max((entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET)
     if opset < _FIRST_OPSET:
         raise UnsupportedLayer(
@@ -142,7 +142,7 @@ class _Scope:
     keys: dict[str, str] = field(default_factory=dict)  # name -> its key in constants
     complaints: _Complaints = field(default_factory=_Complaints)
     folded: list[int] = field(default_factory=lambda: [0])  # elements of what was computed from constants, counted by all scopes
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PlanStep] = field(default_factory=list)
 
     def inner(self) -> "_Scope":
         return replace(
@@ -175,14 +175,14 @@ class _Scope:
         outputs = tuple(proto.output)
         try:
             self._check(proto)
-            if not _known(proto):
+            if not _is_known_operator(proto):
                 self._unknown(f"{proto.domain}::{proto.op_type}".removeprefix("::"), proto.name, outputs)
             elif proto.op_type == "If":
                 self._choose(_node(proto, self.opset, self.name))
             else:
                 node = _node(proto, self.opset, self.name)
                 for piece in REWRITES[node.operator](node) if node.operator in REWRITES else [node]:
-                    self._place(self._settled(piece))
+                    self._place(self._specialise(piece))
         except UnsupportedLayer as error:
             self.complaints.others.append(str(error))
             self.tensors.update(outputs)  # so that the walk goes on and finds the rest
@@ -199,7 +199,7 @@ class _Scope:
         context = onnx.checker.C.CheckerContext()
         context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": self.opset}
         try:
-            if _known(proto) and proto.op_type != "If":  # whose nodes are checked one by one, as they are reached
+            if _is_known_operator(proto) and proto.op_type != "If":  # whose nodes are checked one by one, as they are reached
                 onnx.checker.check_node(proto, context)
         except onnx.checker.ValidationError as error:
             raise UnreadableFile(f"{what} is not as ONNX defines it: {error}. Export the file again.") from error
@@ -211,13 +211,13 @@ class _Scope:
         self.complaints.unknown.setdefault(key, []).append(node or outputs[0])
         self.tensors.update(outputs)
 
-    def _place(self, node: Node) -> None:
+    def _place(self, node: OnnxNode) -> None:
         """Computes the node now where everything it reads is known, else plans to call it."""
         inputs = [name for name in node.inputs if name]
         numbers = self._in_numbers(node, inputs)
         operator = (STATICS if numbers else OPERATORS)[node.operator]
         if not operator.answers_many and any(node.outputs[1:]):
-            raise node.unsupported(f"an output beyond the first ({', '.join(filter(None, node.outputs[1:]))})")
+            raise node.unsupported_error(f"an output beyond the first ({', '.join(filter(None, node.outputs[1:]))})")
         if all(name in self.known for name in inputs):
             self._fold(node, operator)
             return
@@ -227,7 +227,7 @@ class _Scope:
         if numbers and (node.operator in ("Shape", "Size") or self._of_ranks(inputs)):
             self.ranks.update(node.outputs)
 
-    def _settled(self, node: Node) -> Node:
+    def _specialise(self, node: OnnxNode) -> OnnxNode:
         """A Gather, with what is known of its inputs: words looked up in a table, indices that never go backwards."""
         if node.operator not in ("Gather", "GatherElements"):
             return node
@@ -239,7 +239,7 @@ class _Scope:
             return replace(node, operator="Embedding")
         return node
 
-    def _in_numbers(self, node: Node, inputs: list[str]) -> bool:
+    def _in_numbers(self, node: OnnxNode, inputs: list[str]) -> bool:
         """Whether the node is shape arithmetic: all it reads are numbers, and not all are known already."""
         if node.operator not in STATICS or not any(name in self.statics for name in inputs):
             return False
@@ -253,12 +253,12 @@ class _Scope:
     def _is_static(self, name: str) -> bool:
         return name in self.statics or (name in self.known and self.known[name].numel() <= _LARGEST_STATIC)
 
-    def _input(self, node: Node, operator: Operator, position: int) -> Argument:
+    def _input(self, node: OnnxNode, operator: Operator, position: int) -> Argument:
         kind, name = operator.kind(position), node.inputs[position]
         if not name:
             return Fixed(None)
         if kind is None:
-            raise node.unsupported(f"input {position} ({name!r})")
+            raise node.unsupported_error(f"input {position} ({name!r})")
         if kind is Kind.STATIC and not self._is_static(name):
             raise data_dependent(node, name)
         return self.argument(name, kind)
@@ -294,11 +294,11 @@ class _Scope:
             self.constants[key] = (value.to(self.working) if value.is_floating_point() else value).contiguous()
         return self.keys[name]
 
-    def _fold(self, node: Node, operator: Operator) -> None:
+    def _fold(self, node: OnnxNode, operator: Operator) -> None:
         """Computes the node at import, after asking without data how large the result will be."""
 
         def answers(move: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-            inputs = [self._folded(node, operator, position, move) for position in range(len(node.inputs))]
+            inputs = [self._fold_constant(node, operator, position, move) for position in range(len(node.inputs))]
             answer = operator.run(node, *inputs)
             return answer if operator.answers_many else (answer,)
 
@@ -313,7 +313,7 @@ class _Scope:
         except HoldfastError:
             raise
         except NotImplementedError as error:
-            raise node.unsupported(f"what torch has not ({error})") from error
+            raise node.unsupported_error(f"what torch has not ({error})") from error
         except Exception as error:
             raise UnreadableFile(
                 f"{self.name}: constant {node.operator} node {node.name!r} cannot be computed ({error}). "
@@ -322,7 +322,7 @@ class _Scope:
         for name, value in zip(node.outputs, found, strict=False):
             self.known[name] = value if isinstance(value, Tensor) else torch.tensor(value.tolist())
 
-    def _folded(self, node: Node, operator: Operator, position: int, move: Callable[[Tensor], Tensor]) -> Any:
+    def _fold_constant(self, node: OnnxNode, operator: Operator, position: int, move: Callable[[Tensor], Tensor]) -> Any:
         name, kind = node.inputs[position], operator.kind(position)
         if not name:
             return None
@@ -337,7 +337,7 @@ class _Scope:
             self.known[name] = inner.known[name]
         (self.statics if name in inner.statics else self.tensors).update({name} - inner.known.keys())
 
-    def _choose(self, node: Node) -> None:
+    def _choose(self, node: OnnxNode) -> None:
         """An If: the branch itself where the condition is known, both where it will be, by shapes."""
         [condition] = node.inputs
         graphs = {True: node.attributes["then_branch"], False: node.attributes["else_branch"]}
@@ -345,7 +345,7 @@ class _Scope:
             inner = self.inner()
             taken = inner.walk(graphs[bool(self.known[condition].item())])
             for source, target in zip(taken, node.outputs, strict=True):
-                inner._place(Node("Identity", node.name, (source,), (target,), self.opset))
+                inner._place(OnnxNode("Identity", node.name, (source,), (target,), self.opset))
                 self._adopt(inner, target)
             self.steps += inner.steps
             return
@@ -368,7 +368,7 @@ class _Scope:
         self.steps.append(Choice(self.argument(condition, Kind.STATIC), branches, node.outputs))
 
 
-def _known(proto: onnx.NodeProto) -> bool:
+def _is_known_operator(proto: onnx.NodeProto) -> bool:
     """Whether there is a rule for this operator of ONNX; the names that rewriting makes up are not for files to use."""
     ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
     return ours and proto.domain in DOMAINS and onnx.defs.has(proto.op_type)
@@ -378,7 +378,7 @@ def _numbers(value: Tensor) -> Static:
     return as_static(value.tolist()).reshape(value.shape)
 
 
-def _node(proto: onnx.NodeProto, opset: int, where: str) -> Node:
+def _node(proto: onnx.NodeProto, opset: int, where: str) -> OnnxNode:
     names = [entry.name for entry in proto.attribute]
     if len(set(names)) < len(names):
         raise UnreadableFile(f"{where}: {proto.op_type} node {proto.name!r} has an attribute twice. Export the file again.")
@@ -387,7 +387,7 @@ def _node(proto: onnx.NodeProto, opset: int, where: str) -> Node:
         raise UnsupportedLayer(
             f"{proto.op_type} node {proto.name!r}: {odd.name}={odd.i}, which ONNX knows as 0 or 1 only, is not supported."
         )
-    return Node(
+    return OnnxNode(
         operator=proto.op_type,
         name=proto.name or next(filter(None, proto.output), proto.op_type),
         inputs=tuple(proto.input),

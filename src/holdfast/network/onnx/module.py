@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.onnx.operators.static import flat
-from holdfast.network.onnx.operators.table import OPERATORS, STATICS, Kind, Node, Static
+from holdfast.network.onnx.operators.table import OPERATORS, STATICS, Kind, OnnxNode, Static
 
 Value: TypeAlias = Tensor | Static
 
@@ -89,7 +89,7 @@ class Computed:
         return environment.tensor(value)
 
 
-class Step(Protocol):
+class PlanStep(Protocol):
     """One thing the module does: reads values, writes values."""
 
     @property
@@ -106,7 +106,7 @@ def _names(arguments: Sequence[Argument]) -> frozenset[str]:
 class Call:
     """One operator. It is looked up by name when it runs, so that a module can be sent to another process."""
 
-    node: Node
+    node: OnnxNode
     table: Literal["tensors", "numbers"]
     arguments: tuple[Argument, ...]
 
@@ -120,7 +120,7 @@ class Call:
         try:
             answer = operator.run(self.node, *inputs)
         except NotImplementedError as error:
-            raise self.node.unsupported(f"what torch has not ({error})") from error
+            raise self.node.unsupported_error(f"what torch has not ({error})") from error
         except Exception as error:
             error.add_note(f"in ONNX node {self.node.name!r} ({self.node.operator})")
             raise
@@ -132,7 +132,7 @@ class Call:
 class Plan:
     """Steps in order, and what of their results is the outcome."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     outcome: tuple[Argument, ...]
 
     @property
@@ -140,13 +140,13 @@ class Plan:
         return _names(self.outcome).union(*(step.reads for step in self.steps))
 
     def run(self, environment: Environment) -> list[Any]:
-        for step, finished in zip(self.steps, self._finished(), strict=True):
+        for step, finished in zip(self.steps, self._last_uses(), strict=True):
             step.run(environment)
             for name in finished:
                 environment.values.pop(name, None)
         return [argument.fetch(environment) for argument in self.outcome]
 
-    def _finished(self) -> list[frozenset[str]]:
+    def _last_uses(self) -> list[frozenset[str]]:
         """Per step, the values nobody reads after it: dropped, so that a deep network does not keep all its layers."""
         needed = _names(self.outcome)
         finished = []
@@ -209,19 +209,19 @@ class OnnxModule(nn.Module):
         values: dict[str, Value] = {port.name: value for port, value in zip(self.inputs, given, strict=True)}
         environment = Environment(values, dict(self.constants.named_buffers(remove_duplicate=False)), self.working)
         found = self.plan.run(environment)
-        results = tuple(_declared(value, port) for value, port in zip(found, self.outputs, strict=True))
+        results = tuple(_as_declared_type(value, port) for value, port in zip(found, self.outputs, strict=True))
         return results if len(results) > 1 else results[0]
 
     def extra_repr(self) -> str:
         return f"{self.name}: {len(self.plan.steps)} steps"
 
 
-def _declared(value: Tensor, port: Port) -> Tensor:
+def _as_declared_type(value: Tensor, port: Port) -> Tensor:
     """Integers in the type the file declares (numbers from shapes are 64 bits wide); floats in the working type."""
     return value if port.dtype.is_floating_point or value.is_floating_point() else value.to(port.dtype)
 
 
-def data_dependent(node: Node, name: str) -> UnsupportedLayer:
+def data_dependent(node: OnnxNode, name: str) -> UnsupportedLayer:
     return UnsupportedLayer(
         f"{node.operator} node {node.name!r} needs {name!r} to be a constant or to follow from shapes, but it is "
         f"computed from the data, so the network has no fixed structure. If it stems from an input that you know, such "

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.adapter import BlackBox, tensor_of
-from holdfast.network.fingerprint import joined, of_file, of_output, of_tensors
+from holdfast.network.fingerprint import combine_hashes, of_file, of_output, of_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.outputs import choose_output
@@ -28,7 +28,7 @@ LARGEST_INPUT = 2**27  # numbers, at the size that the file declares
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedOnnx:
     """What a file turned out to be. `shape` and `example` are of the module's own input, batch axis and all."""
 
     module: nn.Module
@@ -43,7 +43,7 @@ class Opened:
     )  # hashes of what makes the model and is not in the file: external data, constants, the output chosen
 
 
-def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None, output: str | None = None) -> Opened:
+def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, Any] | None = None, output: str | None = None) -> OpenedOnnx:
     """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so.
 
     output: the name of the output to measure; see `choose_output`.
@@ -52,8 +52,8 @@ def open_onnx(path: Path, *, black_box: bool = False, constants: Mapping[str, An
     chosen = choose_output(model, str(path), output)
     model = chosen.model
     inputs, _ = ports(model.graph, str(path))
-    fixed = {name: _filled(inputs, name, value, path) for name, value in sorted((constants or {}).items())}
-    opened = _opened(model, path, inputs, fixed, black_box)
+    fixed = {name: _example_input(inputs, name, value, path) for name, value in sorted((constants or {}).items())}
+    opened = _open_model(model, path, inputs, fixed, black_box)
     kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
     beside = (external, of_tensors(kinds, begin="constants") if kinds else "", of_output(chosen.name if chosen.ambiguous else None))
     return replace(opened, beside=beside, notes=(*opened.notes, *filter(None, [chosen.note])))
@@ -66,7 +66,7 @@ def session_of(path: str | Path, output: str | None = None) -> OnnxRuntime:
 
 def of_onnx(path: Path) -> str:
     """The hash of a file and of the external data that it reads."""
-    return joined(of_file(path), _with_external(path)[1])
+    return combine_hashes(of_file(path), _with_external(path)[1])
 
 
 def _with_external(path: Path) -> tuple[onnx.ModelProto, str]:
@@ -77,7 +77,7 @@ def _with_external(path: Path) -> tuple[onnx.ModelProto, str]:
     return model, "" if data.hexdigest() == empty else data.hexdigest()
 
 
-def _opened(model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed: Mapping[str, Tensor], black_box: bool) -> Opened:
+def _open_model(model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed: Mapping[str, Tensor], black_box: bool) -> OpenedOnnx:
     free = [port for port in inputs if port.name not in fixed]
     if len(free) != 1:
         described = ", ".join(f"{p.name} {_shape_text(p.shape)}" for p in free)
@@ -99,20 +99,20 @@ def _opened(model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed:
         if port.dtype.is_floating_point:
             example = _example(port)
             check_sizes(module, example, str(path))
-            return Opened(module, port.shape, example)
+            return OpenedOnnx(module, port.shape, example)
         return _split(model, path, module, port, fixed)
     except UnsupportedLayer as error:
         return _black_box(model, path, port, fixed, f"{error} It runs as a black box now.")
 
 
-def _black_box(model: onnx.ModelProto, path: Path, port: Port, fixed: Mapping[str, Tensor], note: str) -> Opened:
+def _black_box(model: onnx.ModelProto, path: Path, port: Port, fixed: Mapping[str, Tensor], note: str) -> OpenedOnnx:
     run = session(model, str(path))
     values = {name: value.numpy() for name, value in fixed.items()}
 
     def ask(x: "np.ndarray[Any, Any]") -> Any:
         return run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
 
-    return Opened(BlackBox(_each(ask, port)), port.shape, _example(port).float(), black_box=True, notes=(note,))
+    return OpenedOnnx(BlackBox(_each(ask, port)), port.shape, _example(port).float(), black_box=True, notes=(note,))
 
 
 def _each(ask: Callable[[Any], Any], port: Port) -> Callable[[Any], Any]:
@@ -122,7 +122,7 @@ def _each(ask: Callable[[Any], Any], port: Port) -> Callable[[Any], Any]:
     return lambda x: np.concatenate([np.asarray(ask(row[None])).reshape(1, -1) for row in x])
 
 
-def _split(model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fixed: Mapping[str, Tensor]) -> Opened:
+def _split(model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fixed: Mapping[str, Tensor]) -> OpenedOnnx:
     """A token model: the Gather that looks the tokens up is cut out, and its output becomes the input."""
     weights = {t.name: t for t in model.graph.initializer}
     readers = [n for n in model.graph.node if port.name in n.input]
@@ -161,7 +161,7 @@ def _split(model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fi
     if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-5):
         raise UnsupportedLayer(f"{path}: behind its table of vectors the model does not answer as the whole model does.")
     shape = (*port.shape, vectors.shape[1])
-    return Opened(behind, shape, vectors[tokens.long()], vectors=vectors, token_module=module)
+    return OpenedOnnx(behind, shape, vectors[tokens.long()], vectors=vectors, token_module=module)
 
 
 def _axis(node: onnx.NodeProto) -> int:
@@ -175,7 +175,7 @@ def _example(port: Port) -> Tensor:
     )
 
 
-def _filled(inputs: tuple[Port, ...], name: str, value: Any, path: Path) -> Tensor:
+def _example_input(inputs: tuple[Port, ...], name: str, value: Any, path: Path) -> Tensor:
     """A number fills the declared shape, open axes at one; numbers in a row take that shape where they fill it; an array must fit it."""
     port = next((p for p in inputs if p.name == name), None)
     if port is None:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from holdfast.errors import UnreadableFile
-from holdfast.files import unpacked
+from holdfast.files import read_unpacked
 from holdfast.network.onnx.tensors import DTYPES, byte_count, check_size, tensors_of, type_name
 
 MAX_BYTES = 2**31 - 1
@@ -23,7 +23,7 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib.
     Raises UnreadableFile where the file is missing, damaged, not ONNX, too large, or points outside its directory.
     """
     path = Path(path)
-    model = _parsed(path, max_bytes)
+    model = _parse_model(path, max_bytes)
     left = max_bytes
     for tensor in tensors_of(model.graph):
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -37,14 +37,16 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib.
 def external_files(path: Path) -> list[Path]:
     """The files beside a model that its tensors lie in, by their names; those that lead elsewhere are refused as by `read_onnx`."""
     found = {
-        _external(tensor, path)[0] for tensor in tensors_of(_parsed(path, MAX_BYTES).graph) if tensor.data_location == TensorProto.EXTERNAL
+        _external(tensor, path)[0]
+        for tensor in tensors_of(_parse_model(path, MAX_BYTES).graph)
+        if tensor.data_location == TensorProto.EXTERNAL
     }
     return sorted(found)
 
 
-def _parsed(path: Path, max_bytes: int) -> onnx.ModelProto:
+def _parse_model(path: Path, max_bytes: int) -> onnx.ModelProto:
     too_large = f"unpacks to more than {max_bytes} bytes, which no ONNX file should. If it is to be trusted, raise max_bytes."
-    content = unpacked(path, max_bytes, too_large)
+    content = read_unpacked(path, max_bytes, too_large)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from holdfast.errors import UnreadableFile
-from holdfast.memory import available_bytes, bytes_told
+from holdfast.memory_budget import available_bytes, bytes_told
 
 
 class _Largest(TorchDispatchMode):

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from holdfast.report.plots.canvas import ESTIMATED, INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Bracket
 
 
@@ -42,7 +42,7 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
             np.where(is_open, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
             hatch="////", linewidth=0, label=f"open, {sense.missing}",
         )  # fmt: skip
-    is_proved = np.array([b.closed or sense.proved(b).known for b in shown])  # what holds by definition alone is no proved end
+    is_proved = np.array([b.closed or sense.proved_bound(b).known for b in shown])  # what holds by definition alone is no proved end
     for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
         known = np.isfinite(ends) & (is_proved if is_proof else ~is_open)
         _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, sense.shown)))

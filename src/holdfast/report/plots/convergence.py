@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 
 from holdfast.formatting import ends
 from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.sense import RADIUS, Sense
 from holdfast.report.summary import mean_of
+from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Key
 from holdfast.store import Event
 
 
 @dataclass(frozen=True)
-class Curve:
+class MeanOverTime:
     """A mean over time. It begins when all that count in it have a number, so that it never changes its population."""
 
     seconds: list[float]
@@ -26,12 +26,12 @@ class Curve:
 def draw(history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence") -> str:
     """Mean lower and upper end over the seconds spent on each input, both over the same inputs."""
     with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
-        chosen = followed(history)
+        chosen = followed_inputs(history)
         lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
         upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False)
         if lower.seconds or upper.seconds:
             _lines(drawn.axes, lower, upper, sense)
-            drawn.axes.set_xlabel(f"seconds spent on each of {_counted(chosen, things)}")
+            drawn.axes.set_xlabel(f"seconds spent on each of {_count_phrase(chosen, things)}")
             drawn.axes.set_ylabel(f"mean {sense.quantity}")
             drawn.legend()
         else:
@@ -48,7 +48,7 @@ class Followed:
     count: int
 
 
-def followed(history: Sequence[Event]) -> Followed:
+def followed_inputs(history: Sequence[Event]) -> Followed:
     """Those of which both ends became finite, so that the mean lower end never lies above the mean upper one; where there are none, those
     of the end that became so more often, alone."""
     lower = frozenset(e.key for e in history if math.isfinite(e.lower))
@@ -59,19 +59,19 @@ def followed(history: Sequence[Event]) -> Followed:
     return Followed(lower, none, count) if len(lower) > len(upper) else Followed(none, upper, count)
 
 
-def _counted(chosen: Followed, things: str) -> str:
+def _count_phrase(chosen: Followed, things: str) -> str:
     some = len(chosen.lower or chosen.upper)
     known = "both ends are" if chosen.lower and chosen.upper else "the lower end is" if chosen.lower else "the upper end is"
     return f"the {some} {things}" if some == chosen.count else f"\nthe {some} of {chosen.count} {things} of which {known} known"
 
 
-def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool) -> Curve:
+def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool) -> MeanOverTime:
     """(key, seconds, value) in any order -> the mean over keys of the best finite value so far."""
     better = max if largest else min
     finite = sorted((m for m in moments if math.isfinite(m[2])), key=lambda m: m[1])
     waiting = {key for key, _, _ in finite}
     best: dict[Key, float] = {}
-    total, curve = 0.0, Curve([], [])
+    total, curve = 0.0, MeanOverTime([], [])
     for seconds, together in groupby(finite, key=lambda m: m[1]):
         for key, _, value in together:
             now = better(best.get(key, value), value)
@@ -86,14 +86,14 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
     return curve
 
 
-def _close(lower: Curve, upper: Curve) -> bool:
+def _close(lower: MeanOverTime, upper: MeanOverTime) -> bool:
     """Do the two lines end at one height, as far as the eye can tell?"""
     if not (lower.values and upper.values):
         return False
     return abs(upper.values[-1] - lower.values[-1]) < 0.06 * max(map(abs, (*lower.values, *upper.values)))
 
 
-def _lines(axes: Axes, lower: Curve, upper: Curve, sense: Sense) -> None:
+def _lines(axes: Axes, lower: MeanOverTime, upper: MeanOverTime, sense: Sense) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)

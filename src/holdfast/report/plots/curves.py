@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from holdfast.formatting import short
 from holdfast.report.plots.canvas import ESTIMATED, MOST_POINTS, PROVED, WITNESSED, canvas
-from holdfast.report.sense import RADIUS
-from holdfast.report.summary import Row
+from holdfast.report.summary import InputRow
+from holdfast.report.wording import RADIUS
 
 COLOURS = (PROVED, WITNESSED, ESTIMATED, "#cc79a7", "#8a6d00", "#56b4e9")  # Okabe and Ito; the yellow darkened to be seen on white
 MARKS = ("o", "s", "^", "D", "v", "P")  # so that no run is told apart by its colour alone
 
 
-def draw(names: Sequence[str], columns: Sequence[Sequence[Row]], *, narrow: bool = False) -> str:
+def draw(names: Sequence[str], columns: Sequence[Sequence[InputRow]], *, narrow: bool = False) -> str:
     """At most as many runs as there are colours; a solid line for what is proved, a dotted one for what still stands."""
     quantity = next((rows[0].sense for rows in columns if rows), RADIUS).quantity
     shown = list(zip(names, columns, strict=True))[: len(COLOURS)]
@@ -31,7 +31,7 @@ def draw(names: Sequence[str], columns: Sequence[Sequence[Row]], *, narrow: bool
     return drawn.svg
 
 
-def _lines(axes: Axes, shown: Sequence[tuple[str, Sequence[Row]]], grid: NDArray[np.float64], quantity: str) -> None:
+def _lines(axes: Axes, shown: Sequence[tuple[str, Sequence[InputRow]]], grid: NDArray[np.float64], quantity: str) -> None:
     for place, (name, rows) in enumerate(shown):
         for proved, line, steps, label in ((True, "-", "steps-pre", _plain(name)), (False, ":", "steps-post", None)):
             axes.plot(
@@ -45,7 +45,7 @@ def _lines(axes: Axes, shown: Sequence[tuple[str, Sequence[Row]]], grid: NDArray
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
 
-def _share(rows: Sequence[Row], grid: NDArray[np.float64], *, proved: bool) -> NDArray[np.float64]:
+def _share(rows: Sequence[InputRow], grid: NDArray[np.float64], *, proved: bool) -> NDArray[np.float64]:
     """At each radius, the share of rows whose end reaches it; a misclassified input never does."""
     values = np.sort([_reach(row, proved=proved) for row in rows])
     if not rows[0].sense.rises:
@@ -55,10 +55,10 @@ def _share(rows: Sequence[Row], grid: NDArray[np.float64], *, proved: bool) -> N
     return share
 
 
-def _reach(row: Row, *, proved: bool) -> float:
+def _reach(row: InputRow, *, proved: bool) -> float:
     if row.fails_at_once:
         return -np.inf
-    return (row.sense.proved if proved else row.sense.witnessed)(row.bracket).value
+    return (row.sense.proved_bound if proved else row.sense.witnessed_bound)(row.bracket).value
 
 
 def _plain(name: str) -> str:

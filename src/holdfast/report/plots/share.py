@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from holdfast.report.plots.canvas import MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Bracket
 
 

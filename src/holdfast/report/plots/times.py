@@ -21,7 +21,7 @@ def draw(seconds: Mapping[str, Sequence[float]], name: str = "times") -> str:
 
 def _boxes(axes: Axes, groups: Sequence[tuple[str, list[float]]]) -> None:
     axes.boxplot(
-        [_thinned(values) for _, values in groups], orientation="horizontal", whis=(5, 95), widths=0.55, patch_artist=True,
+        [_thin_quantiles(values) for _, values in groups], orientation="horizontal", whis=(5, 95), widths=0.55, patch_artist=True,
         tick_labels=[f"{name} ({len(values)})" for name, values in groups],
         boxprops={"facecolor": PROVED, "alpha": 0.35, "edgecolor": PROVED},
         medianprops={"color": INK, "linewidth": 1.6},
@@ -39,7 +39,7 @@ def _boxes(axes: Axes, groups: Sequence[tuple[str, list[float]]]) -> None:
     axes.set_xlabel("seconds an input")
 
 
-def _thinned(values: list[float]) -> list[float]:
+def _thin_quantiles(values: list[float]) -> list[float]:
     """Evenly spread quantiles draw the same box, and a file can hold them."""
     if len(values) <= MOST_POINTS:
         return values

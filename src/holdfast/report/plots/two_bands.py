@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from holdfast.report.plots.canvas import INK, PROVED, STYLE, WITNESSED
-from holdfast.report.sense import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Bracket
 
 

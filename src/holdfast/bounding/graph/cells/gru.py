@@ -8,14 +8,14 @@ old and new state, which read the same input, differ by less than their two widt
 import torch
 
 from holdfast.bounding.graph.cells.unroll import Value, Weights, add, mix, options, part, times_constant, unroll
-from holdfast.bounding.graph.graph import Call, Graph, Node, handles
+from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles
 from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 
 linear = torch.nn.functional.linear
 
 
 @handles(torch.ops.aten.gru.input)
-def gru(graph: Graph, call: Call) -> tuple[Node, ...]:
+def gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
     x, state, parameters = call.args[:3]
 
     def step(at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
@@ -37,14 +37,14 @@ def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights:
     from_input = graph.affine(at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs()))
     if isinstance(h, Node):
         recalled = graph.affine(at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs()))
-        reset = graph.relaxed(at, [r, recalled], SigmoidTimes())
-        new = graph.relaxed(at, [add(graph, at, from_input, reset)], Tanh())
+        reset = graph.add_relaxed(at, [r, recalled], SigmoidTimes())
+        new = graph.add_relaxed(at, [add(graph, at, from_input, reset)], Tanh())
         change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
-        state = add(graph, at, new, graph.relaxed(at, [z, change], SigmoidTimes()))
+        state = add(graph, at, new, graph.add_relaxed(at, [z, change], SigmoidTimes()))
         graph.blends[state] = z, h, new
         return (state,)
     recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
-    reset = times_constant(graph, at, graph.relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
+    reset = times_constant(graph, at, graph.add_relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
     away = graph.affine(at, [z], lambda v: -v, lambda m: m)
-    written = graph.relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
-    return (add(graph, at, written, times_constant(graph, at, graph.relaxed(at, [z], Sigmoid()), h)),)
+    written = graph.add_relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
+    return (add(graph, at, written, times_constant(graph, at, graph.add_relaxed(at, [z], Sigmoid()), h)),)

@@ -43,25 +43,25 @@ def unroll(
                 assert isinstance(value, Node)
                 kept.append(value)
         frames = [o[0] if directions == 1 else together(graph, name, list(o), -1) for o in zip(*outputs, strict=True)]
-    whole = stacked(graph, name, frames, time)
-    return whole, *(stacked(graph, name, kept, 0) for kept in last)
+    whole = stack_nodes(graph, name, frames, time)
+    return whole, *(stack_nodes(graph, name, kept, 0) for kept in last)
 
 
 def pick(graph: Graph, name: str, node: Node, axis: int, place: int) -> Node:
-    return graph.moved(name, [node], lambda v: v.select(axis, place))
+    return graph.add_move(name, [node], lambda v: v.select(axis, place))
 
 
 def part(graph: Graph, name: str, node: Node, start: int, size: int) -> Node:
     """A slice of the last axis."""
-    return graph.moved(name, [node], lambda v: v.narrow(-1, start, size))
+    return graph.add_move(name, [node], lambda v: v.narrow(-1, start, size))
 
 
 def together(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
-    return graph.moved(name, nodes, lambda *v: torch.cat(v, axis))
+    return graph.add_move(name, nodes, lambda *v: torch.cat(v, axis))
 
 
-def stacked(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
-    return graph.moved(name, nodes, lambda *v: torch.stack(v, axis))
+def stack_nodes(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
+    return graph.add_move(name, nodes, lambda *v: torch.stack(v, axis))
 
 
 def mix(graph: Graph, name: str, x: Node, h: Value, weights: Weights, rows: slice = slice(None)) -> Node:

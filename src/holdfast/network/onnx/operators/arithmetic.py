@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
+from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 from holdfast.network.onnx.tensors import DTYPES, type_name
 
 
@@ -76,19 +76,19 @@ _VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def _register_unary(name: str, function: Callable[[Tensor], Tensor]) -> None:
     @operator(name)
-    def run(node: Node, value: Tensor) -> Tensor:
+    def run(node: OnnxNode, value: Tensor) -> Tensor:
         return function(value)
 
 
 def _register_binary(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
     @operator(name)
-    def run(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    def run(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
         return function(a, b)
 
 
 def _register_variadic(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
     @operator(name)
-    def run(node: Node, *values: Tensor) -> Tensor:
+    def run(node: OnnxNode, *values: Tensor) -> Tensor:
         return functools.reduce(function, values)
 
 
@@ -101,27 +101,27 @@ for _name, _variadic in _VARIADIC.items():
 
 
 @operator("Mean")
-def mean(node: Node, *values: Tensor) -> Tensor:
+def mean(node: OnnxNode, *values: Tensor) -> Tensor:
     return functools.reduce(torch.add, values) / len(values)
 
 
 @operator("Mod")
-def modulo(node: Node, a: Tensor, b: Tensor) -> Tensor:
+def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     """With the sign of b, or with fmod that of a. Floats without fmod have a meaning since opset 28 only."""
     if node.integer("fmod", 0):
         return torch.fmod(a, b)
     if a.is_floating_point() and node.opset < 28:
-        raise node.unsupported("a remainder of floats without fmod=1, which this operator set leaves undefined,")
+        raise node.unsupported_error("a remainder of floats without fmod=1, which this operator set leaves undefined,")
     return torch.remainder(a, b)
 
 
 @operator("Pow")
-def power(node: Node, base: Tensor, exponent: Tensor | int) -> Tensor:
+def power(node: OnnxNode, base: Tensor, exponent: Tensor | int) -> Tensor:
     return torch.pow(base, exponent).to(base.dtype)  # ONNX keeps the type of the base, torch promotes
 
 
 @rewrite("Gemm")
-def turned_gemm(node: Node) -> list[Node]:
+def turned_gemm(node: OnnxNode) -> list[OnnxNode]:
     """With its weight as (out, in), which is how torch keeps weights. A constant is turned at import."""
     if node.integer("transB", 0):
         return [node]
@@ -129,17 +129,17 @@ def turned_gemm(node: Node) -> list[Node]:
     turned = f"{node.outputs[0]}/turned"
     attributes = {**node.attributes, "transB": 1}
     return [
-        Node("Transpose", node.name, (weight,), (turned,), node.opset),
-        Node("Gemm", node.name, (data, turned, *shift), node.outputs, node.opset, attributes),
+        OnnxNode("Transpose", node.name, (weight,), (turned,), node.opset),
+        OnnxNode("Gemm", node.name, (data, turned, *shift), node.outputs, node.opset, attributes),
     ]
 
 
 @operator("Gemm")
-def gemm(node: Node, a: Tensor, weight: Tensor, c: Tensor | None = None) -> Tensor:
+def gemm(node: OnnxNode, a: Tensor, weight: Tensor, c: Tensor | None = None) -> Tensor:
     """alpha * a' @ weight.T + beta * c, with a' (m, k), weight (n, k) and c broadcast to (m, n)."""
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     if not a.is_floating_point():
-        raise node.unsupported("a product of integers")
+        raise node.unsupported_error("a product of integers")
     left = a.t() if node.integer("transA", 0) else a
     if alpha == 1 and beta == 1 and (c is None or c.dim() == 1):
         return functional.linear(left, weight, c)
@@ -148,12 +148,12 @@ def gemm(node: Node, a: Tensor, weight: Tensor, c: Tensor | None = None) -> Tens
 
 
 @operator("Einsum")
-def einsum(node: Node, *values: Tensor) -> Tensor:
+def einsum(node: OnnxNode, *values: Tensor) -> Tensor:
     return torch.einsum(node.text("equation", ""), *values)
 
 
 @operator("Clip")
-def clip(node: Node, data: Tensor, low: Tensor | int | None = None, high: Tensor | int | None = None) -> Tensor:
+def clip(node: OnnxNode, data: Tensor, low: Tensor | int | None = None, high: Tensor | int | None = None) -> Tensor:
     """Bounds are attributes before opset 11, inputs since; either may be absent."""
     lower = node.attributes.get("min", low)
     upper = node.attributes.get("max", high)
@@ -166,12 +166,12 @@ def clip(node: Node, data: Tensor, low: Tensor | int | None = None, high: Tensor
 
 
 @operator("LeakyRelu")
-def leaky_relu(node: Node, data: Tensor) -> Tensor:
+def leaky_relu(node: OnnxNode, data: Tensor) -> Tensor:
     return functional.leaky_relu(data, node.number("alpha", 0.01))
 
 
 @operator("PRelu")
-def parametric_relu(node: Node, data: Tensor, slope: Tensor) -> Tensor:
+def parametric_relu(node: OnnxNode, data: Tensor, slope: Tensor) -> Tensor:
     """The slope broadcasts; torch's own, which it is for one slope or one per channel, stays whole in traced graphs."""
     if data.dim() > 1 and (slope.numel() == 1 or slope.shape == (data.shape[1], *[1] * (data.dim() - 2))):
         return functional.prelu(data, slope.reshape(-1))
@@ -179,96 +179,96 @@ def parametric_relu(node: Node, data: Tensor, slope: Tensor) -> Tensor:
 
 
 @operator("Elu")
-def elu(node: Node, data: Tensor) -> Tensor:
+def elu(node: OnnxNode, data: Tensor) -> Tensor:
     return functional.elu(data, node.number("alpha", 1.0))
 
 
 @operator("Celu")
-def celu(node: Node, data: Tensor) -> Tensor:
+def celu(node: OnnxNode, data: Tensor) -> Tensor:
     return functional.celu(data, node.number("alpha", 1.0))
 
 
 @operator("Selu")
-def selu(node: Node, data: Tensor) -> Tensor:
+def selu(node: OnnxNode, data: Tensor) -> Tensor:
     """gamma * elu(x, alpha); written out, since torch.selu knows the default constants only."""
     alpha = node.number("alpha", 1.67326319217681884765625)
     return node.number("gamma", 1.05070102214813232421875) * functional.elu(data, alpha)
 
 
 @operator("ThresholdedRelu")
-def thresholded_relu(node: Node, data: Tensor) -> Tensor:
+def thresholded_relu(node: OnnxNode, data: Tensor) -> Tensor:
     return functional.threshold(data, node.number("alpha", 1.0), 0.0)
 
 
 @operator("HardSigmoid")
-def hard_sigmoid(node: Node, data: Tensor) -> Tensor:
+def hard_sigmoid(node: OnnxNode, data: Tensor) -> Tensor:
     return torch.clamp(node.number("alpha", 0.2) * data + node.number("beta", 0.5), 0, 1)
 
 
 @operator("Gelu")
-def gelu(node: Node, data: Tensor) -> Tensor:
+def gelu(node: OnnxNode, data: Tensor) -> Tensor:
     approximate = node.text("approximate", "none")
     if approximate not in ("none", "tanh"):
-        raise node.unsupported(f"the approximation {approximate!r}")
+        raise node.unsupported_error(f"the approximation {approximate!r}")
     return functional.gelu(data, approximate=approximate)
 
 
 @operator("Softmax")
-def softmax(node: Node, data: Tensor) -> Tensor:
+def softmax(node: OnnxNode, data: Tensor) -> Tensor:
     return _along_axis(node, data, torch.softmax)
 
 
 @operator("LogSoftmax")
-def log_softmax(node: Node, data: Tensor) -> Tensor:
+def log_softmax(node: OnnxNode, data: Tensor) -> Tensor:
     return _along_axis(node, data, torch.log_softmax)
 
 
-def _along_axis(node: Node, data: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+def _along_axis(node: OnnxNode, data: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
     """Before opset 13 a softmax runs over everything from its axis (default 1) on, since then over one axis."""
     if node.opset >= 13:
         return function(data, node.integer("axis", -1))
     axis = node.integer("axis", 1)
     if not -data.dim() <= axis < data.dim():
-        raise node.unsupported(f"axis {axis} of an input of {data.dim()} axes")
+        raise node.unsupported_error(f"axis {axis} of an input of {data.dim()} axes")
     axis %= data.dim()
     return function(data.flatten(axis), axis).reshape(data.shape)
 
 
 @rewrite("Dropout")
-def checked_dropout(node: Node) -> list[Node]:
+def checked_dropout(node: OnnxNode) -> list[OnnxNode]:
     """Without its mask before opset 12, which did not say what the mask is outside of training: who reads it is refused."""
     return [node if node.opset >= 12 else replace(node, outputs=node.outputs[:1])]
 
 
 @operator("Dropout")
-def dropout(node: Node, data: Tensor, ratio: Tensor | None = None, training: Static | None = None) -> tuple[Tensor, ...]:
+def dropout(node: OnnxNode, data: Tensor, ratio: Tensor | None = None, training: Static | None = None) -> tuple[Tensor, ...]:
     """The identity: holdfast measures networks as they are used, not as they are trained."""
     if training is not None and training.item():
-        raise node.unsupported("training mode")
+        raise node.unsupported_error("training mode")
     return data, torch.ones_like(data, dtype=torch.bool)
 
 
 @operator("Where")
-def where(node: Node, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def where(node: OnnxNode, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(condition, a, b)
 
 
 @rewrite("Cast")
-def cast(node: Node) -> list[Node]:
+def cast(node: OnnxNode) -> list[OnnxNode]:
     """Cast to the type of a constant: as a buffer it follows the module to float64, and the cast with it."""
     code = node.integer("to", 0)
     if code not in DTYPES:
-        raise node.unsupported(f"a cast to {type_name(code)}")
+        raise node.unsupported_error(f"a cast to {type_name(code)}")
     like = f"{node.outputs[0]}/like"
     value = torch.zeros((), dtype=DTYPES[code])
     return [
-        Node("Constant", node.name, (), (like,), node.opset, {"value": value}),
-        Node("CastLike", node.name, (node.inputs[0], like), node.outputs, node.opset),
+        OnnxNode("Constant", node.name, (), (like,), node.opset, {"value": value}),
+        OnnxNode("CastLike", node.name, (node.inputs[0], like), node.outputs, node.opset),
     ]
 
 
 @operator("CastLike")
-def cast_like(node: Node, data: Tensor, like: Tensor) -> Tensor:
+def cast_like(node: OnnxNode, data: Tensor, like: Tensor) -> Tensor:
     return data.to(like.dtype)
 
 
@@ -276,11 +276,11 @@ _CONSTANTS = {"value_int": torch.int64, "value_ints": torch.int64, "value_float"
 
 
 @operator("Constant")
-def constant(node: Node) -> Tensor:
+def constant(node: OnnxNode) -> Tensor:
     """The value of any of the attributes value, value_int, value_floats and so on."""
     [(kind, value)] = node.attributes.items()
     if isinstance(value, Tensor):
         return value
     if kind not in _CONSTANTS:
-        raise node.unsupported(f"a constant that is a {kind}")
+        raise node.unsupported_error(f"a constant that is a {kind}")
     return torch.as_tensor(value, dtype=_CONSTANTS[kind])

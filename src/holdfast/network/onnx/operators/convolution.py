@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.network.onnx.operators.shape import last_first
-from holdfast.network.onnx.operators.table import Node, operator, rewrite
+from holdfast.network.onnx.operators.table import OnnxNode, operator, rewrite
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
     1: functional.conv1d,
@@ -34,7 +34,7 @@ _AVERAGES: dict[int, Callable[..., Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Window:
+class KernelWindow:
     """How a window moves: one entry per spatial axis."""
 
     kernel: list[int]
@@ -44,16 +44,16 @@ class Window:
     ends: list[int]
 
     @classmethod
-    def of(cls, node: Node, kernel: Sequence[int], sizes: Sequence[int]) -> "Window":
+    def of(cls, node: OnnxNode, kernel: Sequence[int], sizes: Sequence[int]) -> "KernelWindow":
         """The window of a node over an input of these spatial sizes, with its automatic padding resolved."""
         rank = len(kernel)
         stride = node.integers("strides", [1] * rank)
         dilation = node.integers("dilations", [1] * rank)
         automatic = node.text("auto_pad", "NOTSET")
         if automatic not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-            raise node.unsupported(f"auto_pad {automatic!r}")
+            raise node.unsupported_error(f"auto_pad {automatic!r}")
         if automatic != "NOTSET" and any(node.integers("pads", ())):
-            raise node.unsupported(f"auto_pad {automatic} together with pads, which ONNX forbids,")
+            raise node.unsupported_error(f"auto_pad {automatic} together with pads, which ONNX forbids,")
         if automatic in ("SAME_UPPER", "SAME_LOWER"):
             extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
             totals = [max((-(-size // s) - 1) * s + extent - size, 0) for size, s, extent in zip(sizes, stride, extents, strict=True)]
@@ -81,9 +81,9 @@ class Window:
 
 
 @operator("Conv")
-def convolution(node: Node, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def convolution(node: OnnxNode, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """data (batch, channels, *sizes), weight (out, channels / groups, *kernel), bias (out,)."""
-    window = Window.of(node, weight.shape[2:], data.shape[2:])
+    window = KernelWindow.of(node, weight.shape[2:], data.shape[2:])
     padding = window.begins if window.symmetric else [0] * len(window.begins)
     data = data if window.symmetric else functional.pad(data, window.pads)
     function = _of_rank(node, _CONVOLUTIONS, len(padding))
@@ -91,14 +91,14 @@ def convolution(node: Node, data: Tensor, weight: Tensor, bias: Tensor | None = 
 
 
 @operator("ConvTranspose")
-def transposed_convolution(node: Node, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def transposed_convolution(node: OnnxNode, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """data (batch, channels, *sizes), weight (channels, out / groups, *kernel), bias (out,).
 
     The pads are cut from the full result, since torch only knows symmetric ones.
     """
     rank = data.dim() - 2
     extra = node.integers("output_padding", [0] * rank)
-    window = Window.of(node, weight.shape[2:], data.shape[2:])
+    window = KernelWindow.of(node, weight.shape[2:], data.shape[2:])
     begins, ends = _cut(node, window, data.shape[2:], extra)
     function = _of_rank(node, _TRANSPOSED, rank)
     usual = all(more < max(s, d) for more, s, d in zip(extra, window.stride, window.dilation, strict=True))
@@ -109,7 +109,7 @@ def transposed_convolution(node: Node, data: Tensor, weight: Tensor, bias: Tenso
     return kept if bias is None else kept + bias.reshape(-1, *[1] * rank)  # also where nothing else arrives
 
 
-def _cut(node: Node, window: Window, sizes: Sequence[int], extra: list[int]) -> tuple[list[int], list[int]]:
+def _cut(node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list[int]) -> tuple[list[int], list[int]]:
     """What a transposed convolution cuts at both ends: its pads, or what the wanted output shape implies."""
     automatic = node.text("auto_pad", "NOTSET")
     same = automatic in ("SAME_UPPER", "SAME_LOWER")
@@ -121,31 +121,31 @@ def _cut(node: Node, window: Window, sizes: Sequence[int], extra: list[int]) -> 
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
     one_more = "output_shape" in node.attributes and automatic != "SAME_UPPER"  # which then goes to the end, says everyone
     if min(totals) < (-1 if one_more else 0):
-        raise node.unsupported(f"an output of {wanted}, larger than the {full} that the kernel reaches,")
+        raise node.unsupported_error(f"an output of {wanted}, larger than the {full} that the kernel reaches,")
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (small, large) if automatic == "SAME_UPPER" else (large, small)
 
 
 @rewrite("MaxPool", "AveragePool")
-def checked_pool(node: Node) -> list[Node]:
+def checked_pool(node: OnnxNode) -> list[OnnxNode]:
     """As it is, but refused at import where torch has no such pool."""
     if node.has_output(1):
-        raise node.unsupported("the second output (indices)")
+        raise node.unsupported_error("the second output (indices)")
     sides = node.integers("pads", ())
     if any(amount < 0 for amount in sides):
-        raise node.unsupported("negative padding")
+        raise node.unsupported_error("negative padding")
     same = node.text("auto_pad", "NOTSET").startswith("SAME")
     if same and any(step != 1 for step in node.integers("dilations", ())):
-        raise node.unsupported("automatic padding of a pool with dilations, which runtimes compute differently,")
+        raise node.unsupported_error("automatic padding of a pool with dilations, which runtimes compute differently,")
     if node.operator == "AveragePool" and any(step != 1 for step in node.integers("dilations", ())):
-        raise node.unsupported("dilation of an average")
+        raise node.unsupported_error("dilation of an average")
     return [node]
 
 
 @operator("MaxPool")
-def maximum_pool(node: Node, data: Tensor) -> Tensor:
+def maximum_pool(node: OnnxNode, data: Tensor) -> Tensor:
     """data (batch, channels, *sizes)."""
-    window = Window.of(node, node.integers("kernel_shape", ()), data.shape[2:])
+    window = KernelWindow.of(node, node.integers("kernel_shape", ()), data.shape[2:])
     function = _of_rank(node, _MAXIMA, len(window.kernel))
     if _torch_pads(window):
         padding, up = window.begins, bool(node.integer("ceil_mode", 0))
@@ -155,7 +155,7 @@ def maximum_pool(node: Node, data: Tensor) -> Tensor:
     return torch.as_tensor(function(data, window.kernel, window.kernel))
 
 
-def _taps(node: Node, window: Window, axis: int, room: int, data: Tensor) -> Tensor:
+def _taps(node: OnnxNode, window: KernelWindow, axis: int, room: int, data: Tensor) -> Tensor:
     """Along one axis, what each window sees, window after window. A place in the padding, which is below everything, is given to an
     element that the same window sees: so no infinity comes in, which no bound could follow."""
     size, gap = data.shape[axis + 2], window.dilation[axis]
@@ -164,15 +164,15 @@ def _taps(node: Node, window: Window, axis: int, room: int, data: Tensor) -> Ten
         seen = [start + place * gap for place in range(window.kernel[axis])]
         real = [place for place in seen if 0 <= place < size]
         if not real:
-            raise node.unsupported("a window that sees padding only")
+            raise node.unsupported_error("a window that sees padding only")
         chosen += [place if 0 <= place < size else real[0] for place in seen]
     return torch.tensor(chosen, device=data.device)
 
 
 @operator("AveragePool")
-def average_pool(node: Node, data: Tensor) -> Tensor:
+def average_pool(node: OnnxNode, data: Tensor) -> Tensor:
     """data (batch, channels, *sizes). What the remainder of a rounded-up size adds is never counted."""
-    window = Window.of(node, node.integers("kernel_shape", ()), data.shape[2:])
+    window = KernelWindow.of(node, node.integers("kernel_shape", ()), data.shape[2:])
     function = _of_rank(node, _AVERAGES, len(window.kernel))
     counted = bool(node.integer("count_include_pad", 0))
     if _torch_pads(window):
@@ -180,7 +180,7 @@ def average_pool(node: Node, data: Tensor) -> Tensor:
         return function(data, window.kernel, window.stride, window.begins, ceil_mode=up, count_include_pad=counted)
     pads = last_first(_with_remainder(node, window, data.shape[2:]))
     if any(pad >= size for side in (window.begins, window.ends) for pad, size in zip(side, window.kernel, strict=True)) and not counted:
-        raise node.unsupported("a window that sees padding only")
+        raise node.unsupported_error("a window that sees padding only")
     real = torch.ones_like(data[:1, :1])
     if counted:
         real = functional.pad(real, window.pads, value=1.0)
@@ -191,12 +191,12 @@ def average_pool(node: Node, data: Tensor) -> Tensor:
     return total / function(functional.pad(real, missing), window.kernel, window.stride)
 
 
-def _torch_pads(window: Window) -> bool:
+def _torch_pads(window: KernelWindow) -> bool:
     """Whether torch can pad by itself: alike on both sides, by at most half the kernel."""
     return window.symmetric and all(2 * pad <= size for pad, size in zip(window.begins, window.kernel, strict=True))
 
 
-def _with_remainder(node: Node, window: Window, sizes: Sequence[int]) -> list[tuple[int, int]]:
+def _with_remainder(node: OnnxNode, window: KernelWindow, sizes: Sequence[int]) -> list[tuple[int, int]]:
     """The pads, with the ends moved to where the last window ends. No window begins in the padding at the end."""
     up = node.integer("ceil_mode", 0)
     pairs = []
@@ -210,21 +210,21 @@ def _with_remainder(node: Node, window: Window, sizes: Sequence[int]) -> list[tu
     return pairs
 
 
-def _of_rank(node: Node, table: dict[int, Callable[..., Tensor]], rank: int) -> Callable[..., Tensor]:
+def _of_rank(node: OnnxNode, table: dict[int, Callable[..., Tensor]], rank: int) -> Callable[..., Tensor]:
     if rank not in table:
-        raise node.unsupported(f"a window over {rank} axes")
+        raise node.unsupported_error(f"a window over {rank} axes")
     return table[rank]
 
 
 @operator("GlobalAveragePool")
-def global_average(node: Node, data: Tensor) -> Tensor:
+def global_average(node: OnnxNode, data: Tensor) -> Tensor:
     if data.dim() < 3:
-        raise node.unsupported("an input without an axis to pool over")
+        raise node.unsupported_error("an input without an axis to pool over")
     return data.mean(list(range(2, data.dim())), keepdim=True)
 
 
 @operator("GlobalMaxPool")
-def global_maximum(node: Node, data: Tensor) -> Tensor:
+def global_maximum(node: OnnxNode, data: Tensor) -> Tensor:
     if data.dim() < 3:
-        raise node.unsupported("an input without an axis to pool over")
+        raise node.unsupported_error("an input without an axis to pool over")
     return data.amax(list(range(2, data.dim())), keepdim=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
-from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
+from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 
 _GATES = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}
 """Where torch's gates lie in ONNX: input, forget, cell, output in (i, o, f, c); reset, update, new in (z, r, h)."""
@@ -29,54 +29,54 @@ _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 @rewrite("RNN", "LSTM", "GRU")
-def recurrent(node: Node) -> list[Node]:
+def recurrent(node: OnnxNode) -> list[OnnxNode]:
     """Inputs X, W, R, B, sequence_lens, initial_h, and for an LSTM initial_c and peepholes P.
 
     The weights go first through a node of their own: being constants, they are rearranged once, at import.
     """
     if "activation_alpha" in node.attributes or "activation_beta" in node.attributes:
-        raise node.unsupported("an activation with parameters")
+        raise node.unsupported_error("an activation with parameters")
     unknown = [name for name in _activations(node) if name not in _ACTIVATIONS]
     if unknown:
-        raise node.unsupported(f"activation {', '.join(unknown)}")
+        raise node.unsupported_error(f"activation {', '.join(unknown)}")
     if "clip" in node.attributes and node.number("clip", 0) <= 0:
-        raise node.unsupported("clip at zero, which some runtimes take for no clip,")
+        raise node.unsupported_error("clip at zero, which some runtimes take for no clip,")
     if node.operator == "LSTM" and node.number("clip", 0):
         # ONNX clips the memory on its way to the last activation, onnxruntime does not.
-        raise node.unsupported("clip, of which ONNX and onnxruntime have different opinions,")
+        raise node.unsupported_error("clip, of which ONNX and onnxruntime have different opinions,")
     if len(_activations(node)) != len(_DEFAULTS[node.operator]) * _directions(node):
-        raise node.unsupported(f"{len(_activations(node))} activations")
+        raise node.unsupported_error(f"{len(_activations(node))} activations")
     data, weight, recurrence, bias, lengths, *state = (*node.inputs, *[""] * (8 - len(node.inputs)))
     state = state[:2] if node.operator == "LSTM" else state[:1]
     if not _fits(node):
         attributes = {**node.attributes, "cell": node.operator}
-        return [Node("Unrolled", node.name, node.inputs, node.outputs, node.opset, attributes)]
+        return [OnnxNode("Unrolled", node.name, node.inputs, node.outputs, node.opset, attributes)]
     attributes = {**node.attributes, "cell": _torch_cell(node), "gates": _GATES[node.operator]}
     kinds = 4 if bias else 2
     rearranged = tuple(f"{node.name}/{_name(node)}/weight{i}" for i in range(kinds * _directions(node)))
     inputs = (data, lengths, *state, *rearranged)
     return [
-        Node("TorchWeights", node.name, (weight, recurrence, bias), rearranged, node.opset, attributes),
-        Node(f"Torch{node.operator}", node.name, inputs, node.outputs, node.opset, attributes),
+        OnnxNode("TorchWeights", node.name, (weight, recurrence, bias), rearranged, node.opset, attributes),
+        OnnxNode(f"Torch{node.operator}", node.name, inputs, node.outputs, node.opset, attributes),
     ]
 
 
-def _name(node: Node) -> str:
+def _name(node: OnnxNode) -> str:
     return next(name for name in node.outputs if name)
 
 
-def _directions(node: Node) -> int:
+def _directions(node: OnnxNode) -> int:
     return _DIRECTIONS[node.text("direction", "forward")]
 
 
-def _activations(node: Node) -> list[str]:
+def _activations(node: OnnxNode) -> list[str]:
     """Lower case, for ONNX does not distinguish: those of the forward direction, then those of the other."""
     cell = node.text("cell", node.operator)
     names = node.attributes.get("activations") or _DEFAULTS[cell] * _directions(node)
     return [str(name).lower() for name in names]
 
 
-def _fits(node: Node) -> bool:
+def _fits(node: OnnxNode) -> bool:
     """Whether torch has this cell."""
     plain = not node.number("clip", 0) and not node.integer("input_forget", 0) and not node.has_input(7)
     activations = _activations(node)
@@ -88,12 +88,12 @@ def _fits(node: Node) -> bool:
     return plain and activations == usual
 
 
-def _torch_cell(node: Node) -> str:
+def _torch_cell(node: OnnxNode) -> str:
     return "relu" if set(_activations(node)) == {"relu"} else "tanh"
 
 
 @operator("TorchWeights")
-def torch_weights(node: Node, weight: Tensor, recurrence: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+def torch_weights(node: OnnxNode, weight: Tensor, recurrence: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     """W (directions, gates * h, in), R (directions, gates * h, h), B (directions, 2 * gates * h) -> per direction
     w_ih, w_hh and, where there is a bias, b_ih, b_hh, with torch's order of gates."""
     order = node.integers("gates", ())
@@ -117,12 +117,12 @@ class Sequence:
     data (time, batch, in); in the direction "reverse" time runs backwards, which torch itself does not offer.
     """
 
-    node: Node
+    node: OnnxNode
     data: Tensor
     directions: int
 
     @classmethod
-    def of(cls, node: Node, data: Tensor, lengths: Static | None) -> "Sequence":
+    def of(cls, node: OnnxNode, data: Tensor, lengths: Static | None) -> "Sequence":
         data = data.transpose(0, 1) if node.integer("layout", 0) else data
         if lengths is not None and any(length != data.shape[0] for length in lengths.reshape(-1).tolist()):
             raise UnsupportedLayer(
@@ -165,7 +165,7 @@ class Sequence:
 
 @operator("TorchLSTM")
 def lstm(
-    node: Node, data: Tensor, lengths: Static | None, hidden: Tensor | None, cell: Tensor | None, *weights: Tensor
+    node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, cell: Tensor | None, *weights: Tensor
 ) -> tuple[Tensor, ...]:
     sequence = Sequence.of(node, data, lengths)
     width = weights[1].shape[1]
@@ -174,14 +174,14 @@ def lstm(
 
 
 @operator("TorchGRU")
-def gru(node: Node, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+def gru(node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
     sequence = Sequence.of(node, data, lengths)
     state = sequence.state(hidden, weights[1].shape[1])
     return sequence.outputs(*torch.gru(sequence.data, state, weights, *sequence.settings(weights)))
 
 
 @operator("TorchRNN")
-def rnn(node: Node, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+def rnn(node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
     sequence = Sequence.of(node, data, lengths)
     state = sequence.state(hidden, weights[1].shape[1])
     layer = torch.rnn_relu if node.text("cell", "tanh") == "relu" else torch.rnn_tanh
@@ -189,7 +189,7 @@ def rnn(node: Node, data: Tensor, lengths: Static | None, hidden: Tensor | None,
 
 
 @dataclass(frozen=True)
-class Cell:
+class OnnxCell:
     """One direction of a layer, with the weights as ONNX has them: gates stacked along the first axis."""
 
     weight: Tensor  # (gates * hidden, in)
@@ -209,13 +209,13 @@ class Cell:
 State = tuple[Tensor, ...]
 
 
-def _rnn_step(cell: Cell, data: Tensor, state: State) -> State:
+def _rnn_step(cell: OnnxCell, data: Tensor, state: State) -> State:
     [hidden] = state
     total = data @ cell.weight.T + hidden @ cell.recurrence.T + cell.input_bias + cell.state_bias
     return (cell.gate(total, 0),)
 
 
-def _lstm_step(cell: Cell, data: Tensor, state: State) -> State:
+def _lstm_step(cell: OnnxCell, data: Tensor, state: State) -> State:
     hidden, memory = state
     total = data @ cell.weight.T + hidden @ cell.recurrence.T + cell.input_bias + cell.state_bias
     enter, leave, forget, new = total.chunk(4, -1)
@@ -226,7 +226,7 @@ def _lstm_step(cell: Cell, data: Tensor, state: State) -> State:
     return cell.gate(leave + see_leave * memory, 0) * cell.activations[2](memory), memory
 
 
-def _gru_step(cell: Cell, data: Tensor, state: State) -> State:
+def _gru_step(cell: OnnxCell, data: Tensor, state: State) -> State:
     [hidden] = state
     keep_in, reset_in, new_in = (data @ cell.weight.T + cell.input_bias).chunk(3, -1)
     keep_rows, reset_rows, new_rows = cell.recurrence.chunk(3)
@@ -240,7 +240,7 @@ def _gru_step(cell: Cell, data: Tensor, state: State) -> State:
     return ((1 - keep) * new + keep * hidden,)
 
 
-_STEPS: dict[str, tuple[int, int, Callable[[Cell, Tensor, State], State]]] = {
+_STEPS: dict[str, tuple[int, int, Callable[[OnnxCell, Tensor, State], State]]] = {
     "RNN": (1, 1, _rnn_step),
     "LSTM": (2, 4, _lstm_step),
     "GRU": (1, 3, _gru_step),
@@ -249,8 +249,8 @@ _STEPS: dict[str, tuple[int, int, Callable[[Cell, Tensor, State], State]]] = {
 
 
 @operator("Unrolled")
-def unrolled(
-    node: Node,
+def unroll_layer(
+    node: OnnxNode,
     data: Tensor,
     weight: Tensor,
     recurrence: Tensor,
@@ -282,20 +282,20 @@ def unrolled(
 
 
 def _cell(
-    node: Node,
+    node: OnnxNode,
     direction: int,
     gates: int,
     weight: Tensor,
     recurrence: Tensor,
     bias: Tensor | None,
     peepholes: Tensor | None,
-) -> Cell:
+) -> OnnxCell:
     width = recurrence.shape[2]
     names = _activations(node)
     each = len(names) // _directions(node)
     both = weight.new_zeros(2 * gates * width) if bias is None else bias[direction]
     input_bias, state_bias = both.chunk(2)
-    return Cell(
+    return OnnxCell(
         weight=weight[direction],
         recurrence=recurrence[direction],
         input_bias=input_bias,

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.network.onnx.operators.static import axes_of
-from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
+from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 
 Reduction = Callable[[Tensor, list[int], bool], Tensor]
 """(data, axes, whether to keep them with size 1) -> the reduced data."""
@@ -40,14 +40,14 @@ _NEEDS_ONE = ("ReduceMax", "ReduceMin")
 
 def _register(name: str, reduction: Reduction) -> None:
     @operator(name)
-    def run(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
+    def run(node: OnnxNode, data: Tensor, axes: Static | None = None) -> Tensor:
         dims = axes_of(node, axes)
         if name in _FLOATS_ONLY and not data.is_floating_point():
-            raise node.unsupported(f"a reduction of {data.dtype}")
+            raise node.unsupported_error(f"a reduction of {data.dtype}")
         if name in _NEEDS_ONE and 0 in data.shape:
-            raise node.unsupported("a reduction of nothing")
+            raise node.unsupported_error("a reduction of nothing")
         if dims and len({dim % max(data.dim(), 1) for dim in dims}) < len(dims):
-            raise node.unsupported("a reduction that names one axis twice")
+            raise node.unsupported_error("a reduction that names one axis twice")
         if not dims and node.integer("noop_with_empty_axes", 0):
             return reduction(data[None], [0], False)  # squares and logarithms apply even where nothing is summed
         if data.dim() == 0:
@@ -60,16 +60,16 @@ for _name, _reduction in _REDUCTIONS.items():
 
 
 @operator("ArgMax")
-def argmax(node: Node, data: Tensor) -> Tensor:
+def argmax(node: OnnxNode, data: Tensor) -> Tensor:
     return _first_or_last(node, data, torch.argmax)
 
 
 @operator("ArgMin")
-def argmin(node: Node, data: Tensor) -> Tensor:
+def argmin(node: OnnxNode, data: Tensor) -> Tensor:
     return _first_or_last(node, data, torch.argmin)
 
 
-def _first_or_last(node: Node, data: Tensor, find: Callable[[Tensor, int, bool], Tensor]) -> Tensor:
+def _first_or_last(node: OnnxNode, data: Tensor, find: Callable[[Tensor, int, bool], Tensor]) -> Tensor:
     axis, keep = node.integer("axis", 0), bool(node.integer("keepdims", 1))
     if not node.integer("select_last_index", 0):
         return find(data, axis, keep)
@@ -77,46 +77,46 @@ def _first_or_last(node: Node, data: Tensor, find: Callable[[Tensor, int, bool],
 
 
 @rewrite("CumSum")
-def checked_sum(node: Node) -> list[Node]:
+def checked_sum(node: OnnxNode) -> list[OnnxNode]:
     if node.integer("exclusive", 0) or node.integer("reverse", 0):
-        raise node.unsupported("an exclusive or reverse sum")
+        raise node.unsupported_error("an exclusive or reverse sum")
     return [node]
 
 
 @operator("CumSum")
-def cumulative_sum(node: Node, data: Tensor, axis: Static) -> Tensor:
+def cumulative_sum(node: OnnxNode, data: Tensor, axis: Static) -> Tensor:
     return data.cumsum(axis.item(), dtype=data.dtype)  # torch would count in 64 bits
 
 
 @rewrite("BatchNormalization")
-def checked_batch_normalization(node: Node) -> list[Node]:
+def checked_batch_normalization(node: OnnxNode) -> list[OnnxNode]:
     if node.integer("training_mode", 0) or not node.integer("spatial", 1):
-        raise node.unsupported("training mode, or one mean per position (spatial=0),")
+        raise node.unsupported_error("training mode, or one mean per position (spatial=0),")
     return [node]
 
 
 @operator("BatchNormalization")
-def batch_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def batch_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """data (batch, channels, ...), the rest (channels,)."""
     if data.dim() < 2:
-        raise node.unsupported("an input without an axis of channels")
+        raise node.unsupported_error("an input without an axis of channels")
     return functional.batch_norm(data, mean, variance, scale, shift, training=False, eps=node.number("epsilon", 1e-5))
 
 
 @operator("InstanceNormalization")
-def instance_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+def instance_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """data (batch, channels, ...), normalised over all but the first two axes; scale and shift (channels,)."""
     if data.dim() < 3 or data.shape[2:].numel() == 1:
-        raise node.unsupported("normalising one number by itself")
+        raise node.unsupported_error("normalising one number by itself")
     return functional.instance_norm(data, weight=scale, bias=shift, eps=node.number("epsilon", 1e-5))
 
 
 @operator("LayerNormalization")
-def layer_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
+def layer_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
     """Normalised over all axes from `axis` on."""
     axis = node.integer("axis", -1)
     if not -data.dim() <= axis < data.dim():
-        raise node.unsupported(f"axis {axis} of an input of {data.dim()} axes")
+        raise node.unsupported_error(f"axis {axis} of an input of {data.dim()} axes")
     sizes = data.shape[axis:]
     epsilon = node.number("epsilon", 1e-5)
     if scale.shape == sizes and (shift is None or shift.shape == sizes):
@@ -126,8 +126,8 @@ def layer_normalization(node: Node, data: Tensor, scale: Tensor, shift: Tensor |
 
 
 @operator("LpNormalization")
-def lp_normalization(node: Node, data: Tensor) -> Tensor:
+def lp_normalization(node: OnnxNode, data: Tensor) -> Tensor:
     if node.integer("p", 2) not in (1, 2):
-        raise node.unsupported(f"the norm of order {node.integer('p', 2)}")
+        raise node.unsupported_error(f"the norm of order {node.integer('p', 2)}")
     tiny = torch.finfo(data.dtype).tiny  # the zero vector stays zero
     return functional.normalize(data, p=node.integer("p", 2), dim=node.integer("axis", -1), eps=tiny)

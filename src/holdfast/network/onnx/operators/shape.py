@@ -8,26 +8,26 @@ from torch.nn import functional
 
 from holdfast.errors import UnreadableFile
 from holdfast.network.onnx.operators.static import as_static, axes_of, flat, python_slices, slice_bounds, target_shape
-from holdfast.network.onnx.operators.table import Node, Static, operator, rewrite
+from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 
 
 @operator("Shape")
-def shape(node: Node, data: Tensor) -> Static:
+def shape(node: OnnxNode, data: Tensor) -> Static:
     return as_static(list(data.shape[node.integer("start", 0) : node.attributes.get("end")]))
 
 
 @operator("Size")
-def size(node: Node, data: Tensor) -> Static:
+def size(node: OnnxNode, data: Tensor) -> Static:
     return as_static(data.numel())
 
 
 @operator("Reshape")
-def reshape(node: Node, data: Tensor, shape: Static) -> Tensor:
+def reshape(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
     return data.reshape(target_shape(flat(shape), data.shape, node.integer("allowzero", 0)))
 
 
 @operator("Flatten")
-def flatten(node: Node, data: Tensor) -> Tensor:
+def flatten(node: OnnxNode, data: Tensor) -> Tensor:
     """To two axes: those before `axis`, and the rest."""
     axis = node.integer("axis", 1)
     axis = axis + data.dim() if axis < 0 else axis
@@ -38,15 +38,15 @@ def flatten(node: Node, data: Tensor) -> Tensor:
 
 
 @operator("Squeeze")
-def squeeze(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
+def squeeze(node: OnnxNode, data: Tensor, axes: Static | None = None) -> Tensor:
     dims = axes_of(node, axes)
     if dims == []:
-        raise node.unsupported("an empty list of axes, which may mean none or all,")
+        raise node.unsupported_error("an empty list of axes, which may mean none or all,")
     return data.squeeze() if dims is None else data.squeeze(dims)
 
 
 @operator("Unsqueeze")
-def unsqueeze(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
+def unsqueeze(node: OnnxNode, data: Tensor, axes: Static | None = None) -> Tensor:
     dims = axes_of(node, axes) or []
     rank = data.dim() + len(dims)
     for dim in sorted(dim % rank for dim in dims):
@@ -55,17 +55,17 @@ def unsqueeze(node: Node, data: Tensor, axes: Static | None = None) -> Tensor:
 
 
 @operator("Transpose")
-def transpose(node: Node, data: Tensor) -> Tensor:
+def transpose(node: OnnxNode, data: Tensor) -> Tensor:
     return data.permute(node.integers("perm", reversed(range(data.dim()))))
 
 
 @operator("Expand")
-def expand(node: Node, data: Tensor, shape: Static) -> Tensor:
+def expand(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
     """Broadcasts both ways: a target of 1 keeps the size the data has."""
     sizes = flat(shape)
     least = 0 if node.integer("fills", 0) else 1
     if any(isinstance(size, int) and size < least for size in sizes):
-        raise node.unsupported(f"an expansion to {sizes}, which runtimes disagree about,")
+        raise node.unsupported_error(f"an expansion to {sizes}, which runtimes disagree about,")
     rank = max(data.dim(), len(sizes))
     current = [1] * (rank - data.dim()) + list(data.shape)
     target = [1] * (rank - len(sizes)) + sizes
@@ -78,46 +78,46 @@ def expand(node: Node, data: Tensor, shape: Static) -> Tensor:
 
 
 @rewrite("ConstantOfShape")
-def constant_of_shape(node: Node) -> list[Node]:
+def constant_of_shape(node: OnnxNode) -> list[OnnxNode]:
     """Expand of a constant, which as a buffer knows the device and the working float type; it may fill a shape without elements."""
     value: Any = node.attributes.get("value", torch.zeros(1))
     name = f"{node.outputs[0]}/value"
     return [
-        Node("Constant", node.name, (), (name,), node.opset, {"value": value.reshape(())}),
-        Node("Expand", node.name, (name, node.inputs[0]), node.outputs, node.opset, {"fills": 1}),
+        OnnxNode("Constant", node.name, (), (name,), node.opset, {"value": value.reshape(())}),
+        OnnxNode("Expand", node.name, (name, node.inputs[0]), node.outputs, node.opset, {"fills": 1}),
     ]
 
 
 @operator("Tile")
-def tile(node: Node, data: Tensor, repeats: Static) -> Tensor:
+def tile(node: OnnxNode, data: Tensor, repeats: Static) -> Tensor:
     return data.repeat(flat(repeats))
 
 
 @operator("Concat")
-def concat(node: Node, *values: Tensor) -> Tensor:
+def concat(node: OnnxNode, *values: Tensor) -> Tensor:
     return torch.cat(values, dim=node.integer("axis", 0))
 
 
 @operator("Split")
-def split(node: Node, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
+def split(node: OnnxNode, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
     """Sizes are an attribute before opset 13, an input since; absent, the parts are equal but for a smaller last."""
     axis = node.integer("axis", 0)
     given = flat(sizes) if sizes is not None else node.integers("split", ()) if "split" in node.attributes else None
     parts = node.integer("num_outputs", len(node.outputs)) if given is None else len(given)
     if parts != len(node.outputs):
-        raise node.unsupported(f"a split of {data.shape[axis]} into {parts} parts, {len(node.outputs)} of which have names,")
+        raise node.unsupported_error(f"a split of {data.shape[axis]} into {parts} parts, {len(node.outputs)} of which have names,")
     if given is not None:
         return torch.split(data, given, dim=axis)
     each = -(-data.shape[axis] // parts)
     last = data.shape[axis] - each * (parts - 1)
     if last < 0 or (node.opset < 18 and last != each):
-        raise node.unsupported(f"a split of {data.shape[axis]} into {parts}")
+        raise node.unsupported_error(f"a split of {data.shape[axis]} into {parts}")
     return torch.split(data, [*[each] * (parts - 1), last], dim=axis)
 
 
 @operator("Slice")
 def slice_(
-    node: Node,
+    node: OnnxNode,
     data: Tensor,
     starts: Static | None = None,
     ends: Static | None = None,
@@ -143,7 +143,7 @@ def _backwards(data: Tensor, axis: int, piece: slice) -> Tensor:
 
 
 @operator("Gather")
-def gather(node: Node, data: Tensor, indices: Tensor | int) -> Tensor:
+def gather(node: OnnxNode, data: Tensor, indices: Tensor | int) -> Tensor:
     """data (..., n, ...) and indices of any shape -> data with the axis replaced by the axes of the indices."""
     axis = node.integer("axis", 0) % data.dim()
     if not isinstance(indices, Tensor):
@@ -153,30 +153,30 @@ def gather(node: Node, data: Tensor, indices: Tensor | int) -> Tensor:
 
 
 @operator("Embedding")
-def embedding(node: Node, table: Tensor, words: Tensor) -> Tensor:
+def embedding(node: OnnxNode, table: Tensor, words: Tensor) -> Tensor:
     """A Gather of rows of a constant. It stays whole in traced graphs, and takes no negative words."""
     return functional.embedding(words, table)
 
 
 @operator("GatherElements")
-def gather_elements(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+def gather_elements(node: OnnxNode, data: Tensor, indices: Tensor) -> Tensor:
     axis = node.integer("axis", 0)
     return data.gather(axis, _from_start(node, indices, data.shape[axis]).long())
 
 
 @rewrite("GatherND")
-def checked_gather_many(node: Node) -> list[Node]:
+def checked_gather_many(node: OnnxNode) -> list[OnnxNode]:
     if node.integer("batch_dims", 0):
-        raise node.unsupported("batch_dims other than 0")
+        raise node.unsupported_error("batch_dims other than 0")
     return [node]
 
 
 @operator("GatherND")
-def gather_many(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+def gather_many(node: OnnxNode, data: Tensor, indices: Tensor) -> Tensor:
     return data[tuple(indices.unbind(-1))]
 
 
-def _from_start(node: Node, indices: Tensor, size: int) -> Tensor:
+def _from_start(node: OnnxNode, indices: Tensor, size: int) -> Tensor:
     """Negative indices count from the end; those known at import to go forwards are left as they are."""
     return indices if node.integer("forwards", 0) else torch.where(indices < 0, indices + size, indices)
 
@@ -185,7 +185,7 @@ _PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
 @operator("Pad")
-def pad(node: Node, data: Tensor, pads: Static | None = None, value: Static | None = None, axes: Static | None = None) -> Tensor:
+def pad(node: OnnxNode, data: Tensor, pads: Static | None = None, value: Static | None = None, axes: Static | None = None) -> Tensor:
     """Pads are attributes before opset 11, inputs since: all the beginnings, then all the ends."""
     amounts = flat(pads) if pads is not None else node.integers("pads", ())
     dims = flat(axes) if axes is not None else list(range(data.dim()))
@@ -197,9 +197,9 @@ def pad(node: Node, data: Tensor, pads: Static | None = None, value: Static | No
         fill = value.item() if value is not None else node.number("value", 0.0)
         return functional.pad(data, last_first(pairs), value=fill)
     if mode not in _PAD_MODES:
-        raise node.unsupported(f"mode {mode!r}")
+        raise node.unsupported_error(f"mode {mode!r}")
     if not _torch_has(pairs, data.shape, mode):
-        raise node.unsupported(f"{mode} padding by {pairs} around {tuple(data.shape)}")
+        raise node.unsupported_error(f"{mode} padding by {pairs} around {tuple(data.shape)}")
     return _pad_from_data(data, pairs, _PAD_MODES[mode])
 
 
@@ -230,24 +230,24 @@ def _pad_from_data(data: Tensor, pairs: list[tuple[Any, Any]], mode: str) -> Ten
 
 
 @rewrite("Range")
-def range_(node: Node) -> list[Node]:
+def range_(node: OnnxNode) -> list[OnnxNode]:
     """The constant beside it says on which device to count."""
     like = f"{node.outputs[0]}/like"
     return [
-        Node("Constant", node.name, (), (like,), node.opset, {"value": torch.zeros((), dtype=torch.int64)}),
-        Node("RangeLike", node.name, (*node.inputs, like), node.outputs, node.opset),
+        OnnxNode("Constant", node.name, (), (like,), node.opset, {"value": torch.zeros((), dtype=torch.int64)}),
+        OnnxNode("RangeLike", node.name, (*node.inputs, like), node.outputs, node.opset),
     ]
 
 
 @operator("RangeLike")
-def range_like(node: Node, start: Static, limit: Static, step: Static, like: Tensor) -> Tensor:
+def range_like(node: OnnxNode, start: Static, limit: Static, step: Static, like: Tensor) -> Tensor:
     ends = (start.item(), limit.item(), step.item())
     if any(isinstance(end, float) and not end.is_integer() for end in ends):
-        raise node.unsupported(f"a range in fractions ({', '.join(f'{end:g}' for end in ends)})")
+        raise node.unsupported_error(f"a range in fractions ({', '.join(f'{end:g}' for end in ends)})")
     return torch.arange(*ends, device=like.device)
 
 
 @operator("Trilu")
-def triangle(node: Node, data: Tensor, diagonal: Static | None = None) -> Tensor:
+def triangle(node: OnnxNode, data: Tensor, diagonal: Static | None = None) -> Tensor:
     offset = 0 if diagonal is None else diagonal.item()
     return data.triu(offset) if node.integer("upper", 1) else data.tril(offset)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from holdfast.errors import UnsupportedLayer
-from holdfast.network.onnx.operators.table import Node, Static, static
+from holdfast.network.onnx.operators.table import OnnxNode, Static, static
 
 
 def as_static(values: Any) -> Static:
@@ -50,12 +50,12 @@ def python_slices(sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes
     return tuple(slices)
 
 
-def _remainder(node: Node, a: Any, b: Any) -> Any:
+def _remainder(node: OnnxNode, a: Any, b: Any) -> Any:
     """With the sign of b, or with fmod that of a."""
     return a - b * _divide(a, b) if node.integer("fmod", 0) else a % b
 
 
-def _converted(value: Any, like: Any) -> Any:
+def _convert_like(value: Any, like: Any) -> Any:
     if isinstance(value, float) and type(like) is int and not value.is_integer():
         # Products and quotients were rounded to 64 bits here, in the file to 32: they may fall to either side of a whole number.
         raise UnsupportedLayer(f"a size is {value:g} before it is cast to an integer; sizes computed in fractions cannot be followed.")
@@ -88,7 +88,7 @@ _ELEMENTWISE: dict[str, tuple[int, Callable[..., Any]]] = {
     "And": (2, lambda a, b: a and b),
     "Or": (2, lambda a, b: a or b),
     "Where": (3, lambda condition, a, b: a if condition else b),
-    "CastLike": (2, _converted),
+    "CastLike": (2, _convert_like),
 }
 
 
@@ -96,7 +96,7 @@ def _register_elementwise(name: str, arity: int, function: Callable[..., Any]) -
     universal = np.frompyfunc(function, arity, 1)
 
     @static(name)
-    def run(node: Node, *values: Static) -> Static:
+    def run(node: OnnxNode, *values: Static) -> Static:
         return as_static(universal(*values))
 
 
@@ -105,43 +105,43 @@ for _name, (_arity, _function) in _ELEMENTWISE.items():
 
 
 @static("Mod")
-def modulo(node: Node, a: Static, b: Static) -> Static:
+def modulo(node: OnnxNode, a: Static, b: Static) -> Static:
     return as_static(np.frompyfunc(functools.partial(_remainder, node), 2, 1)(a, b))
 
 
 @static("Min")
-def smallest(node: Node, *values: Static) -> Static:
+def smallest(node: OnnxNode, *values: Static) -> Static:
     return as_static(functools.reduce(np.frompyfunc(torch.sym_min, 2, 1), values))
 
 
 @static("Max")
-def largest(node: Node, *values: Static) -> Static:
+def largest(node: OnnxNode, *values: Static) -> Static:
     return as_static(functools.reduce(np.frompyfunc(torch.sym_max, 2, 1), values))
 
 
 @static("Shape")
-def shape(node: Node, data: Static) -> Static:
+def shape(node: OnnxNode, data: Static) -> Static:
     return as_static(list(data.shape[node.integer("start", 0) : node.attributes.get("end")]))
 
 
 @static("Size")
-def size(node: Node, data: Static) -> Static:
+def size(node: OnnxNode, data: Static) -> Static:
     return as_static(data.size)
 
 
 @static("Concat")
-def concat(node: Node, *values: Static) -> Static:
+def concat(node: OnnxNode, *values: Static) -> Static:
     return np.concatenate(values, axis=node.integer("axis", 0))
 
 
 @static("Gather")
-def gather(node: Node, data: Static, indices: Static) -> Static:
+def gather(node: OnnxNode, data: Static, indices: Static) -> Static:
     return as_static(data.take(indices.astype(int), axis=node.integer("axis", 0)))
 
 
 @static("Slice")
 def slice_(
-    node: Node,
+    node: OnnxNode,
     data: Static,
     starts: Static | None = None,
     ends: Static | None = None,
@@ -152,7 +152,7 @@ def slice_(
 
 
 def slice_bounds(
-    node: Node, starts: Static | None, ends: Static | None, axes: Static | None, steps: Static | None
+    node: OnnxNode, starts: Static | None, ends: Static | None, axes: Static | None, steps: Static | None
 ) -> tuple[list[Any], list[Any], list[int], list[Any]]:
     """Starts, ends, axes and steps of a Slice: attributes before opset 10, inputs since."""
     first = flat(starts) if starts is not None else node.integers("starts", ())
@@ -161,7 +161,7 @@ def slice_bounds(
     return first, last, which, flat(steps) if steps is not None else [1] * len(first)
 
 
-def axes_of(node: Node, axes: Static | None) -> list[int] | None:
+def axes_of(node: OnnxNode, axes: Static | None) -> list[int] | None:
     """The axes of a Squeeze, Unsqueeze or reduction: an attribute in old opsets, an input in new; None if absent."""
     if axes is not None:
         return flat(axes)
@@ -169,37 +169,37 @@ def axes_of(node: Node, axes: Static | None) -> list[int] | None:
 
 
 @static("Squeeze")
-def squeeze(node: Node, data: Static, axes: Static | None = None) -> Static:
+def squeeze(node: OnnxNode, data: Static, axes: Static | None = None) -> Static:
     dims = axes_of(node, axes)
     return data.squeeze() if dims is None else data.squeeze(tuple(dims))
 
 
 @static("Unsqueeze")
-def unsqueeze(node: Node, data: Static, axes: Static | None = None) -> Static:
+def unsqueeze(node: OnnxNode, data: Static, axes: Static | None = None) -> Static:
     return np.expand_dims(data, tuple(axes_of(node, axes) or ()))
 
 
 @static("Reshape")
-def reshape(node: Node, data: Static, shape: Static) -> Static:
+def reshape(node: OnnxNode, data: Static, shape: Static) -> Static:
     return data.reshape(target_shape(flat(shape), data.shape, node.integer("allowzero", 0)))
 
 
 @static("Expand")
-def expand(node: Node, data: Static, shape: Static) -> Static:
+def expand(node: OnnxNode, data: Static, shape: Static) -> Static:
     sizes = flat(shape)
     least = 0 if node.integer("fills", 0) else 1
     if any(isinstance(size, int) and size < least for size in sizes):
-        raise node.unsupported(f"an expansion to {sizes}, which runtimes disagree about,")
+        raise node.unsupported_error(f"an expansion to {sizes}, which runtimes disagree about,")
     return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(sizes)))
 
 
 @static("RangeLike")
-def range_like(node: Node, start: Static, limit: Static, step: Static, like: Static) -> Static:
+def range_like(node: OnnxNode, start: Static, limit: Static, step: Static, like: Static) -> Static:
     return as_static(list(range(start.item(), limit.item(), step.item())))
 
 
 @static("ReduceProd")
-def reduce_product(node: Node, data: Static, axes: Static | None = None) -> Static:
+def reduce_product(node: OnnxNode, data: Static, axes: Static | None = None) -> Static:
     dims = axes_of(node, axes)
     keep = bool(node.integer("keepdims", 1))
     if not dims and node.integer("noop_with_empty_axes", 0):

@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """One node of the graph, free of protobuf. An empty name in `inputs` or `outputs` is one left out."""
 
     operator: str
@@ -66,7 +66,7 @@ class Node:
     def has_output(self, position: int) -> bool:
         return position < len(self.outputs) and self.outputs[position] != ""
 
-    def unsupported(self, what: str) -> UnsupportedLayer:
+    def unsupported_error(self, what: str) -> UnsupportedLayer:
         return UnsupportedLayer(f"{self.operator} node {self.name!r}: {what} is not supported.")
 
 
@@ -93,18 +93,18 @@ OPERATORS: dict[str, Operator] = {}
 STATICS: dict[str, Operator] = {}
 """The same on Static values, for the shape arithmetic that must stay in Python numbers."""
 
-REWRITES: dict[str, Callable[[Node], list[Node]]] = {}
+REWRITES: dict[str, Callable[[OnnxNode], list[OnnxNode]]] = {}
 """Operators that are said in terms of others. What then depends on constants alone is folded at import."""
 
 
 def operator(*names: str) -> Callable[[Function], Function]:
     """Registers the function that computes the operators of these names."""
-    return _adder(OPERATORS, names, _described)
+    return _adder(OPERATORS, names, _describe_operator)
 
 
 def static(*names: str) -> Callable[[Function], Function]:
     """Registers the function that computes these operators where every input is Static."""
-    return _adder(STATICS, names, _described)
+    return _adder(STATICS, names, _describe_operator)
 
 
 def rewrite(*names: str) -> Callable[[Function], Function]:
@@ -123,7 +123,7 @@ def _adder(table: dict[str, Any], names: tuple[str, ...], entry: Callable[[Any],
     return add
 
 
-def _described(function: Callable[..., Any]) -> Operator:
+def _describe_operator(function: Callable[..., Any]) -> Operator:
     hints = typing.get_type_hints(function)
     _, *parameters = inspect.signature(function).parameters.values()  # the first is the node
     returned = hints["return"]

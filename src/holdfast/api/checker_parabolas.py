@@ -1,0 +1,118 @@
+"""Parabolas that the engine trains for its second-order models, for the functions as the checker counts them. Any parabolas are sound, so
+nothing here has to be trusted.
+
+Engine and checker unroll a network in their own ways. Which element of one is which of the other is found by asking both at points: an
+element that reads the same numbers and makes the same of them everywhere is taken for the same.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+
+from holdfast import time_limit
+from holdfast.bounding.graph.equivalence_check import sampled_points, values
+from holdfast.bounding.graph.graph import Relaxed
+from holdfast.bounding.graph.problem_graph import graph_of
+from holdfast.bounding.quadratic_models import Bends
+from holdfast.certify.tight_tier import coefficients, no_models, quadratic_of
+from holdfast.errors import HoldfastError
+from holdfast.problem import Problem
+from holdfast.property import LinearProperty
+from holdfast.region import Region
+from holdfast_check import Rejected
+from holdfast_check.functions import PiecewiseLinear, ProductFunction
+from holdfast_check.steps import Applied, Program
+
+STEPS = 60  # of training
+SAME = 1e-7  # of the largest number: two elements that differ by less at all points are one
+Array = np.ndarray[Any, Any]
+Holds = Callable[[float, Mapping[str, Array]], bool]  # does the checker follow this share of a claim, with these arrays?
+
+
+class Parabolas:
+    """Of one problem with one input, for the checker's program."""
+
+    def __init__(self, part: Problem, program: Program) -> None:
+        self.part, self.program = part, program
+        self.bends: Bends | None = None
+        self.matched: dict[tuple[int, int], Array] = {}  # step and argument -> the element of the engine that each of its elements is
+        curved = any(isinstance(step, Applied) and isinstance(step.function, ProductFunction) for step in program.steps)
+        try:
+            if curved and isinstance(part.property, LinearProperty) and no_models(part) is None:
+                self._match()
+        except HoldfastError:
+            self.matched = {}
+
+    def _match(self) -> None:
+        graph, view = graph_of(self.part), quadratic_of(self.part)
+        points = sampled_points(self.part.region).double()
+        steps = [step for step in view.steps if isinstance(step.node, Relaxed)]
+        known = values(graph, points.to(graph.device), {source for step in steps for source in step.inputs})
+        reads, made = [], []
+        for step in steps:
+            assert isinstance(step.node, Relaxed)
+            for source, curve in zip(step.inputs, step.node.relaxation.curves() or (), strict=True):
+                if curve is not None:
+                    v = known[source].flatten(1)
+                    reads.append(v.cpu().numpy())
+                    made.append(curve.function(v).cpu().numpy())
+        if not reads:  # products alone, which models follow without parabolas
+            return
+        theirs = cKDTree(np.concatenate([np.concatenate(reads, 1), np.concatenate(made, 1)]).T)
+        x = points.cpu().numpy().reshape(len(points), -1)
+        for place, argument, function, read in arguments(self.program, x):
+            mine = np.concatenate([read, function.value(read)])
+            distance, element = theirs.query(mine.T, p=np.inf)
+            if bool((distance <= SAME * max(1.0, float(np.abs(mine).max()))).all()):
+                self.matched[place, argument] = element
+
+    def largest(
+        self, shares: Sequence[float], region: Callable[[float], Region], radius: float, holds: Holds, until: float
+    ) -> tuple[float, dict[str, Array]] | None:
+        """The best of these shares, which fall, that holds with coefficients trained at the radius or, where the problem has none, over its
+        region; none where none does. Training ends with one that is not the last of them, and its last coefficients are kept."""
+        every = coefficients(self.part, torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device), STEPS)
+        best: tuple[float, dict[str, Array]] | None = None
+        with time_limit.within(until):
+            for bends in every if self.matched else ():
+                self.bends = bends
+                for share in shares if best is None else shares[:-1]:
+                    arrays = self.arrays(region(share), bends)
+                    if not time_limit.has_expired() and certainly_holds(holds, share, arrays):
+                        best = share, arrays
+                        break
+                if best is not None and best[0] != shares[-1]:
+                    break
+        return best
+
+    def arrays(self, region: Region, bends: Bends) -> dict[str, Array]:
+        """What the coefficients come to over a region, `parabolas/K`."""
+        found = quadratic_of(self.part).parabolas(region, bends)
+        flat = np.concatenate([value[:, 0].cpu().numpy() for value in found.values()], 1).astype(np.float32)
+        arrays: dict[str, Array] = {}
+        for (place, argument), element in self.matched.items():
+            step = self.program.steps[place]
+            array = arrays.setdefault(f"parabolas/{place}", np.zeros((1, 2, len(step.parts), step.size), dtype=np.float32))
+            array[0, :, argument] = flat[:, element]
+        return {name: array for name, array in arrays.items() if bool(np.isfinite(array).all())}
+
+
+def certainly_holds(holds: Holds, share: float, arrays: Mapping[str, Array]) -> bool:
+    """What the checker cannot follow does not hold."""
+    try:
+        return holds(share, arrays)
+    except Rejected:
+        return False
+
+
+def arguments(program: Program, x: Array) -> Iterator[tuple[int, int, ProductFunction | PiecewiseLinear, Array]]:
+    """Step, argument, curve, and what it reads at these points (points, n)."""
+    known = program.values(x)
+    for place, step in enumerate(program.steps):
+        if isinstance(step, Applied):
+            for argument, (part, curve) in enumerate(zip(step.parts, step.function.curves, strict=True)):
+                if curve != ProductFunction("identity"):
+                    yield place, argument, curve, part.take_elements(known[part.source])

@@ -1,0 +1,216 @@
+"""Trees of signs that the checker's own bounds prove: the engine chooses cuts, slopes and multipliers, the checker says what is settled.
+
+One tree is for all groups of rows that the whole region leaves open. A leaf is done once the checker, with the very numbers that would be
+written, finds it above what is claimed; until then it is cut where the engine expects most of it. Nobody has to trust this.
+"""
+
+import time
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast import batch, time_limit
+from holdfast.api.checker_slopes import SLACK, Matched, TrainedPlanes, small
+from holdfast.bounding.alpha_beta_crown import TrainedBounds, together
+from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
+from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion, Seen
+from holdfast.bounding.graph.graph import Graph
+from holdfast.property import Avoid
+from holdfast.region import Region
+from holdfast_check import Rejected
+from holdfast_check.planes import StepBounds
+from holdfast_check.proof import AT_ONCE, Claim
+from holdfast_check.tree import Cut, margins
+
+FEW = 2048  # arguments up to which intervals are narrowed anew over every leaf
+SURE = 1e-9  # of what the rows say at the centre: the least margin of a leaf, so that other sums of the same numbers prove it too
+MISSED = 0.0  # the bound of a part that only the engine takes for settled
+ENOUGH, HOPE = 512, 16  # parts after which the engine's guess of how many are to come may end it, at so many times the most
+BEYOND = 1.5  # times what the checker missed, more is asked of the engine
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(Decisions):
+    """Also what was found last for each polytope, where it was settled or is not yet, and by how much more than zero the engine has to
+    prove it, since the checker proved less than the engine did."""
+
+    slopes: Tensor = field(kw_only=True)  # (n, polytopes, arguments) float32
+    multipliers: Tensor = field(kw_only=True)
+    more: Tensor = field(kw_only=True)  # (n, polytopes) float64
+
+
+@dataclass
+class AcceptedLeaves:
+    """What the checker accepted: the signs (arguments,) of each leaf, and for each of its cuts and each row a multiplier, for each step
+    slopes (rows, elements of at/K)."""
+
+    match: Matched
+    claim: Claim
+    whole: StepBounds  # the checker's, over the whole region
+    at: dict[str, Array]
+    groups: list[int]  # of the claim, those that are cut
+    anew: bool
+    least: float
+    found: list[tuple[Array, Array, dict[int, Array]]] = field(default_factory=list)
+    elements: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.elements = self.match.elements()
+        self.rows = [row for group in self.groups for row in self.claim.groups[group]]
+        self.group_of = np.repeat(np.arange(len(self.groups)), [len(self.claim.groups[group]) for group in self.groups])
+
+    def margins(self, parts: Kept) -> Tensor:
+        """-> (n, groups): by how much the checker finds each of them settled there. Those with all settled are leaves, and kept."""
+        many = max(1, AT_ONCE // max(step.size for step in self.match.program.steps))
+        return torch.cat([self._margins(batch.take(parts, some)) for some in torch.arange(len(parts)).split(many)])
+
+    def _margins(self, parts: Kept) -> Tensor:
+        paths, times = list[list[Cut]](), list[Array]()
+        for sign, multipliers in zip(parts.sign.numpy(), parts.multipliers.numpy(), strict=True):
+            cuts = np.flatnonzero(sign)
+            paths.append([(*self.elements[cut].tolist(), float(sign[cut])) for cut in cuts])
+            times.append(multipliers[self.group_of][:, cuts].T.astype(np.float32))
+        by_rows = parts.slopes[:, self.group_of]
+        slopes = {
+            place: array.reshape(*by_rows.shape[:2], -1) for place, array in self.match.slopes(by_rows.flatten(0, 1), self.at).items()
+        }
+        with np.errstate(all="ignore"):
+            matrix, offset = self.claim.matrix[self.rows], self.claim.offset[self.rows]
+            given = {**self.at, **{f"rows/{place}": array for place, array in slopes.items()}}
+            least = margins(self.whole, matrix, offset, paths, np.concatenate(times).astype(np.float64), given, self.anew)
+        least = least - self.claim.above - self.least
+        found = np.stack([least[:, self.group_of == place].max(1) for place in range(len(self.groups))], 1)
+        for place in np.flatnonzero((found > 0).all(1)).tolist():
+            self.found.append((parts.sign[place].numpy(), times[place], {step: array[place] for step, array in slopes.items()}))
+        return torch.from_numpy(found)
+
+    def arrays(self) -> dict[str, Array]:
+        order, tree, along = _tree(np.stack([sign for sign, _, _ in self.found]))
+        times = []
+        for leaf, path in zip(order, along, strict=True):
+            sign, own, _ = self.found[leaf]
+            times.append(own[np.searchsorted(np.flatnonzero(sign), path)])
+        arrays = {
+            "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])), "signs/groups": small(np.array(self.groups)),
+            "signs/multipliers": np.concatenate(times), "signs/anew": np.array([self.anew], dtype=np.uint8),
+        }  # fmt: skip
+        return arrays | {
+            f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order]) for place in self.match.places.values()
+        }
+
+
+def _tree(signs: Array) -> tuple[list[int], Array, list[list[int]]]:
+    """(leaves, arguments) -> the leaves in their order, the tree (parts,): the argument that is cut or -1, and the cuts on the way to every
+    leaf. What all parts below have decided, and not alike, may be cut first, whatever was."""
+    order, tree, along = list[int](), list[int](), list[list[int]]()
+    waiting: list[tuple[Array, list[int]]] = [(np.arange(len(signs)), [])]
+    while waiting:
+        some, path = waiting.pop()
+        below = signs[some]
+        both = (below != 0).all(0) & (below > 0).any(0) & (below < 0).any(0)
+        if both.any():
+            cut = int(both.argmax())
+            tree.append(cut)
+            waiting += [(some[below[:, cut] > 0], [*path, cut]), (some[below[:, cut] < 0], [*path, cut])]
+            continue
+        if len(some) > 1:
+            raise Rejected("the leaves of a tree of signs do not fit together")
+        order.append(int(some[0]))
+        tree.append(-1)
+        along.append(path)
+    return order, np.array(tree), along
+
+
+@dataclass(frozen=True)
+class _Judged(ActivationSplit):
+    """The engine's search, in which only the checker settles a part."""
+
+    leaves: AcceptedLeaves = field(kw_only=True)
+
+    def most(self, graph: Graph) -> int:
+        return max(64, super().most(graph) // (1 + len(self.leaves.groups)))  # each holds slopes and multipliers of all groups
+
+    def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+        """What the checker misses of a part that the engine takes for settled is trained there once more."""
+        assert isinstance(parts, Kept)
+        seen = self._judge(self._bound(question, parts), torch.ones(len(parts), dtype=torch.bool))
+        again = seen.parts.open.any(1) & (seen.parts.bound == MISSED)
+        if not bool(again.any()):
+            return seen
+        some = self._bound(question, batch.take(seen.parts, again))
+        order = torch.cat([(~again).nonzero(), again.nonzero()]).flatten().argsort()
+        both = batch.take(batch.concatenate([batch.take(seen.parts, ~again), some.parts]), order)
+        return self._judge(replace(seen, parts=both, gain=torch.cat([seen.gain[~again], some.gain])[order]), again)
+
+    def _bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+        """Each part with what it has to prove beyond zero."""
+        assert isinstance(parts, Kept)
+        rules = batch.take(question.rules, parts.task)
+        asked = replace(
+            question, region=batch.take(question.region, parts.task), rules=replace(rules, offset=rules.offset - parts.more[..., None])
+        )
+        seen = super().bound(asked, replace(parts, task=torch.arange(len(parts))))
+        return replace(seen, parts=replace(seen.parts, task=parts.task))
+
+    def _judge(self, seen: Seen[Decisions], which: Tensor) -> Seen[Decisions]:
+        hoped = (which & ~seen.parts.open.any(1)).nonzero().flatten()
+        parts = seen.parts
+        assert isinstance(parts, Kept)
+        if not len(hoped):
+            return seen
+        margins = self.leaves.margins(batch.take(parts, hoped))
+        missed = ~(margins > 0)
+        open_, bound, more = parts.open.clone(), parts.bound.clone(), parts.more.clone()
+        open_[hoped] = missed
+        bound[hoped] = torch.where(missed.any(1), MISSED, bound[hoped])
+        more[hoped] += torch.where(missed, BEYOND * torch.nan_to_num(-margins, 0.0, 0.0, 0.0), 0.0)
+        return replace(seen, parts=replace(parts, open=open_, bound=bound, more=more))
+
+    def record_children(self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds) -> Decisions:
+        after = super().record_children(parts, part, polytope, found)
+        assert isinstance(after, Kept)
+        slopes, multipliers = after.slopes.clone(), after.multipliers.clone()
+        slopes[part, polytope], multipliers[part, polytope] = found.slope.float(), found.multiplier.float()
+        return replace(after, slopes=slopes, multipliers=multipliers)
+
+
+def cut_by_signs(
+    match: Matched, region: Region, claim: Claim, planes: TrainedPlanes, scale: float, until: float, most: int
+) -> dict[str, Array]:
+    """A tree of signs for all groups that the whole region leaves open. Rejected where the time or the parts end before the proof.
+
+    planes  what is trained over the whole region; the claim has their slopes.
+    scale   of the margins.
+    """
+    with np.errstate(all="ignore"):
+        whole = StepBounds(match.program, claim.region, claim.slopes)
+        bounds = whole.rows(claim.matrix, claim.offset) - claim.above
+    groups = [place for place, group in enumerate(claim.groups) if not bounds[0, list(group)].max() > SURE * scale]
+    at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
+    leaves = AcceptedLeaves(match, claim, whole, at, groups, match.width <= FEW, SURE * scale)
+    rule = _Judged(refine=leaves.anew, leaves=leaves, passes=0)  # the checker knows nothing of ends that were cut for
+    rows = max(len(claim.groups[group]) for group in groups)
+    chosen = [[*claim.groups[group], *claim.groups[group][:1] * (rows - len(claim.groups[group]))] for group in groups]
+    offset = claim.offset[chosen] - claim.above - SLACK * scale
+    question = PolytopeQuestion(match.graph, region, Avoid(torch.from_numpy(claim.matrix[chosen])[None], torch.from_numpy(offset)[None]))
+    with time_limit.within(until):
+        first = rule.start(match.graph, region, question.rules)
+        lower, upper = (together(match.graph, side) for side in (planes.known.lower, planes.known.upper))
+        none = torch.zeros((1, len(groups), match.width))
+        held = {**{f.name: getattr(first, f.name) for f in fields(first)}, "lower": lower, "upper": upper}
+        frontier: Decisions = Kept(
+            **{**held, "tight": torch.ones_like(first.tight)}, slopes=none, multipliers=none, more=none[..., 0].double()
+        )
+        while len(frontier):
+            hopeless = frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE
+            if time.monotonic() > until or frontier.looked > most or hopeless:
+                raise Rejected(f"after {frontier.looked} parts of signs {len(frontier)} are left to prove")
+            frontier, _ = rule.advance(question, frontier)
+            if frontier.given_up:
+                raise Rejected("a part with nothing left to decide is not proved")
+    return leaves.arrays()

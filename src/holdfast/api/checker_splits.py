@@ -1,0 +1,85 @@
+"""Which halves of a box the checker's own bounds prove: a search that knows its mathematics, and that nobody has to trust."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from holdfast_check import Rejected
+from holdfast_check.container import read_container
+from holdfast_check.planes import StepBounds
+from holdfast_check.proof import SCHEMA, Claim
+from holdfast_check.region import CheckedRegion
+from holdfast_check.steps import Program
+
+AT_ONCE = 512  # parts that are bounded together
+MOST = 200_000  # parts of a tree
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class RowRecorder(CheckedRegion):
+    """A region that remembers the rows that it was last asked about."""
+
+    asked: list[Array] = field(default_factory=lambda: [np.zeros(0)])
+
+    def minimum(self, rows: Array) -> Array:
+        self.asked[0] = rows
+        return super().minimum(rows)
+
+
+def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
+    """The tree for a claim about a box, as the checker reads it; Rejected where the time or the tree ends before the proof."""
+    from safetensors.numpy import save  # not everywhere installed
+
+    metadata, held = read_container(
+        save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {SCHEMA: json.dumps(header)})
+    )
+    claim = Claim.read_claim(json.loads(metadata[SCHEMA]), held, program)
+    if not math.isinf(claim.region.norm):
+        raise Rejected("planes alone do not prove it, and only boxes are cut into halves")
+    parts: list[list[int]] = [[-1, 0, 0]]  # of the tree: the element that is halved, and the places of the halves
+    waiting = [(0, claim.region.lower[0], claim.region.upper[0])]
+    many = max(1, min(AT_ONCE, 2**19 // max(step.size for step in program.steps)))
+    while waiting:
+        if time.monotonic() > until or len(parts) > MOST:
+            raise Rejected(f"after {len(parts)} cuts {len(waiting)} parts are left to prove: give more --seconds")
+        some, waiting = waiting[-many:], waiting[:-many]
+        for (place, low, high), along in zip(some, _choose_splits(claim, program, some), strict=True):
+            if along < 0:
+                continue
+            middle = low[along] / 2 + high[along] / 2
+            if not low[along] < middle < high[along]:
+                raise Rejected("a part cannot be halved any more and is not proved")
+            first, second = high.copy(), low.copy()
+            first[along] = second[along] = middle
+            parts[place] = [along, len(parts), len(parts) + 1]
+            parts += [[-1, 0, 0], [-1, 0, 0]]
+            waiting += [(parts[place][1], low, first), (parts[place][2], second, high)]
+    order, left = [], [0]
+    while left:
+        place = left.pop()
+        order.append(parts[place][0])
+        if parts[place][0] >= 0:
+            left += [parts[place][2], parts[place][1]]
+    return np.array(order, dtype=np.int8 if max(order) < 128 else np.int16)
+
+
+def _choose_splits(claim: Claim, program: Program, parts: list[tuple[int, Array, Array]]) -> list[int]:
+    """For each part the element to halve, or -1 where it is proved: where the row that misses least falls most."""
+    lower, upper = np.stack([low for _, low, _ in parts]), np.stack([high for _, _, high in parts])
+    region = RowRecorder(lower, upper)
+    with np.errstate(all="ignore"):
+        bounds = StepBounds(program, region).rows(claim.matrix, claim.offset) - claim.above
+    best = np.stack([bounds[:, list(group)].max(1) for group in claim.groups], 1)
+    rows = np.stack([np.array(group)[bounds[:, list(group)].argmax(1)] for group in claim.groups], 1)
+    worst = best.argmin(1)
+    chosen = rows[np.arange(len(parts)), worst]
+    fall = np.abs(region.asked[0][np.arange(len(parts)), chosen]) * (upper - lower)
+    found: list[int] = np.where(best.min(1) > 0, -1, fall.argmax(1)).tolist()
+    return found

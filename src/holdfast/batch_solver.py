@@ -1,0 +1,537 @@
+"""One batch of questions: what is known of it, and its methods stepped in turn until they are done or the budget is."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast import time_limit
+from holdfast.errors import BadInput, Contradiction, HoldfastError
+from holdfast.execution.scheduler import Unit
+from holdfast.execution.task import Outputs, Task, TaskResult, Tell
+from holdfast.formatting import at_least
+from holdfast.method import Claims, Method
+from holdfast.network import Network
+from holdfast.network.callable_fingerprint import of_value
+from holdfast.network.network import alike, same_by_rounding
+from holdfast.problem import TURNED, Problem, merge
+from holdfast.property import Robustness, Targeted
+from holdfast.region import Words
+from holdfast.replay import Replayed, firm, replay, spot_points
+from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
+
+NOTHING_MOVES = "nothing may change here: the region holds the input alone"
+ASKED_AGAIN = "after the proof the model still answers as it did before"  # A proof says so once it was checked; else it is withdrawn.
+LAST_CHECKS = 1.0  # Seconds after the deadline that a batch has for asking the model again after its proofs.
+HEARING = 2.0  # Seconds after the deadline that the witnesses of a last step have for being replayed.
+TOO_LATE = "there was no time to find out whether it applies"
+LOOKING = 0.5  # Share of the time in which methods must have said whether they apply: tracing a large model is a part of that.
+NO_NUMBER = "the model answers NaN at the input itself"
+SINGLE = 16  # witnesses of a batch that are asked once more alone
+UNBROKEN = "no change that is allowed breaks it, however large"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When to stop, whichever comes first; without any, when the methods have done all they can.
+
+    seconds   for the whole call, shared fairly among the batches.
+    each      seconds for each input: a batch has so many times its inputs, so those that need less leave more to the others.
+    queries   network evaluations for each input.
+    gap       upper - lower is at most this, for every input of a batch.
+    sign      a row is settled once it is known whether its number is above zero; where one case of an input is not, so are all others.
+    """
+
+    seconds: float | None = None
+    queries: int | None = None
+    gap: float = 0.0
+    sign: bool = False
+    each: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("seconds", self.seconds), ("each", self.each), ("queries", self.queries), ("gap", self.gap)):
+            if value is not None and not value >= 0:
+                raise BadInput(f"stop: {name} must not be negative, got {value}.")
+
+
+@dataclass
+class Work:
+    """What is known of a batch."""
+
+    problem: Problem  # as methods are asked: the smallest value, where the largest is meant
+    goals: tuple[Goal, ...]  # of each row, as it was put
+    brackets: list[Bracket]
+    skipped: tuple[str, ...] = ()
+    fallbacks: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of rows: stages that a method had to leave out, in words
+    twin: Network | None = None
+    digests: tuple[str, ...] = ()  # of the question of each row
+    means: str = ""
+    aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
+    answers: Tensor | None = None  # what the model said of the inputs at first
+    faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
+    failed: dict[int, str] = field(default_factory=dict)  # rows that cannot be answered, and why
+    unfit: dict[str, str | None] = field(default_factory=dict)  # methods, and why they do not apply; None: they do
+    able: frozenset[str] = frozenset()  # the methods that apply
+    done: dict[str, Tensor] = field(default_factory=dict)  # methods, and (batch,) bool: the rows that they will not come back to
+    began: float = field(default_factory=time.monotonic)
+    queries: int = 0
+    met: dict[int, Bound] = field(default_factory=dict)  # the lowest witness of a row that some judge does not believe
+    told: list[Bracket | None] = field(init=False)  # the brackets that were told last
+    ends: Tensor = field(init=False)  # (2, batch) float64: the values of all brackets, which `put` keeps in step
+
+    def __post_init__(self) -> None:
+        self.told = [None] * len(self.brackets)
+        self.ends = torch.tensor([(b.lower.value, b.upper.value) for b in self.brackets], dtype=torch.float64).reshape(-1, 2).T
+
+    def put(self, row: int, bracket: Bracket) -> None:
+        self.brackets[row] = bracket
+        self.ends.numpy()[:, row] = bracket.lower.value, bracket.upper.value
+
+    def better(self) -> list[Record]:
+        """Of the rows of which more is known than was told last."""
+        rows = [row for row, (bracket, told) in enumerate(zip(self.brackets, self.told, strict=True)) if bracket is not told]
+        self.told = list(self.brackets)
+        return self.records("interrupted", rows) if rows else []
+
+    def records(self, status: Status, rows: Sequence[int] | None = None) -> list[Record]:
+        """Of these rows; None: of all."""
+        share = len(self.problem)
+        seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
+        digests, left = self.digests or ("",) * share, self._left().tolist()
+        aside = {  # what is not NaN
+            name: [value if told else None for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)]
+            for name, v in self.aside.items()
+        }
+        return [
+            Record(
+                self.problem.keys[row],
+                self._annotated_bracket(row).negate() if self.goals[row] in TURNED else self._annotated_bracket(row),
+                self._status(row, status, left[row]), seconds, queries, self.skipped, digests[row], self.means, self.goals[row],
+                {name: value for name, values in aside.items() if (value := values[row]) is not None},
+            )
+            for row in (range(share) if rows is None else rows)
+        ]  # fmt: skip
+
+    def _annotated_bracket(self, row: int) -> Bracket:
+        """The bracket; its note says what a method had to leave out, where that could have told more."""
+        bracket = self.brackets[row]
+        if bracket.closed or row not in self.fallbacks or row in self.faults or row in self.failed:
+            return bracket
+        return replace(bracket, note="; ".join(filter(None, (bracket.note, *self.fallbacks[row]))))
+
+    def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
+        if name not in self.aside:
+            self.aside[name] = values.new_full((len(self.problem), *values.shape[1:]), torch.nan)
+        self.aside[name][rows] = values.to(self.aside[name])
+
+    def unsettled_rows(self, stop: Stop) -> Tensor:
+        """The rows of which something is left to ask."""
+        lower, upper = self.ends.unbind()
+        open_rows: Tensor = (lower != upper) & (upper - lower > stop.gap) & ~self._left()
+        open_rows[[*self.faults, *self.failed]] = False
+        if stop.sign:
+            index = torch.tensor([key.index for key in self.problem.keys])
+            open_rows &= ~(lower > 0) & ~torch.isin(index, index[upper <= 0])
+        return open_rows.nonzero().flatten()
+
+    def _status(self, row: int, status: Status, left: bool) -> Status:
+        if row in self.failed:
+            return "failed"
+        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else "finished" if left else status
+
+    def _left(self) -> Tensor:
+        """(batch,) bool: has every method done all it can about the row?"""
+        none = torch.zeros(len(self.problem), dtype=torch.bool)
+        return torch.stack([self.done.get(name, none) for name in self.able] or [none]).all(0)
+
+    def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
+        """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
+        if row in self.faults or row in self.failed:
+            return
+        try:
+            better = self.brackets[row].tighten(lower=lower, upper=upper)
+            better.tighten(upper=self.met.get(row))  # no proof may pass what the network itself gives, whatever its judges say
+            if better is not self.brackets[row] or note is not None:
+                self.put(row, better if note is None else replace(better, note=note))
+        except Contradiction as error:
+            self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
+
+    def refute(self, row: int, why: str) -> None:
+        """The model is not what was proved."""
+        told = (
+            f"input {self.problem.keys[row]}: {self.problem.network.name} {why}, so it remembers what it was asked, draws random numbers "
+            f"or chooses by its arithmetic, and nothing about it can be proved. Take that out, or fix its state."
+        )
+        self._disbelieve(row, BadInput(told))
+
+    def refute_reading(self, row: int, point: Sequence[float]) -> None:
+        """The estimator breaks the property within what was proved."""
+        shown = f"{', '.join(f'{number:g}' for number in point[:12])}{' ...' if len(point) > 12 else ''}"
+        told = (
+            f"input {self.problem.keys[row]}: proved up to {at_least(self.brackets[row].lower.value)}, but {self.problem.network.name} "
+            f"itself breaks the property within that, at the row ({shown}). So it is not what was read of it, and nothing about it can be "
+            f"proved: give its function instead, hf.Network.from_callable(function), and report this."
+        )
+        self._disbelieve(row, Contradiction(told))
+
+    def _disbelieve(self, row: int, error: HoldfastError) -> None:
+        self.faults[row] = error
+        self.put(row, replace(_by_definition(self.problem)[row], note=str(error)))
+
+
+Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
+
+
+class BatchWorker:
+    """Answers tasks about the rows of problems. hashed: records say which question they answer, as a store needs it."""
+
+    def __init__(self, problems: Sequence[Problem], methods: Choice, stop: Stop, seed: int, *, hashed: bool = True) -> None:
+        self.problems, self._stop, self._seed, self._hashed = problems, stop, seed, hashed
+        self._ways = [methods(problem) if callable(methods) else methods for problem in problems]
+        self._means = [of_value([(m.name, m.settings()) for m in way] + [seed, stop.gap, stop.sign]) for way in self._ways]
+        self._place = {key: (at, row) for at, problem in enumerate(problems) for row, key in enumerate(problem.keys)}
+        self._digests: dict[int, list[str]] = {}  # of the rows of a problem, once they are needed
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def units(self, done: set[Key], size: int | None) -> list[Unit]:
+        """What is not done, grouped by what can share a batch as methods are asked, and cut to size."""
+        groups: dict[tuple[object, ...], list[Key]] = {}
+        for at, problem in enumerate(self.problems):
+            group = groups.setdefault((self._means[at], *problem.lowest().mergeable()), [])
+            group += [key for key in problem.keys if key not in done]
+        each = math.inf if self._stop.each is None else self._stop.each
+        found = []
+        for group in groups.values():
+            on_card = bool(group) and self.problems[self._place[group[0]][0]].region.centre.is_cuda
+            many = size or (1024 if on_card else 128)
+            found += [Unit(tuple(group[at : at + many]), each * len(group[at : at + many])) for at in range(0, len(group), many)]
+        return found
+
+    def question_hashes(self, key: Key) -> tuple[str, str]:
+        """The hashes of its question, and of the means by which it is answered."""
+        at, row = self._place[key]
+        if not self._hashed:
+            return "", self._means[at]
+        if at not in self._digests:
+            self._digests[at] = self.problems[at].digests()
+        return self._digests[at][row], self._means[at]
+
+    def question(self, key: Key) -> str:
+        return self.question_hashes(key)[0]
+
+    def unknown(self, keys: Sequence[Key]) -> list[Record]:
+        return self._work(self._batch(keys)).records("stopped") if keys else []
+
+    def answer(self, task: Task, tell: Tell) -> TaskResult:
+        problem, until = self._batch(task.keys), time.monotonic() + task.seconds
+        work, methods = self._work(problem), self._ways[self._place[task.keys[0]][0]]
+        status: Status = "interrupted"
+        try:
+            with time_limit.within(until):
+                in_time = time_limit.interrupt_late(lambda: _begin(work, methods, tell), False)
+                for row, key in enumerate(problem.keys):
+                    _resume(work, row, task.known.get(key))
+                in_time = in_time and time_limit.interrupt_late(lambda: hear_others(work, task.others) is not None, False)
+                status = _step_in_turn(work, methods, self._stop, until, self._seed, tell) if in_time else "stopped"
+            before = problem.network.queries
+            with time_limit.within(max(until, time.monotonic()) + LAST_CHECKS):
+                if not time_limit.interrupt_late(lambda: _ask_again(work) and _ask_within(work), False) and status == "finished":
+                    status = "stopped"
+            work.queries += problem.network.queries - before
+        except KeyboardInterrupt:
+            return TaskResult(tuple(work.records("interrupted")), tuple(work.faults.values()), interrupted=True)
+        return TaskResult(tuple(work.records(status)), tuple(work.faults.values()))
+
+    def _batch(self, keys: Sequence[Key]) -> Problem:
+        """Rows that belong together as one problem, as methods are asked."""
+        rows: dict[int, list[int]] = {}
+        for key in keys:
+            at, row = self._place[key]
+            rows.setdefault(at, []).append(row)
+        device = self.problems[self._place[keys[0]][0]].region.centre.device
+        return merge([self.problems[at].lowest().take(torch.tensor(some, device=device)) for at, some in rows.items()])
+
+    def _work(self, problem: Problem) -> Work:
+        told = [self.question_hashes(key) for key in problem.keys]
+        goals = tuple(self.problems[self._place[key][0]].goal for key in problem.keys)
+        return Work(problem, goals, _by_definition(problem), digests=tuple(one for one, _ in told), means=told[0][1])
+
+
+def _by_definition(problem: Problem) -> list[Bracket]:
+    """What is known before anything is asked."""
+    least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(problem.goal, (-math.inf, math.inf))
+    return [Bracket(by_definition(least), by_definition(most))] * len(problem)
+
+
+def _resume(work: Work, row: int, earlier: Record | None) -> None:
+    """An interrupted search goes on from its better ends."""
+    if earlier is not None and earlier.status != "refuted":
+        known = earlier.bracket.negate() if earlier.goal in TURNED else earlier.bracket
+        work.tighten(row, lower=known.lower, upper=known.upper)
+        work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
+        for name, value in earlier.aside.items() if earlier.means == work.means else ():
+            work.keep(name, torch.tensor([row]), value[None])
+
+
+def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
+    """The same inputs answer the other parts of a question too: what they witness there is replayed here, and may contradict what is
+    proved. Only a property that fails is a witness of a radius, and only a point of the region one of a worst score; `replay` knows."""
+    problem, before = work.problem, set(work.faults)
+    if not problem.keys[0].part or isinstance(problem.region, Words):
+        return []
+    by_place: dict[tuple[int, int | None], list[tuple[str, Evidence]]] = {}
+    for record in others:
+        key, ends = record.key, (record.bracket.lower.evidence, record.bracket.upper.evidence)
+        by_place.setdefault((key.index, key.frame), []).extend((key.part, e) for e in ends if e.witness is not None)
+    every = [[e for part, e in by_place.get((key.index, key.frame), ()) if part != key.part] for key in problem.keys]
+    for turn in range(max(map(len, every), default=0)):
+        points, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
+        for row, shown in enumerate(every):
+            witness = shown[turn].witness if turn < len(shown) else None
+            if witness is not None and tuple(witness.shape) == problem.region.shape:
+                points[row], found[row] = witness.to(points), True
+        said = replay(problem, points, work.twin)
+        for row in found.nonzero().flatten().tolist():
+            if float(said.value[row]) < work.brackets[row].upper.value:
+                work.tighten(row, upper=said.bound(row, every[row][turn], problem))
+    return [fault for row, fault in work.faults.items() if row not in before]
+
+
+def _ask_again(work: Work) -> bool:
+    """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
+    witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed.
+
+    Returns True; a proof that was checked to the end says so among its checks.
+    """
+    problem, proved = work.problem, {row for row, bracket in enumerate(work.brackets) if _by_proof(bracket)}
+    if work.answers is None:
+        return True
+    if proved:
+        again = problem.answers(problem.region.centre)
+        alone = problem.take(torch.tensor([0])).answers(problem.region.centre[:1])
+        if not (alike(work.answers, again) and same_by_rounding(alone, again[:1])):
+            for row in range(len(problem)):
+                work.refute(row, "answers differently now than before the proofs")
+    shown = [row for row, b in enumerate(work.brackets) if row not in work.faults and b.upper.evidence.witness is not None]
+    shown = shown if proved else shown[:SINGLE]
+    if isinstance(problem.region, Words) or not shown:
+        _add_last_check(work, proved)
+        return True
+    witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
+    points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
+    size = torch.where(work.answers.isnan(), 0, work.answers).abs().amax().double()  # at a witness outputs may be near zero
+    said, precise = problem.network(points), work.twin(points) if work.twin is not None and proved else None
+    for place, row in enumerate(shown):
+        if precise is not None and row in proved and not same_by_rounding(said[place], precise[place], size):
+            work.refute(row, "answers differently in float64 at the witness")
+        elif place < SINGLE and not same_by_rounding(said[place : place + 1], problem.network(points[place : place + 1]), size):
+            work.refute(row, "answers differently at the witness when it is asked alone")
+    _add_last_check(work, proved)
+    return True
+
+
+def _add_last_check(work: Work, proved: set[int]) -> None:
+    for row in proved - work.faults.keys():
+        lower = work.brackets[row].lower
+        if lower.evidence.checks and ASKED_AGAIN not in lower.evidence.checks:
+            checked = replace(lower.evidence, checks=(*lower.evidence.checks, ASKED_AGAIN))
+            work.put(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
+
+
+INSIDE = 1 - 1e-6  # of a radius proved for a module: nearer to its end a class may change by the rounding of the estimator's own sums
+
+
+def _ask_within(work: Work) -> bool:
+    """A proof about what was read of an estimator is put to the test: the estimator itself is asked at points of what was proved. Where it
+    breaks the property there, it is not what was read, and nothing is believed."""
+    problem, network = work.problem, work.problem.network
+    own = network.itself or (network if network.trees is not None else None)
+    rows = [row for row, b in enumerate(work.brackets) if _by_proof(b) and b.lower.value > 0 and row not in {*work.faults, *work.failed}]
+    if own is None or not rows or problem.goal not in ("radius", "worst"):
+        return True
+    if network.labels is not None and own is not network and not isinstance(problem.property, Robustness | Targeted):
+        return True  # the scores of a module and of its estimator may be on different scales
+    part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
+    share = 1.0 if own is network else INSIDE
+    radius = work.ends[0, rows] * share if problem.goal == "radius" else None
+    for points in spot_points(part, radius):
+        try:
+            outputs = own(points.flatten(0, 1))
+        except ValueError:  # the estimator refuses such rows, so it says nothing of them
+            continue
+        scores = part.property.score(outputs.reshape(*points.shape[:2], -1))
+        for place in (scores <= 0).any(0).nonzero().flatten().tolist():
+            work.refute_reading(rows[place], points[(scores[:, place] <= 0).nonzero()[0, 0], place].tolist())
+    return True
+
+
+def _by_proof(bracket: Bracket) -> bool:
+    return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in ("definition", "the input itself")
+
+
+def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
+    """What is known before any method runs: which methods apply, and the score at the centre. Returns True."""
+    problem, centre = work.problem, work.problem.region.centre
+    before = problem.network.queries
+    work.answers = outputs = problem.answers(centre)
+    expected = (len(problem), problem.network.widths.get(problem.region.shape, *outputs.shape[1:2]))
+    if outputs.shape != expected:
+        raise BadInput(f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to others of this shape.")
+    asked = problem.network.queries - before
+    tell((), "", Outputs(problem.keys, outputs.detach().cpu()))
+    work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)
+    for row, why in work.failed.items():
+        work.put(row, replace(work.brackets[row], note=why))
+    work.twin = problem.network.double(centre)  # what making it asks is no part of the search
+    before = problem.network.queries - asked
+    scores = problem.property.score(outputs)
+    if problem.network.itself is not None and bool((scores <= 0).any()):  # what was read of an estimator has no word against itself
+        scores = torch.maximum(scores, problem.property.score(problem.network.itself(centre)).to(scores))
+    if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
+        scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
+    limits = problem.family.limit().tolist() if problem.goal == "radius" else []
+    for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
+        if row in work.failed:
+            continue
+        if not holds:
+            itself = problem.region.tokens if isinstance(problem.region, Words) else centre
+            witness = Evidence(
+                "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
+            )
+            note = f"the property fails at the input itself ({problem.property.says(outputs[row], problem.network.classes)})"
+            work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
+        elif limit == 0:
+            proof = Evidence(
+                "proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,), traits=DEFINITION
+            )
+            work.put(row, Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES))
+    if problem.goal == "worst":
+        plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
+        aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
+        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
+    with time_limit.within(time_limit.share(LOOKING)):
+        too_late: str | None = TOO_LATE
+        work.unfit = {method.name: time_limit.interrupt_late(partial(method.unfit, problem), too_late, 0.0) for method in methods}
+    work.skipped = (*work.skipped, *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None))
+    work.queries = problem.network.queries - before
+    return True
+
+
+def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell) -> Status:
+    """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
+
+    Methods whose steps are long begin when the others have done what they can.
+    """
+    problem = work.problem
+    rows = work.unsettled_rows(stop)
+    if not len(rows):
+        return "finished"
+    part = problem.take(rows.to(problem.region.centre.device))
+    able = [method for method in methods if work.unfit[method.name] is None]
+    # A method that could not be looked at in time counts as one that has more to do, so that a resumed run takes it up.
+    work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
+    for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
+        live: list[tuple[Method[Any], Problem, Any]] = [(method, method.view(part), None) for method in turn]
+        while live:
+            ongoing = []
+            for method, seen, state in live:
+                if not len(work.unsettled_rows(stop)):
+                    return "finished"
+                if _spent(work, stop, deadline):
+                    return "stopped"
+                if state is None:
+                    aside = {name: values[rows] for name, values in work.aside.items()}
+                    state = time_limit.interrupt_late(partial(_start_method, method, seen, seed, aside), TOO_LATE)
+                    if state is TOO_LATE:
+                        return "stopped"
+                state = _step_method(work, seen, rows, method, state, seed)
+                tell(work.better(), method.name)
+                if state is not None:
+                    ongoing.append((method, seen, state))
+            live = ongoing
+    return "finished" if TOO_LATE not in work.unfit.values() else "stopped"
+
+
+def _start_method(method: Method[Any], seen: Problem, seed: int, aside: dict[str, Tensor]) -> Any:
+    return method.resume_state(seen, method.start(seen, seed), aside)
+
+
+def _step_method(work: Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
+    """One step of one method on the rows of the problem that were open, and what it found heard."""
+    before = part.network.queries
+    lower, upper = work.ends[:, rows].to(part.region.centre.device)
+    state, claims = method.step(part, method.update_bounds(part, state, lower, upper))
+    time_limit.interrupt_late(partial(_hear, work, claims, method, seed, rows), None, HEARING)
+    work.queries += part.network.queries - before
+    return state
+
+
+def _fell_back(work: Work, said: str, rows: Sequence[int]) -> None:
+    """For the run once, and for each of these rows."""
+    work.skipped = work.skipped if said in work.skipped else (*work.skipped, said)
+    for row in rows:
+        known = work.fallbacks.get(row, ())
+        work.fallbacks[row] = known if said in known else (*known, said)
+
+
+def _spent(work: Work, stop: Stop, deadline: float) -> bool:
+    asked_enough = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
+    return asked_enough or time.monotonic() >= deadline
+
+
+def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None) -> None:
+    """Turn claims into better brackets. `rows` says which rows of the batch they speak of; None: all."""
+    index = torch.arange(len(work.problem)) if rows is None else rows
+    name = method.name if method else "the input itself"
+    settings = {**method.settings(), **claims.settings} if method else {}
+    if claims.obstacle:
+        work.skipped = (*work.skipped, f"{name}: {claims.obstacle}")
+    if claims.fallback:
+        _fell_back(work, f"{name}: {claims.fallback}", index.tolist())
+    traits = method.traits if method else DEFINITION
+    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=claims.checks, traits=traits)
+    for name, values in claims.aside.items():
+        work.keep(name, index, values)
+    if claims.proved is not None:
+        limit = work.problem.family.limit() if work.problem.goal == "radius" else torch.full((len(work.problem),), math.inf)
+        proved, limit = claims.proved.to(index.device, torch.float64), limit.to(index.device, torch.float64)[index]
+        unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
+        for place in ((proved > work.ends[0, index]) | (proved >= limit)).nonzero().flatten().tolist():
+            if bool(proved[place] >= limit[place]):  # the region grows no more, so what holds here holds at every radius
+                work.tighten(int(index[place]), lower=Bound(math.inf, unbroken), note=UNBROKEN)
+            else:
+                work.tighten(int(index[place]), lower=Bound(float(proved[place]), base))
+    if claims.estimate is not None:
+        guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))
+        for i, value in zip(index.tolist(), claims.estimate.tolist(), strict=True):
+            if not math.isnan(value) and i not in work.faults and i not in work.failed:
+                work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
+    if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
+        which = claims.found.to(index.device).nonzero().flatten()
+        part = work.problem.take(index[which].to(work.problem.region.centre.device))
+        points, said = firm(part, claims.witness[which.to(claims.witness.device)], work.twin)
+        # People look at words, not at their vectors.
+        seen = (part.region.decode(points) if isinstance(part.region, Words) else points).detach().cpu()
+        best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
+        shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
+        said = Replayed(*(values.cpu() for values in said))
+        lower, own = said.value < work.ends[1, index[which]], said.own < said.value
+        every = zip(index[which].tolist(), lower.tolist(), own.tolist(), said.own.tolist(), strict=True)
+        for place, (i, better, doubted, met) in enumerate(every):
+            if not (better or doubted):
+                continue
+            bound = said.bound(place, replace(shown, assumptions=part.region.assumptions(place), witness=seen[place].clone()), part)
+            if doubted and (i not in work.met or met < work.met[i].value):
+                work.met[i] = replace(bound, value=met)
+                work.tighten(i)
+            if better:
+                work.tighten(i, upper=bound)
+    if claims.done is not None and method is not None:  # Last: what was interrupted before is asked again by a resumed run.
+        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[index[claims.done.to(index.device)]] = True

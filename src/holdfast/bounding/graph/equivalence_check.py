@@ -1,0 +1,148 @@
+"""Is the graph the model? Both are asked at points before anything is proved, so that a proof speaks of the very model the user runs.
+
+Three comparisons, each tight where the arithmetic is the same, in batches of one and of many:
+- the traced program with the user's module, in the module's own arithmetic: to 64 units of rounding;
+- the graph that is bounded with the module in float64, where the module runs in float64: to 1e-9 of the largest output;
+- the graph with the module in its own arithmetic, which differ by rounding: to 1e-3, in half precision 5e-2.
+"""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed, leaves
+from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.foreign_text import first_line
+from holdfast.network import Network
+from holdfast.network.float32_precision import in_full
+from holdfast.network.trace import as_plain_module
+from holdfast.random_streams import Chance
+from holdfast.region import Family, Region
+
+CHECKS = (
+    "the traced program answers as the model does, in batches of one and of many, at the inputs and at random points of the region",
+    "the graph that is bounded answers as the model does in float64 and in its own arithmetic at the same points",
+    "the model draws no random numbers, and nothing that it holds changes when it is asked",
+)
+SAMPLES = 16  # random points of the region
+SINGLE = 3  # of them asked in batches of one
+NUMBERS = 2**24  # in all nodes of the graph at once
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the largest output; half precision: COARSE
+COARSE = 5e-2
+FINE = 1e-9
+
+
+def check(net: Network, graph: Graph, region: Region, traced: Network | None = None) -> None:
+    """Raise UnsupportedLayer unless the graph says what the network says, at the centres and at random points of the region.
+
+    traced  the network whose program the graph was built of, where that is a form of `net` for single inputs.
+    """
+    try:
+        _check(net, graph, sampled_points(region).to(net.dtype), traced or net)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        told = first_line(error)
+        raise UnsupportedLayer(
+            f"{net.name} and its graph cannot be compared ({told}), so nothing is proved; attacks still work."
+        ) from error
+
+
+def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
+    said = net(points)
+    single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
+    size = _size(said)
+    program = as_plain_module(source.program(points))
+    with torch.no_grad(), in_full():  # as the network itself is asked
+        rows = points if source is net else points[:0]
+        for asked, answer in ((rows, said), *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True))):
+            if len(asked):
+                _same(leaves(program(asked.to(net.device)))[0].reshape(len(asked), -1), answer, size, net, "the traced program")
+    values = value(graph, points)
+    wide = ROUNDING.get(net.dtype, COARSE)
+    _close(values, said, wide * size, net, "the graph")
+    _close(values[-SINGLE:], single, wide * size, net, "the graph")
+    twin = net.double(points)
+    if twin is not None and twin is not net:
+        precise = twin(points)
+        if not _within(values, precise, FINE * size):
+            # A model that rounds to its own arithmetic inside has no finer twin.
+            _close(values, precise, wide * size, net, "the graph")
+
+
+def value(graph: Graph, x: Tensor) -> Tensor:
+    """(n, *shape) -> (n, outputs) float64: what the graph says, its last softmax included."""
+    at_once = max(1, NUMBERS // sum(node.size for node in graph.nodes))
+    return torch.cat([_value(graph, part.to(graph.device, torch.float64)) for part in x.split(at_once)])
+
+
+def _value(graph: Graph, x: Tensor) -> Tensor:
+    outputs = values(graph, x)[graph.output].reshape(len(x), -1)
+    return graph.ending(outputs) if graph.ending is not None else outputs
+
+
+def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, Tensor]:
+    """(n, *shape) in float64 -> what the output says, without a last softmax that was left out, and the nodes that are to be kept."""
+    known: dict[Node, Tensor] = {}
+    last = {source: node for node in graph.nodes for source in node.inputs}  # the last reader
+    for node in graph.nodes:
+        inputs = [known[source] for source in node.inputs]
+        if isinstance(node, InputNode):
+            known[node] = x.reshape(len(x), *node.shape)
+        elif isinstance(node, Affine):
+            known[node] = node.forward([value.flatten(1) for value in inputs]).reshape(len(x), *node.shape)
+        else:
+            assert isinstance(node, Relaxed)
+            known[node] = node.relaxation.function(*inputs)
+        for source in node.inputs:
+            if last[source] is node and source not in kept:
+                known.pop(source, None)
+    return known
+
+
+def sampled_points(region: Region) -> Tensor:
+    """(n, *shape): every centre, then random points."""
+    wide = (
+        region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region
+    )
+    count = max(1, -(-SAMPLES // len(region)))
+    sampled = wide.sample(count, Chance.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[:SAMPLES]
+    return torch.cat([region.centre, sampled.to(region.centre)])
+
+
+def _size(said: Tensor) -> float:
+    """The largest number among the answers; what overflows in the model's arithmetic says nothing."""
+    return float(torch.where(said.isfinite(), said, 0).double().abs().amax())
+
+
+def _same(found: Tensor, wanted: Tensor, size: float, net: Network, what: str) -> None:
+    _close(found.double(), wanted, 64 * torch.finfo(wanted.dtype).eps * size, net, what)
+
+
+def _close(found: Tensor, wanted: Tensor, tolerance: float, net: Network, what: str) -> None:
+    if not _within(found, wanted, tolerance):
+        _refuse(found, wanted, net, what)
+
+
+def _within(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    if found.shape != wanted.shape:
+        return False
+    rows = wanted.isfinite().all(1)
+    return bool(((found[rows] - wanted[rows].double()).abs() <= tolerance).all())
+
+
+def _refuse(found: Tensor, wanted: Tensor, net: Network, what: str) -> None:
+    apart = f"by up to {float((found.double() - wanted.double()).abs().amax()):.3g}" if found.shape == wanted.shape else "in its shape"
+    raise UnsupportedLayer(
+        f"{what} does not answer as {net.name} does (they differ {apart}), so nothing can be proved. {_suspicion(net)} Attacks still work."
+    )
+
+
+def _suspicion(net: Network) -> str:
+    if any(isinstance(part, torch.nn.TransformerEncoder) and part.enable_nested_tensor for part in net.module.modules()):
+        return (
+            "torch's fast path for nn.TransformerEncoder blanks padded frames, which its code does not: build it with "
+            "enable_nested_tensor=False."
+        )
+    return "Does the model choose by the size of the batch, by whether it is being traced or compiled, or by something it remembers?"

@@ -1,0 +1,94 @@
+"""The graph as branch and bound wants it, who bounds it thousands of times: as few nodes as possible, also of models for single inputs."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+from holdfast.bounding.graph import equivalence_check
+from holdfast.bounding.graph.affine import Affine, exact_nodes
+from holdfast.bounding.graph.graph import Graph, Node, build
+from holdfast.errors import UnsupportedLayer
+from holdfast.network import Network
+from holdfast.network.adapter import Adapter, InTurn, OneByOne, one_by_one
+from holdfast.network.recurrent import copy_module
+from holdfast.network.trace import CHOOSES
+from holdfast.region import Region
+
+
+def prepare_graph(net: Network, region: Region) -> Graph:
+    """The graph of the network for the points of a region, compared with it there; UnsupportedLayer names what cannot be bounded."""
+    one = for_one(net, region.centre)
+    graph = fuse_affine(build(one, region.centre))
+    equivalence_check.check(net, graph, region, one)
+    return graph
+
+
+_singles: "WeakKeyDictionary[Network, Network]" = WeakKeyDictionary()
+
+
+def for_one(net: Network, x: Tensor) -> Network:
+    """The network whose program is bounded, for inputs like x. Graphs are about one input. A model that takes single inputs is mapped over
+    a batch, and one that is given lengths may look at their values: neither can be shown but for one input. So they are given one."""
+    if net in _singles:
+        return _singles[net]
+    adapter, alone = net.module, one_by_one(net.module)
+    if alone is None and not _only_alone(net, x):
+        return net
+    one = copy.copy(net)
+    one._programs, one._twins = {}, {}
+    if alone is None:
+        one.module = Adapter(_First(OneByOne(copy_module(adapter))))
+    else:
+        one.module = copy_module(adapter)
+        inner: Any = one.module.model
+        one.module.model = _First(inner.model if isinstance(inner, InTurn) else inner)
+    _singles[net] = one
+    return one
+
+
+def _only_alone(net: Network, x: Tensor) -> bool:
+    """Whether the network takes lengths and has no program for batches of any size, though it does not choose by that size."""
+    if not isinstance(net.module, Adapter) or not net.module.takes_lengths:
+        return False
+    try:
+        net.program(x)
+    except UnsupportedLayer as error:
+        return CHOOSES not in str(error)
+    return False
+
+
+class _First(nn.Module):
+    """The first row of a batch by itself."""
+
+    def __init__(self, model: OneByOne) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model.single(x[0]).unsqueeze(0)
+
+
+def fuse_affine(graph: Graph) -> Graph:
+    """The same values with fewer nodes: what an exporter writes as a product and a sum is x W + b. Nothing is rounded by that, since a
+    shift is only joined to a map that has none of its own."""
+    readers: dict[Node, int] = {}
+    for node in graph.nodes:
+        for source in node.inputs:
+            readers[source] = readers.get(source, 0) + 1
+    shorter, known = Graph(device=graph.device, folded=graph.folded, ending=graph.ending), dict[Node, Node]()
+    for node in graph.nodes:
+        inputs = tuple(known[source] for source in node.inputs)
+        made: Node = replace(node, place=len(shorter.nodes), inputs=inputs)
+        last = inputs[0] if inputs else None
+        if isinstance(made, Affine) and made.factor == 1 and last is shorter.nodes[-1] and readers[node.inputs[0]] == 1:
+            one = made.after(last) if isinstance(last, Affine) else None
+            if one is not None:
+                shorter.nodes.pop()
+                made = one
+        shorter.nodes.append(made)
+        known[node] = made
+    shorter.exact = exact_nodes(shorter.nodes)
+    return shorter

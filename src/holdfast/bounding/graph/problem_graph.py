@@ -1,0 +1,59 @@
+"""The graph behind a question, and what every proof with it takes for granted."""
+
+from weakref import WeakKeyDictionary, WeakSet
+
+from torch import Tensor
+
+from holdfast.bounding.graph import equivalence_check
+from holdfast.bounding.graph.fusion import for_one
+from holdfast.bounding.graph.graph import Graph, build
+from holdfast.network import Network
+from holdfast.network.tokens import tokens_read_once
+from holdfast.problem import Problem
+from holdfast.property import BoundedProperty, Robustness, Targeted
+from holdfast.region import Words
+
+ASSUMPTIONS = (
+    "the network computes in real arithmetic with its weights as stored",
+    "constants that it computes from its weights alone are what float64 makes of them",
+)
+
+CHECKS = equivalence_check.CHECKS
+
+_checked: "WeakSet[Problem]" = WeakSet()
+_graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKeyDictionary()
+
+
+def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
+    """The network's graph for inputs of the problem's shape, built once and compared with the model. How far a class holds depends on the
+    order of the outputs only, which a last softmax keeps; but where it is executed, rounding may make two of its outputs equal."""
+    known = _graphs.setdefault(problem.network, {})
+    ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
+    key = (problem.region.shape, ranking)
+    if key not in known:
+        graph = build(for_one(problem.network, problem.region.centre), problem.region.centre, ranking=ranking)
+        _check(problem, graph)
+        known[key] = graph
+    return known[key]
+
+
+def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
+    """The graph, compared with the model at this problem's own inputs too; UnsupportedLayer where one is not the other."""
+    graph = graph_of(problem, executed=executed)
+    if problem not in _checked:
+        _check(problem, graph)
+    return graph
+
+
+def _check(problem: Problem, graph: Graph) -> None:
+    if isinstance(problem.region, Words):
+        tokens_read_once(problem.network, problem.region)
+    equivalence_check.check(problem.network, graph, problem.region, for_one(problem.network, problem.region.centre))
+    _checked.add(problem)
+
+
+def rows_of(problem: Problem, graph: Graph) -> tuple[Tensor, Tensor]:
+    """The rows of the problem's property (batch, rows, outputs) and their offsets (batch, rows); one set may stand for all inputs."""
+    assert isinstance(problem.property, BoundedProperty)
+    matrix, offset = (part.to(graph.device) for part in problem.property.rows(graph.output.size))
+    return matrix.expand(len(problem), -1, -1), offset.expand(len(problem), -1)

@@ -1,0 +1,205 @@
+"""Undecided ReLUs of a network over one region, and how low rows of its output get when these are bounded together (`lagrangian`).
+
+Affine forms say what every argument is made of: its noises are the inputs that move and the undecided ReLUs themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from holdfast import batch, time_limit
+from holdfast.bounding import crown
+from holdfast.bounding.alpha_beta_crown import relu_like_functions
+from holdfast.bounding.block_sparse import bundle_rows
+from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
+from holdfast.bounding.node_bounds import Boxes
+from holdfast.bounding.sdp_dual import STEPS, BallConstraints, Coupling, TrainedDual, least
+from holdfast.bounding.zonotope import Form, Forms
+from holdfast.region import Region
+from holdfast.region.normed import NormFamily
+from holdfast.rounding import TINY, gamma
+
+MOST = 2**26  # numbers in the forms of the widest node
+NEAR = 0.3  # of what planes lack: numbers with more are worth remembering
+FEW, MANY = 1024, 4096  # variables on a processor, and on a graphics card: a step costs their third power
+
+Ended = tuple[float, TrainedDual]  # the radius, and what training ended with there
+Memory = dict[tuple[int, int, bool], Ended]  # by input, by row, and by whether the row was proved to be above zero
+
+
+TOO_LARGE = "neurons are coupled only where maps are small enough to be kept as matrices"
+
+
+def obstacle(graph: Graph, region: Region) -> str | None:
+    """Why such bounds are not known."""
+    functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
+    if not functions or relu_like_functions(graph) != functions or any(node.relaxation.sides().value for node in functions):  # type: ignore[union-attr]
+        return "neurons are coupled only where all functions bend at zero and are lines elsewhere"
+    if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
+        return "neurons are coupled only in boxes and Euclidean balls"
+    return TOO_LARGE if any(isinstance(node, Affine) and not node.small for node in graph.nodes) else None
+
+
+def most_variables(graph: Graph) -> int:
+    return MANY if graph.device.type == "cuda" else FEW
+
+
+def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
+    """Of one region: boxes of a batch of one, matrix (rows, outputs), offset (rows,). None where there would be too many variables."""
+    entered = Forms.over(graph.entry, *boxes.region.enclosing_box())
+    forms = _Signals(entered.of, entered.share)
+    undecided = {node: (boxes.lower[s] < 0) & (boxes.upper[s] > 0) for node in relu_like_functions(graph) for s in node.inputs}
+    count = sum(int(u.sum()) for u in undecided.values())
+    if (graph.entry.size + count) * max(node.size for node in graph.nodes) > MOST:
+        return None
+    arguments: list[tuple[Form, Tensor]] = []
+    for node in graph.nodes[1:]:
+        time_limit.check()
+        if isinstance(node, Affine):
+            forms.affine(node)
+        else:
+            assert isinstance(node, Relaxed)
+            (source,) = node.inputs
+            arguments.append((forms.of[source], undecided[node].flatten().nonzero().flatten()))
+            forms.add_activation(node, boxes.lower[source].flatten(1), boxes.upper[source].flatten(1))
+    ends = [torch.cat([side[node.inputs[0]][some] for node, some in undecided.items()]) for side in (boxes.lower, boxes.upper)]
+    moves = (forms.of[graph.entry].radius[0] > 0).nonzero().flatten()
+    size = graph.entry.size
+    slopes = torch.cat([_columns(form.generators[0][:, some].T, size + count) for form, some in arguments])
+    used = (slopes[:, size:] != 0).any(0)
+    kept, free = used.nonzero().flatten(), (~used).nonzero().flatten()
+    if len(moves) + len(kept) > most_variables(graph):
+        return None
+    columns = torch.cat([moves, size + kept])
+    out = forms.of[graph.output]
+    linear = matrix @ _columns(out.generators[0].T, size + count)
+    total = (matrix.abs() @ out.size[0]) + offset.abs() + linear.abs().sum(1)
+    rows = torch.cat([torch.cat([form.centre[0][some] for form, some in arguments])[:, None], slopes[:, columns]], dim=1)
+    own = torch.zeros_like(used, dtype=torch.long)
+    own[kept] = 1 + len(moves) + torch.arange(len(kept), device=kept.device)
+    starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
+    layers = tuple(pairwise(starts))
+    return Coupling(
+        rows, torch.cat([form.error[0][some] for form, some in arguments]), ends[0], ends[1], kept, free,
+        layers, len(moves), _ball(boxes.region, forms.of[graph.entry], moves),
+        matrix @ out.centre[0] + offset, linear[:, columns], linear[:, size + free],
+        matrix.abs() @ out.error[0] * (1 + 4 * gamma(matrix.shape[1])) + 4 * gamma(matrix.shape[1] + 4) * total + TINY,
+        torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(), moves, tuple(bundle_rows(rows, own, layers)),
+    )  # fmt: skip
+
+
+def _columns(rows: Tensor, count: int) -> Tensor:
+    return torch.nn.functional.pad(rows, (0, count - rows.shape[1]))
+
+
+class _Signals(Forms):
+    """Affine forms whose noises are the inputs and the undecided ReLUs themselves."""
+
+    def add_activation(self, node: Relaxed, lower: Tensor, upper: Tensor) -> None:
+        """f = below z + (above - below) x, and x is z, zero or half (1 + v)."""
+        form, sides = self.of[node.inputs[0]], node.relaxation.sides()
+        assert sides is not None
+        undecided, before = ((lower < 0) & (upper > 0))[0], self.share.shape[2]
+        place = undecided.nonzero().flatten()
+        # Of two plain numbers torch would make float32, and a slope of 0.1 would be off by more than is paid for.
+        steep = torch.where(lower >= 0, torch.full_like(form.centre, sides.above), sides.below)
+        bend = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
+        generators = form.generators.new_zeros((1, before + len(place), node.size))
+        generators[:, : form.generators.shape[1]] = steep[:, None] * form.generators
+        generators[0, before + torch.arange(len(place), device=place.device), place] = bend[0, place]
+        size = steep.abs() * form.size + 2 * bend.abs()
+        error = steep.abs() * form.error + 16 * gamma(1) * size + TINY
+        self.of[node] = Form.of(steep * form.centre + bend, generators, error)
+        self.share = self.share.new_zeros((1, self.share.shape[1], before + len(place)))
+
+
+def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
+    if not isinstance(region, NormFamily) or region.p != 2:
+        return None
+    group, reach = region.balls()
+    if not bool(reach.isfinite().all()):
+        return None
+    centre, middle = region.centre.double().flatten(1)[0, moves], entry.centre[0, moves]
+    member = torch.nn.functional.one_hot(group.flatten(1)[0, moves], reach.shape[1]).double()
+    shift = middle - centre
+    unsure = ((2 * gamma(1) * (middle.abs() + centre.abs()) + entry.error[0, moves])[:, None] * member).sum(0)
+    return BallConstraints(member, entry.generators[0].diagonal()[moves], shift, (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY)
+
+
+@torch.no_grad()
+def scores(
+    graph: Graph,
+    region: Region,
+    matrix: Tensor,
+    offset: Tensor,
+    *,
+    sign: bool,
+    memory: Memory | None = None,
+    inputs: Sequence[int] = (),
+    steps: int = STEPS,
+) -> Tensor:
+    """matrix (batch, rows, outputs), offset (batch, rows) -> (batch,): no row + offset is below this anywhere in the region; minus infinity
+    where there would be too many variables, NaN where there was no time.
+
+    sign  whether all rows are above zero is all that is asked: one that is not ends it, and what is known of this one is returned.
+    memory  of these inputs and rows at other radii; what is found is put there.
+    """
+    found = torch.full_like(offset[:, 0], torch.nan)
+    for k in range(len(region)):
+        one = batch.take(region, torch.tensor([k], device=offset.device))
+        recall = None if memory is None or not isinstance(one, NormFamily) else _Recall(memory, inputs[k], float(one.radius))
+        part = partial(_score, graph, one, matrix[k], offset[k], sign, steps, recall)
+        known = None if time_limit.has_expired() else time_limit.in_time(part, None)
+        if known is None:
+            break
+        found[k] = known
+    return found
+
+
+@dataclass(frozen=True)
+class _Recall:
+    """What is known of one input at one radius."""
+
+    memory: Memory
+    key: int
+    radius: float
+
+    def of(self, row: int) -> TrainedDual | None:
+        """Numbers of a larger radius hold at once in a smaller one; else those of a smaller one, where training ended early."""
+        held, failed = (self.memory.get((self.key, row, kind)) for kind in (True, False))
+        found = held if failed is None or (held is not None and held[0] >= self.radius) else failed
+        return found and found[1]
+
+    def mark_failed(self, row: int) -> bool:
+        return (self.key, row, False) in self.memory
+
+    def keep(self, row: int, held: bool, trained: TrainedDual) -> None:
+        self.memory[self.key, row, held] = self.radius, trained
+
+
+def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int, recall: _Recall | None) -> float:
+    sizes = sum(s.size for node in relu_like_functions(graph) for s in node.inputs), graph.entry.size
+    boxes = crown.propagate(graph, region)
+    planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
+    asked = coupling(graph, boxes, matrix, offset)
+    if asked is None or not bool(planes.isfinite().all()):
+        return -torch.inf
+    failed = torch.tensor([recall is not None and recall.mark_failed(row) for row in range(len(planes))], device=planes.device)
+    order = torch.where(failed, -torch.inf, planes).argsort()  # what failed at another radius decides
+    best = float("inf")
+    for row in order:
+        bound = float(planes[row])
+        if bound <= (0 if sign else best) and not time_limit.has_expired():
+            one = asked.rows(row[None])
+            value, trained = least(one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row)))
+            if recall is not None and float(value) > NEAR * bound:
+                recall.keep(int(row), float(value) > 0, trained.of_all(one, sizes))
+            bound = max(bound, float(value))
+        best = min(best, bound)
+        if sign and best <= 0:
+            return torch.nan if time_limit.has_expired() else best
+    return best

@@ -1,0 +1,111 @@
+"""Certificates against the questions of their run, made again from the model and the data: the same network, region and property?"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+import holdfast_check
+from holdfast.api.check import orient_bounds
+from holdfast.api.prove import agrees, question
+from holdfast.bounding.description import describe_network
+from holdfast.errors import HoldfastError
+from holdfast.evidence.certificates import CertificateCheck, header_of
+from holdfast.evidence.checker_results import AGAIN, Claimed, Judged, reaches_claim
+from holdfast.files import in_words
+from holdfast.formatting import exact_text
+from holdfast.problem import Problem
+from holdfast.property import Avoid
+from holdfast.result import Record
+
+
+def asked_again(
+    problem: Problem,
+    records: Sequence[Record],
+    accepted: Mapping[str, Sequence[CertificateCheck]],
+    known: Mapping[str, Path],
+    folder: Path,
+    torch_then: str,
+) -> Iterator[tuple[Claimed, Judged]]:
+    """How each certificate stands to the claim that it is about.
+
+    problem     made again; its rows are those of the records.
+    accepted    by the checker, by the hash of the question that they name.
+    known       files of models, by their SHA-256; folder: in which the certificates are named.
+    torch_then  the version of the run, which may write the same network down in other words.
+    """
+    asked = problem.lowest()
+    models = dict[str, Judged | holdfast_check.Model]()
+    for row, record in enumerate(records):
+        for one in accepted.get(record.question, ()):
+            digest = str(header_of(folder / one.name)["model"]["sha256"])
+            if digest not in models:
+                models[digest] = _network(asked, known[digest], digest, one.beside, torch_then)
+            found = models[digest]
+            if isinstance(found, holdfast_check.Model):
+                part = asked.take(torch.tensor([row], device=asked.region.centre.device))
+                found = _compare_question(folder / one.name, part, record, found)
+            yield (record.key, one.name), found
+
+
+def _network(asked: Problem, path: Path, digest: str, beside: bool, torch_then: str) -> Judged | holdfast_check.Model:
+    """What the checker read, where it is the network that was asked about; else what to say. A file of the user's own is compared at
+    points, since options may have put something before it; a description is written again, and compared byte by byte."""
+    try:
+        if not beside:
+            opened = holdfast_check.Model.read_file(path)
+            agrees(asked, opened)
+            return opened
+        own = hashlib.sha256(describe_network(asked.network, asked.region.centre)).hexdigest()
+    except (HoldfastError, holdfast_check.Rejected) as error:
+        return ("beside" if beside else "other"), str(error)
+    if own == digest:
+        return holdfast_check.Model.read_file(path)
+    told = f"it speaks of the network {digest}, and the model that you gave, written down, is {own}"
+    if torch_then != torch.__version__:
+        return "beside", f"{told}; torch {torch_then} may have written the same in other words than {torch.__version__}, which is here"
+    return "other", told
+
+
+def _compare_question(path: Path, part: Problem, record: Record, opened: holdfast_check.Model) -> Judged:
+    """The region may be larger than what was asked, never smaller; the property is the same."""
+    try:
+        asked, wanted = question(part, record, opened, "proof")
+    except HoldfastError as error:
+        return "apart", str(error)
+    header = header_of(path)
+    with in_words(path.name, "not a certificate", AGAIN):
+        region, above, size = header["region"], float(header["above"]), part.region.centre[0].numel()
+        arrays = {name: array.astype(np.float64) for name, array in load_file(path).items() if name in wanted}
+        if arrays.keys() != wanted.keys() or region["norm"] != asked["region"]["norm"]:
+            return "other", "it speaks of another kind of region or property"
+        rows = [name for name in wanted if name.startswith("property/")]
+        if header["property"] != asked["property"] or not all(np.array_equal(arrays[name], wanted[name]) for name in rows):
+            return "other", "it speaks of another class or property"
+        if not _holds(arrays, wanted, size):
+            return "other", "it speaks of another input, or of a smaller region around it"
+        if part.goal != "radius" and "radius" in region and not float(region["radius"]) >= asked["region"]["radius"]:
+            return "other", f"it speaks of the radius {exact_text(float(region['radius']))}"
+        ends = orient_bounds(record).lower.value
+        if part.goal == "radius":
+            return reaches_claim(float(region["radius"]) if above >= 0 else -np.inf, min(ends, float(part.family.limit()[0])))
+        return reaches_claim(
+            above, min(ends, 0.0) if isinstance(part.property, Avoid) else ends
+        )  # where only an answer is asked for, its sign
+
+
+def _holds(arrays: Mapping[str, Any], wanted: Mapping[str, Any], size: int) -> bool:
+    """Is the certificate's region around the same centre, and nowhere inside the wanted one?"""
+    shares = [np.ravel(some["region/shares"]).astype(np.float64) for some in (arrays, wanted) if "region/shares" in some]
+    if shares and not (len(shares[0]) == len(shares[1]) and bool((shares[0] >= shares[1]).all())):
+        return False
+    compare = {"region/centre": np.equal, "region/lower": np.less_equal, "region/upper": np.greater_equal}
+    return all(
+        bool(how(*(np.broadcast_to(np.ravel(some[name]).astype(np.float64), (size,)) for some in (arrays, wanted))).all())
+        for name, how in compare.items()
+        if name in wanted
+    )

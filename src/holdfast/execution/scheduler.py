@@ -1,0 +1,230 @@
+"""Tasks dealt out and their answers kept: budgets are shared here, and what fails is tried again in halves until it is known which input
+it was."""
+
+import math
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+
+from holdfast import signals, time_limit
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.execution.in_process import Here
+from holdfast.execution.task import Executor, Failure, Outputs, Task, TaskResult, Worker
+from holdfast.result import DONE, Key, Record, Status
+
+TRIES = 2  # of an input alone before it is given up
+HOPELESS = 8  # inputs given up for one reason, and none answered: it is not the inputs
+
+
+class Sink(Protocol):
+    """Where records go as soon as they are known, and where they are found again."""
+
+    def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]: ...
+
+    def write(self, records: Sequence[Record]) -> None: ...
+
+
+@dataclass
+class InMemorySink:
+    """Records in memory, beside those of a store where there is one."""
+
+    store: Sink | None = None
+    records: dict[Key, Record] = field(default_factory=dict)
+
+    def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
+        stored = {} if self.store is None else self.store.load_known([key for key in keys if key not in self.records])
+        return {**stored, **{key: self.records[key] for key in keys if key in self.records}}
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.store is not None:
+            self.store.write(records)
+        self.records.update((record.key, record) for record in records)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    done: int
+    total: int
+    records: Sequence[Record]  # of the batch in work
+    method: str
+    seconds: float
+    seconds_left: float | None  # by the pace so far or by the budget
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Questions that are answered together. seconds: a limit of their own. whole: they cannot be cut in halves."""
+
+    keys: tuple[Key, ...]
+    seconds: float = math.inf
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended. Its records are where they were written to."""
+
+    interrupted: bool
+    failed: int  # inputs that could not be answered, for a reason that their record tells
+    faults: tuple[HoldfastError, ...]
+
+
+@dataclass
+class _Run:
+    """A unit in work, and what it told so far."""
+
+    unit: Unit
+    told: dict[Key, Record] = field(default_factory=dict)
+
+
+class Dealer:
+    """Deals units out to an executor and keeps what comes back.
+
+    total, done  all questions of the run, and those answered before.
+    beside       for a key the keys of all parts of its question, where there are several.
+    blanks       what was not begun has a record, too.
+    outputs      called with what the model answered at the inputs of a task.
+    lenient      units have nothing to do with each other: where all of them fail, that is no reason to raise.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        sink: Sink,
+        *,
+        seconds: float | None = None,
+        total: int = 0,
+        done: int = 0,
+        beside: Callable[[Key], Sequence[Key]] | None = None,
+        blanks: bool = True,
+        lenient: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        outputs: Callable[[Outputs], None] | None = None,
+    ) -> None:
+        self._worker, self._sink, self._progress, self._beside = worker, sink, progress, beside
+        self._outputs = outputs
+        self._waiting, self._blanks = deque(units), blanks
+        self._running: dict[tuple[Key, ...], _Run] = {}
+        self._total, self._done = total, done
+        self._answered = lenient or done > 0
+        self._rows = sum(len(unit.keys) for unit in units)  # to be answered
+        self._solved = 0
+        self._slots = 1
+        self._tries: Counter[Key] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._given_up = 0
+        self._faults: list[HoldfastError] = []
+        self._interrupted = False
+        self._began = time.monotonic()
+        self._deadline = min(time_limit.deadline(), math.inf if seconds is None else self._began + seconds)
+
+    def run(self, executor: Executor | None) -> Ended:
+        where = executor or Here()
+        self._slots = where.slots
+        with signals.watch_signals(signal.SIGINT):
+            where.run(self._worker, self)
+        left: Status = "interrupted" if self._interrupted else "stopped"
+        for keys in (*self._running, *(unit.keys for unit in self._waiting)) if self._blanks else ():
+            found = self._sink.load_known(keys)
+            self._sink.write([replace(record, status=left) for record in self._worker.unknown([key for key in keys if key not in found])])
+        return Ended(self._interrupted, self._given_up, tuple(self._faults))
+
+    def next(self) -> Task | None:
+        """None: nothing is waiting, or there is no time left for it."""
+        now = time.monotonic()
+        if not self._waiting or self._interrupted or now >= self._deadline:
+            return None
+        share = (self._deadline - now) / math.ceil(len(self._waiting) / self._slots)
+        unit = self._waiting.popleft()
+        aside = [] if self._beside is None else [key for one in unit.keys for key in self._beside(one) if key not in unit.keys]
+        others = tuple(self._sink.load_known(aside).values())
+        task = Task(unit.keys, min(share, unit.seconds), self._sink.load_known(unit.keys), others)
+        self._running[task.keys] = _Run(unit)
+        return task
+
+    def receive_records(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+        if outputs is not None and self._outputs is not None:
+            self._outputs(outputs)
+        told = self._running[task.keys].told
+        told.update((record.key, record) for record in records)
+        if records:
+            self._sink.write(records)
+        if method:
+            self._report(list(told.values()), method)
+
+    def finish_task(self, task: Task, answer: TaskResult) -> None:
+        for record in answer.records:
+            expected = self._worker.question(record.key)
+            if expected and record.question != expected:
+                raise StoreError(
+                    f"the answer for input {record.key} belongs to another question: the process that gave it has read another model or "
+                    f"other data than this one. Do all machines see the same files?"
+                )
+        del self._running[task.keys]
+        self._sink.write(answer.records)
+        self._faults += answer.faults
+        self._interrupted |= answer.interrupted
+        self._answered |= any(record.status != "failed" for record in answer.records)
+        self._given_up += sum(record.status == "failed" for record in answer.records)
+        self._count(answer.records)
+        self._report(answer.records, "done")
+
+    def handle_failure(self, task: Task, failure: Failure) -> None:
+        """Halves of it may be answered. An input alone is tried once more and then given up, with the reason in its record."""
+        unit = self._running.pop(task.keys).unit
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if failure.late:
+            self._keep(unit.keys, "stopped", failure.why)
+        elif len(unit.keys) > 1 and not unit.whole:
+            middle, each = (len(unit.keys) + 1) // 2, task.seconds / len(unit.keys)
+            halves = unit.keys[:middle], unit.keys[middle:]
+            self._waiting.extendleft(Unit(keys, each * len(keys)) for keys in reversed(halves))
+        elif self._count_tries(unit) < TRIES:
+            self._waiting.appendleft(replace(unit, seconds=task.seconds))
+        else:
+            self._reasons[failure.why] += 1
+            if not self._answered and (self._reasons[failure.why] >= HOPELESS or not (self._waiting or self._running)):
+                raise failure.error or HoldfastError(f"no input could be answered: {failure.why}.")
+            self._given_up += 1
+            self._keep(unit.keys, "failed", f"{failure.why} (tried {TRIES} times; the others went on)")
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+
+    def _count_tries(self, unit: Unit) -> int:
+        self._tries[unit.keys[0]] += 1
+        return self._tries[unit.keys[0]]
+
+    def _keep(self, keys: Sequence[Key], status: Status, note: str) -> None:
+        """What is known of them by now stays."""
+        blank = {record.key: record for record in self._worker.unknown(keys)}
+        found = {**blank, **self._sink.load_known(keys)}
+        kept = [found[key] for key in keys]
+        records = [replace(r, status=status, bracket=replace(r.bracket, note=note)) if r.status not in DONE else r for r in kept]
+        self._sink.write(records)
+        self._count(records)
+        self._report(records, "done")
+
+    def _count(self, records: Sequence[Record]) -> None:
+        self._done += sum(record.status in DONE for record in records)
+        self._solved += len(records)
+
+    def _report(self, records: Sequence[Record], method: str) -> None:
+        if self._progress is None:
+            return
+        now = time.monotonic()
+        passed = now - self._began
+        left = passed / self._solved * (self._rows - self._solved) if self._solved else None
+        if math.isfinite(self._deadline):
+            left = max(0.0, min(self._deadline - now, math.inf if left is None else left))
+        closed = sum(record.status in DONE for run in self._running.values() for record in run.told.values())
+        self._progress(Progress(self._done + closed, self._total, records, method, passed, left))

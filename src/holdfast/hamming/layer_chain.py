@@ -1,0 +1,206 @@
+"""A network that is one chain of affine maps and functions, as matrices; and what each unit of its input touches in the first two layers.
+
+A changed pixel touches few values of the first layer and few of the second: its window. Pixels amid a convolution have windows with the
+same weights, which are kept once.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
+from holdfast.bounding.relax import Relaxation, value_range
+from holdfast.rounding import TINY, gamma
+
+LARGEST_MATRIX = 2**24  # elements of the matrix of a layer; 128 MiB
+WINDOWS = 2**24  # elements of all the different local weights
+PATCHES = 2**25  # elements of all the patches that are kept
+
+
+@dataclass(frozen=True, eq=False)
+class ChainLayer:
+    """z = weight . r + bias, and then f(z); size >= |weight| is what the rounding of composing it is measured by."""
+
+    weight: Tensor  # (n, values before)
+    size: Tensor  # (n, values before)
+    bias: Tensor  # (n,)
+    bias_size: Tensor  # (n,)
+    function: Relaxation | None  # None for the last
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """What each unit touches. Lists are padded with the number of values, an index that none of them has."""
+
+    elements: Tensor  # (units, elements of one): their places in the input
+    near: Tensor  # (units, a): values of the first layer
+    far: Tensor  # (units, b): values of the second layer that read any of them
+    first: Tensor  # (units, elements of one, a): weights of the first layer
+    kind: Tensor  # (units,): which of the matrices below
+    second: Tensor  # (kinds, a, b): weights of the second layer
+
+
+@dataclass(frozen=True, eq=False)
+class TouchedPatch:
+    """What a set of units touches together."""
+
+    near: Tensor  # (a,)
+    far: Tensor  # (b,)
+    first: Tensor  # (a, elements of all units)
+    second: Tensor  # (b, a)
+
+
+@dataclass(eq=False)
+class PatchCache:
+    """Patches by the units they are of; the same sets are asked for again and again."""
+
+    patches: dict[bytes, TouchedPatch] = field(default_factory=dict)
+    size: int = 0
+
+    def keep(self, key: bytes, patch: TouchedPatch) -> TouchedPatch:
+        if self.size > PATCHES:
+            self.patches.clear()
+            self.size = 0
+        self.patches[key] = patch
+        self.size += patch.second.numel()
+        return patch
+
+
+@dataclass(frozen=True, eq=False)
+class Centre:
+    """The values of every layer at a batch of inputs, each with a bound of its distance from the true ones."""
+
+    x: Tensor  # (batch, values of the input)
+    before: tuple[Tensor, ...]  # (batch, n) each: z
+    before_error: tuple[Tensor, ...]
+    after: tuple[Tensor, ...]  # f(z), one fewer
+    after_error: tuple[Tensor, ...]
+
+    def take(self, rows: Tensor) -> "Centre":
+        parts = (self.before, self.before_error, self.after, self.after_error)
+        return Centre(self.x[rows], *(tuple(value[rows] for value in part) for part in parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Two layers or more."""
+
+    layers: tuple[ChainLayer, ...]
+    windows: Windows
+    price: float  # of rounding: times the sum of |terms|, it is above all that computing with them may miss
+    memory: PatchCache
+
+    @property
+    def inner(self) -> list[int]:
+        """The sizes of the layers behind the second but for the last."""
+        return [len(layer.bias) for layer in self.layers[2:-1]]
+
+    def centre(self, x: Tensor) -> Centre:
+        """x (batch, *shape)."""
+        r = x.double().flatten(1)
+        found, error = Centre(r, (), (), (), ()), torch.zeros_like(r)
+        for layer in self.layers:
+            z = r @ layer.weight.t() + layer.bias
+            error = (error + self.price * r.abs()) @ layer.size.t() * (1 + self.price) + self.price * layer.bias_size + TINY
+            found = replace(found, before=(*found.before, z), before_error=(*found.before_error, error))
+            if layer.function is not None:
+                least, most = value_range(layer.function, (z - error,), (z + error,))
+                r = layer.function.function(z)
+                error = torch.maximum(most - r, r - least) * (1 + self.price) + TINY
+                found = replace(found, after=(*found.after, r), after_error=(*found.after_error, error))
+        return found
+
+    def patches(self, units: Tensor) -> list[TouchedPatch]:
+        """units (n, units) bool -> what each of these sets touches."""
+        here = units.cpu()
+        keys = [row.tobytes() for row in np.packbits(here.numpy(), axis=1)]
+        known = self.memory.patches
+        return [known.get(key) or self.memory.keep(key, self._patch(some)) for key, some in zip(keys, here, strict=True)]
+
+    def _patch(self, chosen: Tensor) -> TouchedPatch:
+        units = chosen.nonzero().flatten().to(self.windows.near.device)
+        w, (first, second) = self.windows, self.layers[:2]
+        near, far = (places[units].unique() for places in (w.near, w.far))
+        near, far = near[near < len(first.bias)], far[far < len(second.bias)]
+        return TouchedPatch(near, far, first.weight[near[:, None], w.elements[units].flatten()], second.weight[far[:, None], near])
+
+
+def chain_of(graph: Graph, elements: Tensor) -> Chain | None:
+    """The graph as a chain; None where it is none, or too large for this. elements (units, elements of one): places in the input."""
+    layers = _layers(graph)
+    if layers is None or len(layers) < 2:
+        return None
+    # No sum here, nor the sums that one layer was composed of, is longer than all values together.
+    price = 16 * gamma(4 * sum(node.size for node in graph.nodes) + 64)
+    return Chain(tuple(layers), _windows(layers[0], layers[1], elements), price, PatchCache())
+
+
+def _layers(graph: Graph) -> list[ChainLayer] | None:
+    found: list[ChainLayer] = []
+    current: ChainLayer | None = None  # None: nothing since the last function
+    for before, node in zip(graph.nodes, graph.nodes[1:], strict=False):
+        if node.inputs != (before,):
+            return None
+        width = current.weight.shape[1] if current else before.size
+        if node.size * max(width, before.size) > LARGEST_MATRIX:
+            return None
+        if isinstance(node, Relaxed):
+            found.append(replace(current or _identity(before.size, graph), function=node.relaxation))
+            current = None
+        else:
+            assert isinstance(node, Affine)
+            current = _then(current, node, graph)
+    return [*found, current or _identity(graph.output.size, graph)]
+
+
+def _identity(size: int, graph: Graph) -> ChainLayer:
+    matrix, none = torch.eye(size, dtype=torch.float64, device=graph.device), torch.zeros(size, dtype=torch.float64, device=graph.device)
+    return ChainLayer(matrix, matrix, none, none, None)
+
+
+def _then(layer: ChainLayer | None, node: Affine, graph: Graph) -> ChainLayer:
+    """The layer followed by one more affine map."""
+    before = layer or _identity(node.inputs[0].size, graph)
+    rows = node.rows(torch.arange(node.size, device=graph.device)) if layer is None else None
+    weight = node.part(0, before.weight, 0) if rows is None else rows[0]
+    size = weight.abs() if layer is None else node.part(0, before.size, 0, absolute=True)
+    return ChainLayer(weight, size, node.forward([before.bias]), node.forward_absolute([before.bias_size]), None)
+
+
+# ---- windows
+
+
+def _windows(first: ChainLayer, second: ChainLayer, elements: Tensor) -> Windows:
+    touches = (first.size != 0)[:, elements].any(-1).t()  # (units, n)
+    reads = touches.float() @ (second.size != 0).float().t() > 0
+    near, far = _list_places(touches), _list_places(reads)
+    kind, weights = _kinds(second.weight, near, far)
+    if weights is None:  # nothing is local: one window for all
+        near, far = (torch.arange(n, device=near.device).expand(len(elements), n) for n in reversed(second.weight.shape))
+        kind, weights = torch.zeros_like(kind), second.weight.t()[None].contiguous()
+    padded = torch.nn.functional.pad(first.weight, (0, 0, 0, 1))
+    return Windows(elements, near, far, padded[near[:, None, :], elements[:, :, None]], kind, weights)
+
+
+def _list_places(mask: Tensor) -> Tensor:
+    """(units, n) bool -> (units, most): the places of each row in order, padded with n."""
+    found, places = mask.to(torch.uint8).sort(dim=1, descending=True, stable=True)
+    most = max(1, int(found.sum(1).max()))
+    return torch.where(found[:, :most] > 0, places[:, :most], mask.shape[1])
+
+
+def _kinds(weight: Tensor, near: Tensor, far: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Units whose windows hold the same weights are of one kind: (units,), (kinds, near, far); None if these are too many."""
+    padded = torch.nn.functional.pad(weight, (0, 1, 0, 1))
+    kind, known, found = torch.zeros(len(near), dtype=torch.int64, device=near.device), dict[bytes, int](), list[Tensor]()
+    for unit, (rows, columns) in enumerate(zip(far, near, strict=True)):
+        if (1 + len(found)) * len(rows) * len(columns) > WINDOWS:
+            return kind, None
+        local = padded[rows][:, columns].t().contiguous()
+        key = local.cpu().numpy().tobytes()
+        if known.setdefault(key, len(found)) == len(found):
+            found.append(local)
+        kind[unit] = known[key]
+    return kind, torch.stack(found)

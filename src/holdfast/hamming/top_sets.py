@@ -1,0 +1,30 @@
+"""The best few of each group, for lists of any length."""
+
+import torch
+from torch import Tensor
+
+
+def lowest(group: Tensor, key: Tensor, score: Tensor, fails: Tensor, count: int) -> Tensor:
+    """(n,) each -> the `count` best of each group: those that fail first, then by score; of equal keys only the best.
+
+    The answer holds places in the list, group by group and best first.
+    """
+    order = _sort_places(fails.logical_not().to(torch.uint8), score.argsort(stable=True))
+    worth = torch.empty_like(order).index_put((order,), torch.arange(len(order), device=order.device))
+    order = _sort_places(group, _sort_places(key, order))
+    first = torch.ones_like(order, dtype=torch.bool)
+    first[1:] = (group[order].diff() != 0) | (key[order].diff() != 0)
+    order = order[first]
+    order = _sort_places(group, _sort_places(worth, order))
+    rank = torch.arange(len(order), device=group.device) - torch.searchsorted(group[order], group[order])
+    return order[rank < count]
+
+
+def _sort_places(by: Tensor, order: Tensor) -> Tensor:
+    """The same places, sorted; equals stay in order."""
+    return order[by[order].argsort(stable=True)]
+
+
+def occur(group: Tensor, count: int) -> Tensor:
+    """(n,) -> (count,) bool: the groups that occur."""
+    return torch.zeros(count, dtype=torch.bool, device=group.device).index_fill(0, group, True)

@@ -1,0 +1,76 @@
+"""Do the parts of a stored monitor fit together? Asked before any of them is believed: a wrong index would count from the end, a circle
+would never end. ValueError and TypeError say where they do not."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from holdfast.monitor.mutation.choices import ChoiceTable
+
+if TYPE_CHECKING:
+    from holdfast.monitor.abstract.tree import DecisionTreeEstimate
+
+NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
+SETTINGS: Mapping[str, tuple[type, ...]] = {
+    "mode": TEXT, "unknown": TEXT, "unk": (int, type(None)), "confidence": NUMBER, "samples": WHOLE, "seed": WHOLE, "max_length": WHOLE,
+}  # fmt: skip
+GROWING: Mapping[str, tuple[type, ...]] = {
+    "depth": WHOLE, "fewest": WHOLE, "share": NUMBER, "omega": WHOLE, "pull": NUMBER, "confidence": NUMBER, "seed": WHOLE,
+}  # fmt: skip
+
+
+def check_types(stored: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """These names and no others, each of its kind; a list holds texts, and true is no number here."""
+    if stored.keys() != kinds.keys():
+        raise ValueError(f"expected {', '.join(kinds)}, found {', '.join(map(str, stored))}")
+    for name, value in stored.items():
+        is_kind = isinstance(value, kinds[name]) and (not isinstance(value, bool) or bool in kinds[name])
+        if not is_kind or (isinstance(value, list) and not all(isinstance(text, str) for text in value)):
+            raise TypeError(f"{name} is {str(value)[:60]!r}")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} is too large")
+    return dict(stored)
+
+
+def checked_table(table: ChoiceTable) -> ChoiceTable:
+    start, count = table.start, len(table.values)
+    _kind("start", start, torch.int64, (len(start),))
+    _kind("probability", table.probability, torch.float64, (count,))
+    _kind("values", table.values, torch.int64, (count,))
+    if len(start) < 1 or int(start[0]) != 0 or int(start[-1]) != count or bool((start.diff() < 1).any()):
+        raise ValueError("the sets do not follow one another")
+    if not bool(((table.probability >= 0) & (table.probability <= 1)).all()):
+        raise ValueError("a probability lies outside of 0 to 1")
+    return table
+
+
+def checked_tree(tree: "DecisionTreeEstimate") -> "DecisionTreeEstimate":
+    nodes, splits, entries, bands = len(tree.parent), len(tree.weight), len(tree.keys), len(tree.edges) + 1
+    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "parent": (torch.int64, (nodes,)), "base": (torch.float64, (nodes,)), "split": (torch.int64, (nodes,)),
+        "weight": (torch.float32, (splits, tree.weight.shape[-1])),
+        "threshold": (torch.float32, (splits,)), "below": (torch.int64, (splits, 2)),
+        "keys": (torch.int64, (entries,)), "effect": (torch.float64, (entries,)), "support": (torch.int64, (entries,)),
+        "edges": (torch.float64, (bands - 1,)), "errors": (torch.float64, (2, 2, bands)),
+    }  # fmt: skip
+    for name, (dtype, shape) in wanted.items():
+        _kind(name, getattr(tree, name), dtype, shape)
+    own = torch.arange(nodes)
+    inner = tree.split >= 0
+    if not (0 < tree.labels < nodes and 0 < tree.inputs < 2**40 and entries and 0 <= tree.growing.depth <= nodes + 64):
+        raise ValueError("the tree has too few nodes, or says so of its labels, inputs or depth")
+    if bool((tree.parent >= own).any() | (tree.split >= splits).any() | (tree.keys.diff() < 0).any()):
+        raise ValueError("the tree runs in a circle, or splits that are not there")
+    below = tree.below[tree.split[inner]]
+    if bool((below <= own[inner, None]).any() | (below >= nodes).any()):
+        raise ValueError("the tree runs in a circle")
+    return tree
+
+
+def _kind(name: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if value.dtype != dtype or tuple(value.shape) != shape:
+        raise ValueError(f"{name} holds {value.dtype} of shape {tuple(value.shape)}, expected {dtype} of {shape}")
+    if value.is_floating_point() and not bool(value.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinity")

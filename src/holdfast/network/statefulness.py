@@ -1,0 +1,107 @@
+"""Does a model remember what it was asked? All that its answers could depend on is looked at before and after a call."""
+
+import random
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast.network.callable_fingerprint import is_installed
+
+SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
+LIBRARIES = ("torch", "numpy", "transformers")  # whose code is taken to remember nothing but what its modules hold
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def first_change(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """The first thing that is not what it was."""
+    return next((key for key in {**before, **after} if before.get(key) != after.get(key)), None)
+
+
+def state_of(module: nn.Module) -> dict[str, str]:
+    """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close over or read."""
+    return dict(_parts(module))
+
+
+def generators(device: torch.device | None = None) -> dict[str, str]:
+    """The states of the generators that any code may draw random numbers from; that of a GPU where it is named."""
+    states = {"torch's": torch.get_rng_state()}
+    if device is not None and device.type == "cuda":
+        states["the GPU's"] = torch.cuda.get_rng_state(device)
+    known = {name: str(hash(state.numpy().tobytes())) for name, state in states.items()}
+    return {"Python's": str(hash(random.getstate())), "numpy's": _token(np.random.get_state(legacy=False)), **known}
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for path, part in module.named_modules():
+        at = f"{path}." if path else ""
+        yield from ((f"{at}{name}", _token(value)) for name, value in (*part._parameters.items(), *part._buffers.items()))
+        own = {name: value for name, value in vars(part).items() if not name.startswith("_") or name in HOOKS}
+        yield from ((f"{at}{name}", _token(value)) for name, value in own.items() if name != "training")
+        for kind in type(part).__mro__:
+            if kind is not object and kind.__module__.partition(".")[0] not in LIBRARIES:
+                yield from ((f"{kind.__qualname__}.{name}", _token(value)) for name, value in list(vars(kind).items()) if name[:2] != "__")
+
+
+def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
+    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing is known by its place. What
+    was seen on the way is looked at once, or code that calls itself around many corners would never end."""
+    if isinstance(value, Tensor):
+        return _numbers(value)
+    if isinstance(value, np.ndarray):
+        return str(hash(np.ndarray.tobytes(value)))  # a masked array's own fails where nothing may be written
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
+        return value.__qualname__ if isinstance(value, type) else str(id(value)) if isinstance(value, nn.Module) else repr(value)
+    seen = {} if seen is None else seen
+    if id(value) in seen:
+        return ""
+    seen[id(value)] = value
+    if isinstance(value, types.ModuleType):  # a library is not walked; of a module of the user's own, its plain values
+        own = {} if is_installed(value) else vars(value)
+        return f"{value.__name__} {[(name, _token(part, seen)) for name, part in own.items() if name[:2] != '__' and _plain(part)]}"
+    if isinstance(value, torch.Generator):
+        return _numbers(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, Mapping):
+        return str([(repr(key), _token(part, seen)) for key, part in value.items()])
+    if isinstance(value, list | tuple | set | frozenset):
+        return str([_token(part, seen) for part in value])
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        return _token(value.__func__, seen)
+    if isinstance(value, types.FunctionType):
+        return _function(value, seen)
+    inner = getattr(value, "__dict__", None)
+    return f"{value!r} {_token(inner, seen)}" if isinstance(inner, dict) else repr(value)
+
+
+def _function(value: types.FunctionType, seen: dict[int, Any]) -> str:
+    """What it closes over, its defaults, and the plain values that it reads from its module."""
+    if str(value.__module__).partition(".")[0] in LIBRARIES:
+        return value.__qualname__
+    cells = [_token(cell.cell_contents, seen) for cell in value.__closure__ or () if _is_filled(cell)]
+    read = [_token(part, seen) for name, part in value.__globals__.items() if name in value.__code__.co_names and _plain(part)]
+    return str([id(value.__code__), cells, read, _token(value.__defaults__, seen), _token(value.__kwdefaults__, seen)])
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | Tensor | np.ndarray | types.FunctionType)
+
+
+def _numbers(value: Tensor) -> str:
+    plain = value.detach()
+    if plain.numel() <= SMALL and not plain.is_meta:
+        return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"
+    real = plain.is_floating_point() and not (plain.is_meta or plain.is_sparse)
+    sums = (plain.sum(dtype=torch.float64), torch.linalg.vector_norm(plain, dtype=torch.float64)) if real else ()
+    return f"{plain.dtype} {tuple(plain.shape)} {plain._version} {[float(part) for part in sums]}"

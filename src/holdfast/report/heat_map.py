@@ -1,0 +1,67 @@
+"""Radii as shades, frame by frame or word by word."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from holdfast.report.summary import bracket_text, by_lower_end, unbreakable
+from holdfast.result import Bound, Bracket, Record
+
+HEAT_LEVELS = 10
+MOST_CELLS = 120  # in a strip; of more frames the weakest of each few is shown
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Radii as shades: h9 is the smallest radius, which breaks first, h0 the largest, or one that nothing breaks; 'open' an unknown one."""
+
+    low: float  # the darkest shade
+    high: float  # the lightest
+    by_lower: bool  # a word has one shade: of its lower or of its upper end
+    thing: str = "frame"
+
+    @staticmethod
+    def over(records: Iterable[Record], thing: str = "frame") -> "Heat":
+        """One scale for all, so that inputs can be compared; the largest twentieth shares the lightest shade."""
+        known = list(records)
+        values = sorted(v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v))
+        scale = values[int(0.95 * (len(values) - 1))] if values else 1.0
+        return Heat(0.0, scale, by_lower_end(known), thing)
+
+    @staticmethod
+    def within(records: Sequence[Record]) -> "Heat":
+        """A scale of its own for one sentence: from the word that breaks first to the one that breaks last."""
+        by_lower = by_lower_end(records)
+        ends = [v for r in records if math.isfinite(v := (r.bracket.lower if by_lower else r.bracket.upper).value)]
+        return Heat(min(ends, default=0.0), max(ends, default=0.0), by_lower, "word")
+
+    def level(self, end: Bound, bracket: Bracket) -> str:
+        value = end.value
+        if not (bracket.closed or end.known):  # no method found it: this shade would say that the frame breaks first
+            return "open"
+        if math.isinf(value):
+            return "h0" if unbreakable(bracket) else "open"
+        share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low))) if self.high > self.low else 0.0
+        return f"h{min(HEAT_LEVELS - 1, int((1 - share) * HEAT_LEVELS))}"
+
+    def word(self, bracket: Bracket) -> Markup:
+        end = bracket.lower if self.by_lower else bracket.upper
+        return Markup(' class="{}" title="{}"').format(self.level(end, bracket), bracket_text(bracket))
+
+    def strip(self, frames: Sequence[Record]) -> Markup:
+        """Two rows of cells, one cell a frame: lower ends above, upper ends below."""
+        cells = []
+        for record in thin_frames(frames):
+            lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
+            title = f"{self.thing} {record.key.frame}: {bracket_text(record.bracket)}"
+            cells.append(Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper))
+        return Markup('<div class="strip">{}</div>').format(Markup().join(cells))
+
+
+def thin_frames(frames: Sequence[Record]) -> list[Record]:
+    """At most MOST_CELLS frames: of neighbours that share a cell, the one with the smallest lower end."""
+    each = math.ceil(len(frames) / MOST_CELLS) or 1
+    groups = (frames[k : k + each] for k in range(0, len(frames), each))
+    return [min(group, key=lambda record: (record.bracket.lower.value, record.bracket.upper.value)) for group in groups]

@@ -1,0 +1,118 @@
+"""Many rows in little memory: numbers in arrays, what many share once, and a row made when it is asked for."""
+
+from array import array
+from collections.abc import Hashable, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.report.summary import InputRow
+from holdfast.result import Bound, Bracket, Evidence, Record
+from holdfast.store import StoredInput
+from holdfast.store.rows import NO_NUMBERS
+
+Values = NDArray[np.float64]
+REALS, INTEGERS = 5, 8  # numbers of a row
+NOTHING = -(2**62)  # a number that is not there
+
+
+class Packed(Sequence[InputRow]):
+    """Rows without witnesses, frames and the numbers of their inputs, in about a hundred bytes each, except those that are kept whole."""
+
+    def __init__(self) -> None:
+        self._reals, self._integers = array("d"), array("q")
+        self._places: dict[Hashable, int] = {}
+        self._shared: list[Any] = []
+        self._estimates: dict[int, tuple[Bound, ...]] = {}
+        self._names: dict[int, str] = {}
+        self._frames: dict[int, tuple[Record, ...]] = {}
+        self._whole: dict[int, InputRow] = {}
+
+    def append(self, row: InputRow, *, whole: bool = False, frames: bool = False) -> None:
+        """frames: what was found of these is kept too."""
+        place, lower, upper, source = len(self), row.bracket.lower, row.bracket.upper, row.source
+        if whole:
+            self._whole[place] = row
+        if row.bracket.estimates:
+            self._estimates[place] = row.bracket.estimates
+        if source is not None and source.name not in ("", str(row.index)):
+            self._names[place] = source.name
+        if frames and row.frames:
+            self._frames[place] = row.frames
+        self._reals.extend((lower.value, upper.value, lower.slack, upper.slack, row.seconds))
+        kept = (None, None) if source is None else (source.label, source.prediction)
+        several = kept if any(isinstance(value, tuple) for value in kept) else None  # classes of one input
+        rest = (row.bracket.note, row.status, row.goal, row.part, source is not None, several)
+        ends = (self._share(id(end.evidence), end.evidence) for end in (lower, upper))
+        numbers = (value if isinstance(value, int) else NOTHING for value in (*kept, row.output))
+        self._integers.extend((row.index, row.queries, *numbers, *ends, self._share(rest, rest)))
+
+    def _share(self, key: Hashable, value: Any) -> int:
+        if key not in self._places:
+            self._places[key] = len(self._shared)
+            self._shared.append(value)
+        return self._places[key]
+
+    def __len__(self) -> int:
+        return len(self._reals) // REALS
+
+    @overload
+    def __getitem__(self, place: int) -> InputRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[InputRow]: ...
+
+    def __getitem__(self, place: int | slice) -> InputRow | list[InputRow]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        if place < 0:
+            place += len(self)
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return self._whole.get(place) or self._make_row(place)
+
+    def _make_row(self, place: int) -> InputRow:
+        lower, upper, low_slack, high_slack, seconds = self._reals[REALS * place : REALS * (place + 1)]
+        index, queries, *numbers, low, high, rest = self._integers[INTEGERS * place : INTEGERS * (place + 1)]
+        label, prediction, output = (None if value == NOTHING else value for value in numbers)
+        note, status, goal, part, kept, several = self._shared[rest]
+        label, prediction = (label, prediction) if several is None else several
+        why: tuple[Evidence, Evidence] = self._shared[low], self._shared[high]
+        ends = Bound(lower, why[0], low_slack), Bound(upper, why[1], high_slack)
+        source = StoredInput(index, NO_NUMBERS, label, prediction, self._names.get(place, str(index)), None) if kept else None
+        bracket = Bracket(*ends, self._estimates.get(place, ()), note)
+        return InputRow(index, bracket, status, seconds, queries, self._frames.get(place, ()), source, None, goal, part, output)
+
+    @property
+    def ends(self) -> Values:
+        """(rows, 2): lower and upper."""
+        return np.array(self._reals, dtype=np.float64).reshape(-1, REALS)[:, :2]
+
+
+class Chosen(Sequence[InputRow]):
+    """Some rows of others, in an order of their own."""
+
+    def __init__(self, rows: Sequence[InputRow], places: Sequence[int]) -> None:
+        self.rows, self.places = rows, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, place: int) -> InputRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[InputRow]: ...
+
+    def __getitem__(self, place: int | slice) -> InputRow | list[InputRow]:
+        return [self.rows[k] for k in self.places[place]] if isinstance(place, slice) else self.rows[self.places[place]]
+
+
+def ends_of(rows: Sequence[InputRow]) -> Values:
+    """(rows, 2): lower and upper; at once where they lie in arrays."""
+    if isinstance(rows, Chosen):
+        return np.take(ends_of(rows.rows), rows.places, axis=0)
+    if isinstance(rows, Packed):
+        return rows.ends
+    return np.array([(row.bracket.lower.value, row.bracket.upper.value) for row in rows]).reshape(-1, 2)
