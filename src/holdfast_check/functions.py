@@ -44,7 +44,8 @@ CURVES = {
 @dataclass(frozen=True)
 class ProductFunction:
     """f(v) g(z); a function of v alone has g = one. Like `PiecewiseLinear` it has a value, a range (the smallest and
-    the largest value on a box, rounded outwards), slopes (of the planes below and above, where a proof brings none), and the least of sign * value - slopes . v."""
+    the largest value on a box, rounded outwards), slopes (of the planes below and above, where a proof brings none), and the least of
+    sign * value - slopes . v."""
 
     f: str
     g: str = "one"

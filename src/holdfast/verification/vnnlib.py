@@ -2,8 +2,8 @@
 
 The asserts, joined by and, are brought into one form: a list of boxes of inputs, each with the polytopes that the outputs must avoid
 there. Numbers are kept as they are written (fractions): a counterexample is checked without any rounding, and whatever float64 cannot
-write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them
-(`Spec.factor_error`). The file is read once from left to right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
+write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them (`Spec.factor_error`). The file is read once from
+left to right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
 """
 
 import math
