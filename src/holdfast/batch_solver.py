@@ -32,7 +32,7 @@ HEARING = 2.0  # Seconds after the deadline that the witnesses of a last step ha
 TOO_LATE = "there was no time to find out whether it applies"
 LOOKING = 0.5  # Share of the time in which methods must have said whether they apply: tracing a large model is a part of that.
 NO_NUMBER = "the model answers NaN at the input itself"
-SINGLE = 16  # witnesses of a batch that are asked once more alone
+SINGLE = 16  # witnesses of a batch that are asked again alone
 UNBROKEN = "no change that is allowed breaks it, however large"
 
 

@@ -1,4 +1,4 @@
-"""A graphics card is told of a small kernel more slowly than it runs it. What is done many times is recorded once and sent as one.
+"""A GPU is told of a small kernel more slowly than it runs it. What is done many times is recorded once and sent as one.
 
 A record (a CUDA graph) holds the very kernels that were launched, so its results are those of the first time. What cannot be recorded,
 because it decides something by the values of its tensors or because there is no room for them, is done as before.

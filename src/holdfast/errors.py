@@ -33,4 +33,4 @@ class StoreError(HoldfastError):
 
 
 class Contradiction(HoldfastError):
-    """A proved lower end lies above a witnessed upper end: one of the two methods is wrong."""
+    """A proved lower bound lies above a witnessed upper bound: one of the two methods is wrong."""

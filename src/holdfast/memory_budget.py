@@ -22,7 +22,7 @@ _cap: ContextVar[int | None] = ContextVar("cap", default=None)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What may be filled at once: most of what a graphics card has left, a third of what this machine has; no more than was allowed."""
+    """What may be filled at once: most of what a GPU has left, a third of what this machine has; no more than was allowed."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, and free
         room = (torch.cuda.mem_get_info(device)[0] + kept) * 0.6
@@ -114,7 +114,7 @@ def allowed_bytes() -> float:
 
 
 def numbers(device: torch.device, usual: int, alive: int) -> int:
-    """In one of so many float64 tensors that are alive at once: on a processor no more than usual, since its caches like small ones."""
+    """In one of so many float64 tensors that are alive at once: on a CPU no more than usual, since its caches like small ones."""
     if device.type == "cuda":
         return free_bytes(device) // (8 * alive)
     return usual if math.isinf(allowed_bytes()) else min(usual, int(allowed_bytes()) // (8 * alive))
@@ -131,7 +131,7 @@ def within(most: float | None) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a graphics card, of a processor (where torch raises a plain RuntimeError), or of numpy and Python."""
+    """Of a GPU, of a CPU (where torch raises a plain RuntimeError), or of numpy and Python."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and re.search(NOT_ENOUGH, str(error), re.IGNORECASE) is not None

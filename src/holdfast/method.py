@@ -19,16 +19,16 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class Claims:
-    """What one step found, row by row. A method never moves an upper end itself: it hands over a candidate, and `solve`
+    """What one step found, row by row. A method never moves an upper bound itself: it hands over a candidate, and `solve`
     replays it through the user's model.
 
-    proved      (batch,) lower ends that hold for every point of the region; NaN where there is nothing new.
+    proved      (batch,) lower bounds that hold for every point of the region; NaN where there is nothing new.
     witness     (batch, *shape) candidates that may break the property (radius) or score low (worst).
     found       (batch,) bool: the rows of `witness` that hold a candidate.
     estimate    (batch,) numbers without a guarantee, of the given kind; NaN where there is none.
     done        (batch,) bool: rows that the method will not come back to, so that a resumed run need not either; None: none yet.
 
-    Of a steepness `proved` holds the negatives of upper ends, and candidates are points of which the ratio is taken.
+    Of a steepness `proved` holds the negatives of upper bounds, and candidates are points of which the ratio is taken.
     """
 
     proved: Tensor | None = None
@@ -51,7 +51,7 @@ class Claims:
 class Method(ABC, Generic[State]):
     """One algorithm. Its fields are its settings; what it has learnt so far is its state; when to stop is not its business.
 
-    finds   in a few words what it contributes: "lower ends, proved", "witnesses", "estimates", ...
+    finds   in a few words what it contributes: "lower bounds, proved", "witnesses", "estimates", ...
     help    one line for people who choose methods.
     keyword what the command line calls it; its name in small letters where nothing is said.
     traits  in the words of the standard.
@@ -102,7 +102,7 @@ class Method(ABC, Generic[State]):
 
     def resume_state(self, problem: Problem, state: State, aside: Mapping[str, Tensor]) -> State:
         """The first state of a run that is taken up again, given what this method with these settings left beside the records, (batch, ...)
-        each and NaN where there is nothing; most begin anew."""
+        each and NaN where there is nothing; most begin again."""
         return state
 
     @abstractmethod

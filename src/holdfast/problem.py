@@ -34,7 +34,7 @@ class Problem:
     region: Region
     property: Property
     goal: Goal
-    keys: tuple[Key, ...] = ()  # one for each row of the batch; if not said, by their places
+    keys: tuple[Key, ...] = ()  # one for each row of the batch; by default, by their places
     judges: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:

@@ -20,10 +20,10 @@ SMALLEST = 5e-324  # above zero: a score that is positive, nobody knows how much
 class Replayed(NamedTuple):
     """What candidates witness, each (batch,)."""
 
-    value: Tensor  # the upper ends; infinite where they witness nothing
+    value: Tensor  # the upper bounds; infinite where they witness nothing
     slack: Tensor  # how far these may be off by rounding
     executed: Tensor  # the scores as the user's own model gives them
-    own: Tensor  # the upper ends where no judge is asked
+    own: Tensor  # the upper bounds where no judge is asked
 
     def bound(self, row: int, evidence: Evidence, problem: Problem) -> Bound:
         own = float(self.executed[row]) if problem.goal == "worst" else None

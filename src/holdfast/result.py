@@ -156,12 +156,12 @@ class Bracket:
 
     @property
     def closed(self) -> bool:
-        """Both ends are the same number: the truth is known."""
+        """Both bounds are the same number: the truth is known."""
         return self.lower.value == self.upper.value
 
     @property
     def missing(self) -> tuple[str, str]:
-        """What to say of the lower and the upper end where no method found it: it is the one that the other is not."""
+        """What to say of the lower and the upper bound where no method found it: it is the one that the other is not."""
         others = (self.upper, self.lower)
         said = ["nothing known" if not o.known else f"nothing {'proved' if o.evidence.kind == 'witnessed' else 'found'}" for o in others]
         return said[0], said[1]
@@ -294,7 +294,7 @@ DONE: tuple[Status, ...] = ("closed", "finished")  # a resumed run need not ask 
 class Record:
     """One answered question as it is stored: the bracket, what it cost and why the search ended.
 
-    closed: both ends are equal. finished: every method has done all it can, or the gap asked for is
+    closed: both bounds are equal. finished: every method has done all it can, or the gap asked for is
     reached. stopped: the budget ran out.
     interrupted: Ctrl-C; a resumed run takes it up again.
     failed: the model raised, crashed, hung, answered NaN or had no memory for this input; the note says which. A resumed run tries again.

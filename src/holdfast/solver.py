@@ -39,8 +39,8 @@ def solve(
     """Answer every problem with every method that applies, or with those that `methods` chooses for it; one record for each row of each
     problem, in order.
 
-    Problems that share a network and a shape are solved in batches of at most `batch` rows (if not said: 128, on a graphics card
-    1,024), each where the executor sends it; if not said, here. A batch that fails, for want of memory say, is tried in halves; an input
+    Problems that share a network and a shape are solved in batches of at most `batch` rows (by default: 128, on a GPU
+    1,024), each where the executor sends it; by default, here. A batch that fails, for want of memory say, is tried in halves; an input
     that fails alone is given up, its record says why, and the others go on. Rows the store already holds as
     finished are not asked again, interrupted ones go on from what was known; a store that holds answers to other questions is refused.
     Ctrl-C ends the search, keeps everything found so far, and marks what was not finished as interrupted. A row whose proof and witness

@@ -150,7 +150,7 @@ def portions(x: Tensor) -> Iterator[Tensor]:
 
 
 def at_once(usual: int, soon: int, device: torch.device) -> int:
-    """How much to ask for in one go: as usual where nobody waits, or where a graphics card is soon done with it."""
+    """How much to ask for in one go: as usual where nobody waits, or where a GPU is soon done with it."""
     return usual if math.isinf(deadline()) or device.type == "cuda" else soon
 
 

@@ -196,7 +196,7 @@ def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Arra
 
 def _below(curve: RisingFunction, lower: Array, upper: Array) -> Array:
     """For a curve that is first convex, then concave, with its bend at zero and odd but for a constant: the slope at the middle of the box
-    of the largest convex function below it. That follows the curve as far as a point from which the tangent meets the upper end."""
+    of the largest convex function below it. That follows the curve as far as a point from which the tangent meets the upper bound."""
     f_upper = curve.value(upper)
     start, end = np.minimum(lower, 0.0), np.minimum(upper, 0.0)
     for _ in range(30):

@@ -322,7 +322,7 @@ class Operators:
 
     def _windows(self, x: StepView, kernel: list[int], largest: bool = False) -> tuple[Array, list[int]]:
         """(images, channels, *sizes) -> what every window reads, (images, channels, *places, *kernel), and how many places each axis has.
-        Where the largest is asked for, the first number that a window has on an axis stands once more for what is padded, else a zero."""
+        Where the largest is asked for, the first number that a window has on an axis stands again for what is padded, else a zero."""
         sizes, attributes = x.shape[2:], self.attributes
         many = len(sizes)
         require(1 <= many <= 3 and len(kernel) == many and min(kernel) > 0, f"windows {kernel} in a value of shape {x.shape}")

@@ -69,7 +69,7 @@ class Model:
 @dataclass(frozen=True)
 class Signs:
     """A tree (parts, 2) of cuts, each an element of a step, and what is proved over its leaves: some groups, by multipliers (cuts of all
-    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). anew: intervals are narrowed over each leaf."""
+    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). again: intervals are narrowed over each leaf."""
 
     tree: Array
     groups: tuple[int, ...]

@@ -81,7 +81,7 @@ class UnitBall:
         return total
 
     def least(self, y: SecondOrderModel, rounds: int) -> Array:
-        """(n,): a lower bound of every element. In a box a variable in which an element is monotone is fixed at its lower end, round
+        """(n,): a lower bound of every element. In a box a variable in which an element is monotone is fixed at its lower bound, round
         after round; whether it is so is decided in floating point, and a wrong decision costs what its rounding does."""
         bound: Array
         d, known, c, L, B = self.d, y.B.shape[2], y.c, y.L, y.B
@@ -218,7 +218,7 @@ def times(
 
 
 def _make_model(c: Array, L: Array, B: Array, rest: Array, charged: Array) -> SecondOrderModel:
-    """What rounding may have missed joins the rest; the size is found anew."""
+    """What rounding may have missed joins the rest; the size is found again."""
     size = (np.abs(c) + np.abs(L).sum(1) + np.abs(B).sum((1, 2))) * (1 + gamma(B[0].size + L.shape[1] + 16))
     return SecondOrderModel(c, L, B, rest * (1 + gamma(32)) + gamma(64) * charged + TINY, size)
 

@@ -1,6 +1,6 @@
 """What this checker reads of each operator: which inputs, outputs and attributes, in which versions. What is not here is refused.
 
-A version is the first opset in which the standard describes an operator anew; the tables hold every version that is in force in the
+A version is the first opset in which the standard describes an operator again; the tables hold every version that is in force in the
 opsets read, so that a change of meaning cannot go unnoticed (a test compares them with the standard's own list). Version 0 is the
 notation of `container`, the file that `holdfast prove` writes for a model that is no .onnx file: there what newer opsets give as inputs
 (shapes, axes, ends of a clip) are attributes, real numbers are of any width, and the input of Gemm may have any number of axes.

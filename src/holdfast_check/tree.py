@@ -34,7 +34,7 @@ def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]
 
 
 def leaves(lower: Array, upper: Array, cuts: Array) -> tuple[Array, Array]:
-    """(n,), (n,), (parts,) -> lower and upper ends (leaves, n) of all leaves of a box."""
+    """(n,), (n,), (parts,) -> lower and upper bounds (leaves, n) of all leaves of a box."""
 
     def halves(ends: tuple[Array, Array], cut: list[int]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         (low, high), [along] = ends, cut

@@ -1,4 +1,4 @@
-"""Is a record what it says? Its witness is replayed through the model, and its proved end is proved again."""
+"""Is a record what it says? Its witness is replayed through the model, and its proved bound is proved again."""
 
 import math
 import time
@@ -35,7 +35,7 @@ class Doubt:
 
 
 def orient_bounds(record: Record) -> Bracket:
-    """As methods are asked: the proved end is the lower one, the witnessed one the upper."""
+    """As methods are asked: the proved bound is the lower one, the witnessed one the upper."""
     return record.bracket.negate() if record.goal in TURNED else record.bracket
 
 
@@ -115,7 +115,7 @@ def proved_again(
     tolerance: float = 1e-3,
     seconds: float = math.inf,
 ) -> Iterator[Doubt]:
-    """Ask about these records once more, with the methods of the run but without what it proved, until that is proved again or the
+    """Ask about these records again, with the methods of the run but without what it proved, until that is proved again or the
     seconds are spent.
 
     held       of which records the witness was replayed and shows what it should: the search may go on from it.

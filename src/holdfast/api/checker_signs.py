@@ -25,7 +25,7 @@ from holdfast_check.planes import StepBounds
 from holdfast_check.proof import AT_ONCE, Claim
 from holdfast_check.tree import Cut, margins
 
-FEW = 2048  # arguments up to which intervals are narrowed anew over every leaf
+FEW = 2048  # arguments up to which intervals are narrowed again over every leaf
 SURE = 1e-9  # of what the rows say at the centre: the least margin of a leaf, so that other sums of the same numbers prove it too
 MISSED = 0.0  # the bound of a part that only the engine takes for settled
 ENOUGH, HOPE = 512, 16  # parts after which the engine's guess of how many are to come may end it, at so many times the most
@@ -136,7 +136,7 @@ class _Judged(ActivationSplit):
         return max(64, super().most(graph) // (1 + len(self.leaves.groups)))  # each holds slopes and multipliers of all groups
 
     def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
-        """What the checker misses of a part that the engine takes for settled is trained there once more."""
+        """What the checker misses of a part that the engine takes for settled is trained there again."""
         assert isinstance(parts, Kept)
         seen = self._judge(self._bound(question, parts), torch.ones(len(parts), dtype=torch.bool))
         again = seen.parts.open.any(1) & (seen.parts.bound == MISSED)

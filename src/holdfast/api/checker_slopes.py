@@ -101,7 +101,7 @@ class TrainedPlanes:
 
 def search_trained_slopes(match: Matched, region: Region, matrix: Array, offset: Array) -> Iterator[TrainedPlanes]:
     """For rows that should be positive over a region of one input: slopes for each of them; then, with trained ends of the arguments that
-    cost most, once more."""
+    cost most, again."""
     graph = match.graph
     known, empty = propagate(graph, region)
     if bool(empty.any()):

@@ -81,7 +81,7 @@ def harden(
     validation   the share of x that is held back to choose the checkpoint, or inputs and labels of their own.
     test         inputs and labels for the numbers before and after; without, those of validation, and the result says so.
     measured     about how many of them the engine is asked.
-    epochs       how often all inputs are seen; if not said, by the recipe, or as often as `stop` allows.
+    epochs       how often all inputs are seen; by default, by the recipe, or as often as `stop` allows.
     stop         Stop(seconds=...): all of it, measuring included. With a limit in seconds two runs need not end in the same network;
                  without, the same seed gives the same network on the same machine.
     folder       keeps what it takes to go on after an interruption: the same call takes it up again. At the end, hardened.safetensors.

@@ -24,7 +24,7 @@ def measured_quantity(norm: float, substitutes: object, *, drift: bool = False) 
 def default_methods(
     net: Network, goal: Goal, tier: Tier = "fast", *, what: What = "norms", mode: Mode = "prove", arithmetic: Arithmetic = "real"
 ) -> list[Method[Any]]:
-    """What is tried when nothing is named: searches for the upper end, then proofs for the lower one."""
+    """What is tried when nothing is named: searches for the upper bound, then proofs for the lower one."""
     for name, value, known in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic), ("mode", mode, Mode)):
         if value not in get_args(known):
             raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")

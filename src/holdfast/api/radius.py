@@ -121,10 +121,11 @@ def radius(
                  counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.
     unit         under norm 0, what counts as one change: "pixel" (all its channels), "frame", or "number" (a channel, a byte, a feature
                  of a table). If not said: the pixels of an image, else numbers.
-    free         under norm 0, a bool mask of the units that may change, for all inputs or for each; if not said, all may.
+    free         under norm 0, a bool mask of the units that may change, for all inputs or for each; by default, all may.
     values       under norm 0, the values that a changed number may take: range(256) for bytes. If not said: any of the domain.
     mode         under norm 0, "prove": search for few changes, and prove by branch and bound that fewer do not suffice; limit it with
-                 `stop`. "grid": DeepTRE's sensitivities of all sets of up to two units over a grid of values; its lower ends are estimates.
+                 `stop`. "grid": DeepTRE's sensitivities of all sets of up to two units over a grid of values; its lower bounds are
+                 estimates.
 
     The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
     """
@@ -157,7 +158,7 @@ def worst(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Bracket]:
-    """The smallest score of the property over each region of the batch: positive lower ends prove that it always holds.
+    """The smallest score of the property over each region of the batch: positive lower bounds prove that it always holds.
 
     Reachability is two of these: the smallest of an output, and the smallest of its negative. hf.Within and hf.Threshold speak of what the
     network says at the centres.

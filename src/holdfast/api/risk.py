@@ -118,7 +118,7 @@ def risk(
               "uncertainty"  the distance KL(q || probabilities) above epsilon, q uniform or `toward`;
               "tie"          the two largest probabilities apart by more than epsilon;
               "reach"        the probability of class `targets` less than epsilon above what it is at x.
-    y         the classes; if not said, those that the network says.
+    y         the classes; by default, those that the network says.
     norm, radius   the ball around each input, clipped to the domain; or instead of a norm
     patch     a bool mask: only these features move, by at most the radius; without one they take any value of the domain;
     shares    feature k moves by at most radius * shares[k], so that the radius is a share of what is usual for each;

@@ -176,7 +176,7 @@ def _poll(state: Mads, rows: Tensor, count: int) -> Tensor:
 
 
 def _search(state: Mads, rows: Tensor, count: int) -> Tensor:
-    """The last success once more, twice as far, and random mesh points around: few features or many, near or far.
+    """The last success again, twice as far, and random mesh points around: few features or many, near or far.
 
     Rows without an incumbent ask their start, such points around it, and random points and corners of the whole box.
     """

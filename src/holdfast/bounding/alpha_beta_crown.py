@@ -403,7 +403,7 @@ def tighten_intermediate_bounds(
     """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
     layers before it won; those that were found until the clock ends it, beside those that are known to hold there already.
 
-    heard  is told what was found for some elements of an argument, (k, 2): row and element; first for all lower ends, then for the upper.
+    heard  is told what was found for some elements of an argument, (k, 2): row and element; first for all lower bounds, then for the upper.
     """
     held: dict[Node, Ends] = dict(known or {})
     for node in arguments(graph):

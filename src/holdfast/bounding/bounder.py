@@ -28,7 +28,7 @@ from holdfast.rounding import gamma
 
 Bound = tuple[Tensor, LinearForms | None]
 ENDS = 256  # arguments of a layer whose ends are trained
-USUAL, MANY = 216, 4096  # rows that are trained together on a processor, and on a graphics card, if memory holds them
+USUAL, MANY = 216, 4096  # rows that are trained together on a CPU, and on a GPU, if memory holds them
 ALIVE = 40  # numbers that training keeps for each element of a node and each row
 
 
@@ -110,7 +110,7 @@ class TrainedBounder:
     def _bound(self, region: Region, rows: Tensor, enough: Tensor | None) -> Tensor:
         known, _ = crown_with_fixed_bounds.propagate(self.graph, region)
         least = _over(region, crown.linear_bound(self.graph, known, rows))[0]
-        # No row is proved to be above its own upper end.
+        # No row is proved to be above its own upper bound.
         aim = -_over(region, crown.linear_bound(self.graph, known, -rows))[0] if enough is None else enough
         if not relu_like_functions(self.graph):
             return least
@@ -152,7 +152,7 @@ class TrainedBounder:
         return crown_with_fixed_bounds.propagate(self.graph, region, within=held)
 
     def _inputs(self, rows: Tensor) -> int:
-        """How many inputs are looked at together: each brings its rows, and both ends of its arguments."""
+        """How many inputs are looked at together: each brings its rows, and both bounds of its arguments."""
         widest = max((node.size for node in arguments(self.graph)), default=1)
         return max(1, self._together() // max(rows.shape[1], 2 * min(self.ends, widest)))
 

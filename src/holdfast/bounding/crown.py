@@ -28,7 +28,7 @@ from holdfast.memory_budget import numbers
 from holdfast.region import Region
 from holdfast.rounding import TINY, gamma
 
-ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a processor, whose caches like small ones
+ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a CPU, whose caches like small ones
 ALIVE = 16  # such tensors may be alive at once
 
 
@@ -123,7 +123,7 @@ class Intervals(Forward):
 
 
 def _relax_over_box(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[LinearBounds, Ends]:
-    """Its planes and its values over boxes; many small operations, which a graphics card is told of as one."""
+    """Its planes and its values over boxes; many small operations, which a GPU is told of as one."""
     count = len(lower)
 
     def both(*ends: Tensor) -> tuple[Tensor, ...]:
@@ -213,7 +213,7 @@ class IntermediateRefinement:
             self._keep(node, (owner, element), torch.where(mine > 0, least, -nothing), torch.where(mine > 0, nothing, -least))
 
     def _keep(self, node: Node, where: tuple[Tensor, ...], least: Tensor, most: Tensor) -> None:
-        """Both ends of some elements, among the rows of the batch in which the node moves."""
+        """Both bounds of some elements, among the rows of the batch in which the node moves."""
         found = []
         for end, value in ((self.boxes.lower[node], least), (self.boxes.upper[node], most)):
             flat = end.flatten(1).clone()

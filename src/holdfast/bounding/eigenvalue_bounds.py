@@ -65,7 +65,7 @@ def _above(Q: Tensor, C: Tensor, sizes: Tensor, w: Tensor, rows: Tensor, member:
 
 
 def _draft(values: Tensor, unit: Tensor) -> Tensor:
-    """In these units, in few digits: graphics cards are many times as fast at half of those of float32."""
+    """In these units, in few digits: GPUs are many times as fast at half of those of float32."""
     return torch.div(values, unit[..., None, None], out=torch.empty_like(values, dtype=torch.bfloat16 if values.is_cuda else torch.float32))
 
 

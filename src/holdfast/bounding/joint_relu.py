@@ -25,7 +25,7 @@ from holdfast.rounding import TINY, gamma
 
 MOST = 2**26  # numbers in the forms of the widest node
 NEAR = 0.3  # of what planes lack: numbers with more are worth remembering
-FEW, MANY = 1024, 4096  # variables on a processor, and on a graphics card: a step costs their third power
+FEW, MANY = 1024, 4096  # variables on a CPU, and on a GPU: a step costs their third power
 
 Ended = tuple[float, TrainedDual]  # the radius, and what training ended with there
 Memory = dict[tuple[int, int, bool], Ended]  # by input, by row, and by whether the row was proved to be above zero

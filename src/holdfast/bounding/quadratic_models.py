@@ -38,7 +38,7 @@ from holdfast.rounding import TINY, gamma
 
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
 MOST_IN_BALLS = 2**25  # numbers in the curvature of a node, for one input, that trust regions are asked about
-IN_BALLS_AT_ONCE, COPIES = 2**21, 24  # of these how many together on a processor, and tensors of so many that are alive then
+IN_BALLS_AT_ONCE, COPIES = 2**21, 24  # of these how many together on a CPU, and tensors of so many that are alive then
 FEW, MOST_FOR_EIGENVALUES = 8, {"cpu": 100, "cuda": 1024}  # variables of a quadratic form whose eigenvalues are asked for
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
@@ -171,7 +171,7 @@ class QuadraticModel:
         return torch.maximum(inside, apart) - self.rest - 32 * gamma((rounds + 1) * self.terms) * self.parts.size - TINY
 
     def range(self) -> tuple[Tensor, Tensor]:
-        """Both ends, variables that are monotone at first sight fixed: the same ones for both, at opposite ends."""
+        """Both bounds, variables that are monotone at first sight fixed: the same ones for both, at opposite ends."""
         p = self.parts
         if self.bent is None or not self.ball.box:
             reach = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
@@ -188,7 +188,7 @@ class QuadraticModel:
         free, open_ = 1 - fix, 1 - set_
         v, r = J.detach().sign() * fix, R.detach().sign() * set_
         gradient, back, curved, crossed = bent.along(v, r, free, open_)
-        # At the lower end (v, r) = -(v, r), at the upper one the same without the sign.
+        # At the lower bound (v, r) = -(v, r), at the upper one the same without the sign.
         linear = (J * v).sum(-1) + (R * r).sum(-1)
         square = (v * gradient).sum(-1) / 2 + (r * back).sum(-1) / 2
         squares = sums.squares * free
@@ -201,7 +201,7 @@ class QuadraticModel:
         return torch.maximum(low, at - apart), torch.minimum(high, at + apart)
 
     def _over_balls(self, bent: Curvature) -> tuple[Tensor, Tensor]:
-        """Both ends in the Euclidean norm, by trust regions, some elements at a time. A remainder is at its worse end where v cannot
+        """Both bounds in the Euclidean norm, by trust regions, some elements at a time. A remainder is at its worse end where v cannot
         turn it, else largest."""
         step = max(1, numbers(self.c.device, IN_BALLS_AT_ONCE, COPIES) // max(1, len(self.c) * bent.d * (bent.d + bent.m)))
         ends = [self._some_over_balls(bent, some) for some in torch.arange(self.c.shape[1], device=self.c.device).split(step)]
@@ -353,7 +353,7 @@ class Quadratic:
 
     @property
     def lack(self) -> str:
-        """What such models would need that is not there, by size or by memory; empty where nothing is missing. Asked anew each time, since
+        """What such models would need that is not there, by size or by memory; empty where nothing is missing. Asked again each time, since
         a limit on memory may have changed."""
         if self._unsuited is not None or self._too_large:
             return self._too_large

@@ -203,7 +203,7 @@ class Curvature:
 class _Combined(torch.autograd.Function):
     """matrix (batch or 1, n, before) . t (batch, before, k, d), flat behind n.
 
-    The gradient of the matrix is a long sum of small products: row by row of k they keep a graphics card busy, all at once they do not.
+    The gradient of the matrix is a long sum of small products: row by row of k they keep a GPU busy, all at once they do not.
     """
 
     @staticmethod

@@ -2,8 +2,8 @@
 
 It speaks of ANOTHER classifier: the smoothed one answers what the network answers most often around x, under Gaussian noise. Where the
 network gives an answer with probability p > 1/2 under noise of width sigma, the smoothed classifier gives it everywhere within
-sigma * Phi^-1(p) of x in the Euclidean norm. p is not known; from the number of samples with that answer follows a lower end for it that is
-right with the confidence asked for (Clopper and Pearson). Nothing follows for the network itself, so such a radius is never an end of
+sigma * Phi^-1(p) of x in the Euclidean norm. p is not known; from the number of samples with that answer follows a lower bound for it that
+is right with the confidence asked for (Clopper and Pearson). Nothing follows for the network itself, so such a radius is never an end of
 a bracket.
 
 As in the paper, the noise is not clipped: the network is asked about points outside of its domain as well.
@@ -54,7 +54,7 @@ class SmoothingSettings:
         return float(beta.ppf(1 - self.confidence, count, self.samples - count + 1)) if count else 0.0
 
     def radius(self, probability: float) -> float:
-        """What follows from a lower end of the probability; without a majority, nothing."""
+        """What follows from a lower bound of the probability; without a majority, nothing."""
         from scipy.stats import norm
 
         return self.sigma * float(norm.ppf(probability)) if probability > 0.5 else 0.0

@@ -37,7 +37,7 @@ from holdfast.result import Traits
 from holdfast.rounding import gamma
 
 AT_ONCE = 256  # boxes that are looked at together
-FEW = 256  # arguments up to which their ends are found anew for every part
+FEW = 256  # arguments up to which their ends are found again for every part
 ENDS = 256  # arguments whose ends are trained before signs are decided
 LARGER, SMALLER = 2.0, 0.5  # what an attempt that succeeds, or fails, makes of the next step
 FIRST = {"radius": 0.04, "worst": 0.5}  # the first step: a share of what is proved; a share of the way to what was met
@@ -129,7 +129,7 @@ class Split(Method[Splitting]):
             return state, claims
         if self._tighten.done(problem, state.training):
             return None, claims
-        none = torch.zeros_like(state.low)  # training goes on from what is proved, and attempts begin anew
+        none = torch.zeros_like(state.low)  # training goes on from what is proved, and attempts begin again
         training = self._tighten.update_bounds(problem, state.training, state.low, state.upper)
         return replace(state, training=training, frontier=None, push=none + FIRST[problem.goal], looked=none), claims
 

@@ -36,7 +36,7 @@ from holdfast.rounding import gamma
 FURTHER = 1.03  # times what is proved, where training begins
 GROWTH = 1.25  # times what is proved, as long as no radius has failed
 PLANES_GROWTH = 1.08  # the same of trained planes, which win less
-AHEAD = 1.03  # times the radius in training: planes are found anew when it has passed that
+AHEAD = 1.03  # times the radius in training: planes are found again when it has passed that
 MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained there
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
@@ -110,7 +110,7 @@ class Training:
 @dataclass(frozen=True)
 class Tighten(Method[Training]):
     """First what Certify does, then, where functions bend at zero, trained planes at a few radii and these functions bounded together at
-    `radii` more, then second-order models: with their first coefficients at a few radii, then `steps` steps of Adam, proved anew after
+    `radii` more, then second-order models: with their first coefficients at a few radii, then `steps` steps of Adam, proved again after
     every `block` of them."""
 
     finds: ClassVar[str] = "larger proved lower ends"

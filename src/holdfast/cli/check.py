@@ -52,7 +52,7 @@ class Wanted:
     """What is to be checked, and against what.
 
     files   the model, the data and other files of the run's options, by their names, where they lie now.
-    sample  so many of the proved ends are proved again; None: all.
+    sample  so many of the proved bounds are proved again; None: all.
     trust   a .pt2 file may be opened, which can run code.
     """
 
@@ -94,11 +94,11 @@ def check(
     tolerance: float = 1e-3,
     stop: Stop | None = None,
 ) -> Checked:
-    """Is a run what it says? Its seals and hashes, every witness, and proofs once more, as `holdfast check` does it; it is only read.
+    """Is a run what it says? Its seals and hashes, every witness, and proofs again, as `holdfast check` does it; it is only read.
 
     model, data  where they lie now, as `--model` and `--data` take them; None: where the run found them. files: others, by their options.
-    sample       so many proved ends, drawn so that nobody knows which, are proved again; None: all.
-    tolerance    a proved end counts that is lower by no more than this share of it.
+    sample       so many proved bounds, drawn so that nobody knows which, are proved again; None: all.
+    tolerance    a proved bound counts that is lower by no more than this share of it.
     stop         prove for its seconds; None: as long as the run did.
     """
     if data is not None and not isinstance(data, str | Path):
@@ -257,7 +257,7 @@ def _short(value: Any) -> str:
 
 
 def _inputs(command: Command, built: Built, store: Store) -> Finding:
-    """What is kept of the inputs, made anew from the data and the model."""
+    """What is kept of the inputs, made again from the data and the model."""
     with TemporaryDirectory(prefix="holdfast-check-") as folder, Store.create(folder, built.question) as anew:
         command.keep_inputs(anew, built)
         try:

@@ -1,8 +1,8 @@
 """The fewest changed units that bring a neuron's value into an interval, for many neurons at once.
 
 Units are laid over the seed one after another, those first whose move to an end of the domain changes the neuron's drive most (by its
-gradient, or by trying where there is none), ranked anew after every step; then they are taken back while the value stays inside. So what is
-found is near, and nothing proves that nothing is nearer.
+gradient, or by trying where there is none), ranked again after every step; then they are taken back while the value stays inside. So what
+is found is near, and nothing proves that nothing is nearer.
 """
 
 from collections.abc import Callable

@@ -45,7 +45,7 @@ class Outside(Property):
     neuron: Tensor  # (batch,)
     lower: Tensor  # (batch,) float64
     upper: Tensor  # (batch,) float64
-    margin: Tensor  # (batch, 2) float64: by so much are both ends inside the interval that the item is about
+    margin: Tensor  # (batch, 2) float64: by so much are both bounds inside the interval that the item is about
 
     def score(self, outputs: Tensor) -> Tensor:
         value = outputs.gather(-1, self.neuron.expand(outputs.shape[:-1])[..., None]).squeeze(-1).double()

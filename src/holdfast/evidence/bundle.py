@@ -50,7 +50,7 @@ class Made:
     fingerprint: str  # of the run
     manifest: str  # its SHA-256
     files: int
-    claims: int  # records with a proved end
+    claims: int  # records with a proved bound
     certified: int  # of these, with a certificate
     witnesses: int
     read_by_others: bool  # the package in-toto-attestation took the statement

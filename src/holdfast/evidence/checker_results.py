@@ -20,7 +20,7 @@ from holdfast.result import Key
 from holdfast.store import Store, StoredInput
 
 AGAIN = "Write it again with 'holdfast prove'."
-LOST = 0.01  # of a proved end that a certificate may miss: what checking in other arithmetic costs
+LOST = 0.01  # of a proved bound that a certificate may miss: what checking in other arithmetic costs
 UNLIMITED = 1e30
 UNTOUCHED = {"domain", "black_box", "unbatched"}  # options of a model by which nothing is put before the file's own network
 Judged = tuple[str, str]  # one of KINDS, and why where there is something to say
@@ -43,7 +43,7 @@ def judge_certificates(
     """What the checker said, claim by claim.
 
     folder    of the unpacked bundle.
-    again     the model and the data were given, and what has no certificate is proved once more elsewhere.
+    again     the model and the data were given, and what has no certificate is proved again elsewhere.
     compared  by whom both were read, as `asked_again` does it; the others are compared with what the run says of itself.
     """
     by_question: dict[str, list[CertificateCheck]] = {}

@@ -77,7 +77,7 @@ class Asking:
         ours, theirs = ways.Pipe()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
-                stream.flush()  # else the copy would write it once more
+                stream.flush()  # else the copy would write it again
         process = ways.Process(target=_serve, args=(theirs, ours, dict(self.known), os.getpid()), daemon=True)
         with ignored_warnings(DeprecationWarning):  # Python warns of threads that a fork leaves behind.
             process.start()

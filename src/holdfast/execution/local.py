@@ -37,7 +37,7 @@ SHARES_THREADS = ("lightgbm", "xgboost")  # libraries that may have begun the po
 class Local:
     """workers  processes at a time.
     threads  of torch in each of them.
-    make     how a new process gets its worker, where it cannot be a copy of this one: with a graphics card, or where processes do not
+    make     how a new process gets its worker, where it cannot be a copy of this one: with a GPU, or where processes do not
              fork. A function that can be pickled. Without it such a run is not supervised.
     memory   bytes that one process may fill; one that needs more is ended, and its task tried in halves.
     """
@@ -112,7 +112,7 @@ class _Processes(Crew[_Process]):
         ours, theirs = ways.Pipe()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
-                stream.flush()  # else the copy would write it once more
+                stream.flush()  # else the copy would write it again
         # A pool of threads of this process is not there in its copy, and torch would wait for it.
         begun = torch.get_num_threads() != 1 or any(name in sys.modules for name in SHARES_THREADS)
         threads = 1 if self.worker is not None and begun else self.of.threads
@@ -181,7 +181,7 @@ def _send(pipe: Connection, word: Said) -> None:
 
 
 def _has_gradients() -> bool:
-    """Where torch knows graphics cards it computes gradients in threads, and a copy of a process that has begun them is without."""
+    """Where torch knows GPUs it computes gradients in threads, and a copy of a process that has begun them is without."""
     try:
         x = torch.ones(1, requires_grad=True)
         torch.autograd.grad((x * x).sum(), x)

@@ -19,7 +19,7 @@ class Ray:
     """make     how an actor gets its worker: a function that can be pickled and finds its files wherever it runs.
     address  of the cluster, as ray://host:port; None: the one that this machine belongs to, else one on this machine alone.
     workers  actors at a time; None: one for each core, or card, that the cluster has.
-    on_card  each takes a whole graphics card.
+    on_card  each takes a whole GPU.
     """
 
     make: Callable[[], Worker]

@@ -178,7 +178,7 @@ class Dealer:
         self._report(answer.records, "done")
 
     def handle_failure(self, task: Task, failure: Failure) -> None:
-        """Halves of it may be answered. An input alone is tried once more and then given up, with the reason in its record."""
+        """Halves of it may be answered. An input alone is tried again and then given up, with the reason in its record."""
         unit = self._running.pop(task.keys).unit
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

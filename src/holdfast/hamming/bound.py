@@ -24,7 +24,7 @@ from holdfast.memory_budget import numbers
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
-AT_ONCE = 2**21  # float64 numbers in the largest tensor of one pass on a processor, whose caches like small ones
+AT_ONCE = 2**21  # float64 numbers in the largest tensor of one pass on a CPU, whose caches like small ones
 ALIVE = 24  # such tensors may be alive at once
 UNIT = 2.0**-53
 
@@ -139,7 +139,7 @@ class Pass:
         self._sort_groups()
 
     def closer(self, nodes: Tensor) -> "Pass":
-        """Some of these regions once more, with walks back from the deeper layers."""
+        """Some of these regions again, with walks back from the deeper layers."""
         known = [batch.take(self.known[place], nodes) for place in (0, 1)]
         return Pass(self.chain, batch.take(self.region, nodes), self.centre.take(nodes), self.inner[nodes], known)
 

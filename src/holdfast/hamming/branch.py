@@ -1,7 +1,7 @@
-"""The lower end, proved: no change of at most t units breaks the property, by branch and bound over groups of units.
+"""The lower bound, proved: no change of at most t units breaks the property, by branch and bound over groups of units.
 
 Where the bound of a domain does not prove it, it is cut (`budget_split`). A count holds once every domain that came of it is proved. The
-point at which a bound is smallest is asked about as a counterexample, so both ends move.
+point at which a bound is smallest is asked about as a counterexample, so both bounds move.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class BudgetTree:
 class Branch(Method[BudgetTree]):
     """Every count is tried as soon as the one before it is proved.
 
-    nodes_at_once  domains looked at in one step, over all inputs, and on a graphics card sixteen times as many; fewer while they are large.
+    nodes_at_once  domains looked at in one step, over all inputs, and on a GPU sixteen times as many; fewer while they are large.
     queue          domains that may wait before the search goes deep first, which keeps their number small.
     finest         a value is halved until its range is this share of the domain; what is not proved then stays unknown.
     """

@@ -32,7 +32,7 @@ SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of it
 LEVELS = 8  # cuts at once, at most
 LEVELS_BY_SUMS = 3  # where there are tables of effects, whose bounds are much closer
 REMEMBERED = 1024  # values of inner layers at most that are remembered with every domain
-TABLES = 2**27  # numbers in the tables of effects of all inputs, on a processor; 1 GiB
+TABLES = 2**27  # numbers in the tables of effects of all inputs, on a CPU; 1 GiB
 WAITING = 2**29  # labels of units in all domains that wait, at most, before the search goes deep first
 
 

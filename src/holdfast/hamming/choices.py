@@ -152,7 +152,7 @@ def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tenso
 def choices(region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False) -> UnitChoices:
     """The values tried: for words their whole set; for numbers `count` evenly over the domain, or the levels of the region.
 
-    Of many levels a spread with both ends is taken, unless every one is asked for. A unit of several parts takes every combination of
+    Of many levels a spread with both bounds is taken, unless every one is asked for. A unit of several parts takes every combination of
     their values while these are few, else corners.
     """
     axes: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""The upper end: few changed units that break the property, by greedy search on the margin with a beam, then by exchange.
+"""The upper bound: few changed units that break the property, by greedy search on the margin with a beam, then by exchange.
 
 Every change of one unit is asked about first. Then sets of changed units grow one unit at a time; the best are kept, and what may follow is
-ranked anew behind each. When a set breaks the property, units that are not needed are put back, and the search goes on among sets of
+ranked again behind each. When a set breaks the property, units that are not needed are put back, and the search goes on among sets of
 one unit less: one unit is put back, another is changed, as long as the margin falls. Where there are gradients, they choose what to try.
 
 The way to the nearest class is not always the shortest, so each input is searched along several lanes at once: one heads for whatever
@@ -77,7 +77,7 @@ class Greedy(Method[GreedyState]):
     lanes       of each input, where the property has as many rows: one for its score, the others for the rows nearest to breaking.
     candidates  changes tried behind each set: so many by gradient, so many by their rank among single changes. Without gradients
                 eight times as many by rank.
-    values      tried for each number, evenly over the domain with both ends; a region with levels has its own.
+    values      tried for each number, evenly over the domain with both bounds; a region with levels has its own.
     sweep       single changes asked about at first; of more than these a random choice.
     """
 

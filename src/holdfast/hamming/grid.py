@@ -1,7 +1,7 @@
 """DeepTRE (Ruan et al. 2018): the sensitivity of every set of t units over a grid of values, streamed.
 
 For a set of t units the solution is its grid point with the lowest score, its sensitivity how far the score falls there. Where no solution
-breaks the property, t changed units are taken to be safe: an estimate, since between the grid points nothing is known. The upper end
+breaks the property, t changed units are taken to be safe: an estimate, since between the grid points nothing is known. The upper bound
 lays the solutions over each other, most sensitive first, until the property breaks, then puts back the units that are not needed.
 
 Two corrections to the paper. It looks at the most sensitive solution only, yet another may break the property: here every grid point
@@ -59,9 +59,9 @@ class GridState:
 class Grid(Method[GridState]):
     """All sets of one unit, then of two, ... up to `t`.
 
-    levels  values for each number, evenly over the domain with both ends; a region with levels has its own, and all are tried.
+    levels  values for each number, evenly over the domain with both bounds; a region with levels has its own, and all are tried.
     rule    what makes a set sensitive: the fall of the margin, or of the confidence in the class as in the paper.
-    keep    sets of each row that are remembered for the upper end.
+    keep    sets of each row that are remembered for the upper bound.
     memory  MiB for what is held of a step; the network's own activations come on top.
     """
 
@@ -168,7 +168,7 @@ class Grid(Method[GridState]):
         return confidence.gather(1, problem.property.label[row][:, None]).squeeze(1)
 
     def _level_done(self, problem: Problem, state: GridState) -> tuple[GridState | None, Claims]:
-        """Every set of this size was asked about: rows that held are taken to be safe so far, and get an upper end."""
+        """Every set of this size was asked about: rows that held are taken to be safe so far, and get an upper bound."""
         table = state.choices
         units = table.open.any(-1).sum(1)
         held = state.open

@@ -61,7 +61,7 @@ class Saliency(Method[Mapped]):
     help: ClassVar[str] = "the most harmful change of a single unit or word, and a map of what each of them does"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=False)
 
-    levels: int = 2  # values of a number, evenly over the domain with both ends
+    levels: int = 2  # values of a number, evenly over the domain with both bounds
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, Sparse | Words):
@@ -170,7 +170,7 @@ def saliency(
     domain  the values a unit may take; None: the network's.
     unit    what changes as one: "pixel", "frame" or "number"; None: the pixels of an image, else numbers.
     free    bool, broadcast over (batch, *unit shape): units that may change; None: all.
-    values  those a changed number may take, all of which are tried; None: `levels` of them evenly over the domain with both ends.
+    values  those a changed number may take, all of which are tried; None: `levels` of them evenly over the domain with both bounds.
 
     Needs nothing but answers. Zero: none of the values tried lowers the margin. The map is an estimate: between them nothing is known.
     """

@@ -133,8 +133,8 @@ class Traced:
                 self.constants[node] = live[path] if path in live else operator.attrgetter(path)(self.graph)
 
     def logits(self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs lower <= x <= upper, (batch, *shape) -> lower and upper ends of the outputs, (batch, outputs) each. A last softmax, which
-        keeps the order of the outputs, is left out."""
+        """Inputs lower <= x <= upper, (batch, *shape) -> lower and upper bounds of the outputs, (batch, outputs) each. A last softmax,
+        which keeps the order of the outputs, is left out."""
         span, _ = self.run(lower, upper, self._graph(seen), elide=False)
         return span.lower, span.upper
 

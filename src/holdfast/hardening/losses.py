@@ -47,7 +47,7 @@ def loss(
 def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """(batch,): by how much the margin between the class and the next falls in the box, if the network were as it is at x to first order.
 
-    Differentiable once more, which cuDNN's recurrent layers are not and torch's own are.
+    Differentiable again, which cuDNN's recurrent layers are not and torch's own are.
     """
     x = x if x.requires_grad else x.detach().requires_grad_()
     with cudnn_flags(enabled=False):

@@ -92,7 +92,7 @@ class Recipe:
         return self.name in ("pgd", "small boxes", "mixed")
 
     def grown(self, progress: float) -> float:
-        """How far training is, 0 to 1 -> the share of the radius by then: smooth at both ends."""
+        """How far training is, 0 to 1 -> the share of the radius by then: smooth at both bounds."""
         first, second = self.warm
         along = 1.0 if progress >= second else max(0.0, (progress - first) / max(second - first, 1e-9))
         return along * along * (3 - 2 * along)

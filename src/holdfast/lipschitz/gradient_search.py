@@ -56,7 +56,7 @@ class Slopes:
     """
 
     radii: int = 4  # at once for each way; each is one query, with its gradient, a step
-    steps: int = 12  # before the ladder is drawn anew
+    steps: int = 12  # before the ladder is drawn again
 
     def start(self, tally: QueryTally, end: int, chance: Chance) -> Climbed:
         began, family = tally.queries, tally.problem.family

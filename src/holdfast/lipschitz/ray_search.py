@@ -143,7 +143,7 @@ def _ask(tally: QueryTally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
 
 
 def turn_direction(u: Tensor, p: float, chance: Chance) -> Tensor:
-    """What features may be instead: in the maximum norm the opposite; else also larger, smaller or anew."""
+    """What features may be instead: in the maximum norm the opposite; else also larger, smaller or again."""
     if math.isinf(p):
         return -u
     kind = chance.integers(1, u.shape[1:], 0, 4)[0]

@@ -163,7 +163,7 @@ def _abstract(rows: Mapping[str, Sequence[Record]]) -> bool:
 
 
 def _numbers(rows: Sequence[Record], intervals: Mapping[Key, Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """-> (n,) what is proved, NaN where nothing is; the scores, their lower and their upper ends (n,) each."""
+    """-> (n,) what is proved, NaN where nothing is; the scores, their lower and their upper bounds (n,) each."""
     proved = [r.bracket.lower.value if r.bracket.closed else torch.nan for r in rows]
     own = [r.bracket.estimates[0].value if r.bracket.estimates else proof for r, proof in zip(rows, proved, strict=True)]
     ends = [intervals[r.key].tolist() if r.key in intervals else [value, value] for r, value in zip(rows, own, strict=True)]
@@ -205,7 +205,7 @@ def _errors(truth: Tensor, now: list[Tensor]) -> Errors | None:
 
 
 def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> Tensor:
-    """(n,): does the label behind each element stay when it is drawn anew once? NaN where nothing else may stand there."""
+    """(n,): does the label behind each element stay when it is drawn again once? NaN where nothing else may stand there."""
     attackable = monitor.attackable(read)
     rows, kept = attackable.nonzero()[:, 0], torch.full((len(read),), torch.nan, dtype=torch.float64)
     if len(rows):

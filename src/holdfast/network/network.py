@@ -60,7 +60,7 @@ NAME_IT = (
 )
 Source = Literal["torch", "export", "onnx", "black box"]
 ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
-ELEMENTS_IN_TIME = 2**18  # the same on a processor where somebody waits
+ELEMENTS_IN_TIME = 2**18  # the same on a CPU where somebody waits
 LENGTHS = re.compile(r"(^|_)(length|lengths|lens?)(_|$)|^length")
 ROWS = 256  # sentences that are compared at once
 

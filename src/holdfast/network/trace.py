@@ -191,7 +191,7 @@ LIMITS_OF_KERNELS = {f"L['x'].size()[0] <= {limit}" for limit in (65535, 880801)
 
 def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
     """Raise where the tracer met a choice by the size of the batch: the graph knows one side of it only. What torch itself chooses where it
-    normalises batches on a graphics card is no choice of the model's."""
+    normalises batches on a GPU is no choice of the model's."""
     on_card = any(weight.is_cuda for weight in program.state_dict.values())
     kernels = on_card and any("batch_norm" in str(node.target) for node in program.graph.nodes)
     for guard in getattr(program, "_guards_code", None) or ():

@@ -46,7 +46,7 @@ class Confidence(BoundedProperty):
         return ahead - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """z_label - z_k for every other class k, and for probabilities their negatives: a lead that is lost depends on both ends."""
+        """z_label - z_k for every other class k, and for probabilities their negatives: a lead that is lost depends on both bounds."""
         rows = differences(self.label, outputs)
         rows = torch.cat([rows, -rows], dim=1) if self.softmax else rows
         return rows, rows.new_zeros(rows.shape[:2])

@@ -27,9 +27,9 @@ def least_leads(lower: Tensor, upper: Tensor) -> Tensor:
     """(batch, others) twice, bounds of d_k = z_c - z_k -> (batch, others): p_c - p_k is at least this.
 
     With t_k = exp(-d_k), p_c - p_j = (1 - t_j) / (1 + t_j + T) where T is the sum of the other t_k. Its derivative in t_j has the sign of
-    -(1 + t_j + T) - (1 - t_j) = -(2 + T) < 0: it always rises with d_j, so d_j belongs at its lower end. In T it falls
-    where t_j < 1 and rises where t_j > 1. So the minimum over the box has all d at their lower ends where the lower end of d_j is
-    positive, and the other d_k at their upper ends where it is negative; both are attained, so no bound from these intervals is better.
+    -(1 + t_j + T) - (1 - t_j) = -(2 + T) < 0: it always rises with d_j, so d_j belongs at its lower bound. In T it falls
+    where t_j < 1 and rises where t_j > 1. So the minimum over the box has all d at their lower bounds where the lower bound of d_j is
+    positive, and the other d_k at their upper bounds where it is negative; both are attained, so no bound from these intervals is better.
     """
     found = _leads(lower, upper, LARGEST)
     return found - gamma(lower.shape[1] + 1024) * found.abs() - TINY
@@ -57,7 +57,7 @@ def probabilities(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """(batch, classes) twice, bounds of numbers v -> bounds of softmax(v), each (batch, classes).
 
     p_k = 1 / (1 + (sum of the other exp(v_i)) / exp(v_k)) rises with v_k and falls with every other v_i. Only differences of v count, so
-    all are taken relative to a base above every lower end. Exponentials that are nearly as small as what underflows are left
+    all are taken relative to a base above every lower bound. Exponentials that are nearly as small as what underflows are left
     out or made larger, whichever is safe. What is NaN says nothing: 0 and 1.
     """
     base = (lower / 2 + upper / 2).amax(1, keepdim=True)

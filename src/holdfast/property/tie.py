@@ -35,7 +35,7 @@ class Tie(BoundedProperty):
         return first - second - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """Both signs of z_label - z_k, so that both ends of each are known."""
+        """Both signs of z_label - z_k, so that both bounds of each are known."""
         return self._ahead.rows(outputs)
 
     def least(self, values: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Tie(BoundedProperty):
         return certain(self._ahead.least(values).clamp_min(-self.epsilon), values)
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """The first is at most the largest upper end, the second at least the second largest lower end."""
+        """The first is at most the largest upper bound, the second at least the second largest lower bound."""
         low, high = self._ahead.ends(lower, upper)
         f = among(self.label, -high), among(self.label, -low)
         f_low, f_high = probabilities(*f) if self.softmax else f

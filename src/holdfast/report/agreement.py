@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
-    """Contradiction where one run's lower end lies above another's upper end, for the same network, question and input: a proof excludes
-    what a witness shows, whichever of the two is the upper one.
+    """Contradiction where one run's lower bound lies above another's upper bound, for the same network, question and input: a proof
+    excludes what a witness shows, whichever of the two is the upper one.
 
     Every witness was replayed by the network and, where it has one, by its twin in float64, and a score says how far rounding may have
     moved it, so no rounding explains that.

@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Duel:
-    """Two runs on the same inputs. The first wins where its proved end lies beyond the other's witnessed end: no doubt is left."""
+    """Two runs on the same inputs. The first wins where its proved bound lies beyond the other's witnessed bound: no doubt is left."""
 
     first: str
     second: str

@@ -16,7 +16,7 @@ from holdfast.report.wording import SENSES, Sense
 class Rules:
     """What a run must satisfy. Shares lie between 0 and 1; what is None is not asked.
 
-    at             the radius (or score, value, probability) at which inputs count as certified or broken; for worst scores 0 if not said.
+    at             the radius (or score, value, probability) at which inputs count as certified or broken; for worst scores 0 by default.
     min_certified  at least this share of all inputs is certified there; unknown ones are not.
     max_broken     at most this share breaks there. An unknown input may break, so it counts as broken unless `max_unknown` is given.
     max_unknown    at most this share is unknown there, and of a baseline, not measured. Without it unknown inputs count against the run.
@@ -183,7 +183,7 @@ def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) 
 
 
 def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense) -> Check:
-    """Mean proved ends over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
+    """Mean proved bounds over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
     all, counts as lost by itself where nothing like it is proved now."""
     up = 1.0 if sense.rises else -1.0  # more is better
     ends = [(up * sense.proved_bound(old.bracket).value, up * sense.proved_bound(new.bracket).value) for old, new in pairs]

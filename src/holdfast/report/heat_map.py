@@ -19,7 +19,7 @@ class Heat:
 
     low: float  # the darkest shade
     high: float  # the lightest
-    by_lower: bool  # a word has one shade: of its lower or of its upper end
+    by_lower: bool  # a word has one shade: of its lower or of its upper bound
     thing: str = "frame"
 
     @staticmethod
@@ -51,7 +51,7 @@ class Heat:
         return Markup(' class="{}" title="{}"').format(self.level(end, bracket), bracket_text(bracket))
 
     def strip(self, frames: Sequence[Record]) -> Markup:
-        """Two rows of cells, one cell a frame: lower ends above, upper ends below."""
+        """Two rows of cells, one cell a frame: lower bounds above, upper bounds below."""
         cells = []
         for record in thin_frames(frames):
             lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
@@ -61,7 +61,7 @@ class Heat:
 
 
 def thin_frames(frames: Sequence[Record]) -> list[Record]:
-    """At most MOST_CELLS frames: of neighbours that share a cell, the one with the smallest lower end."""
+    """At most MOST_CELLS frames: of neighbours that share a cell, the one with the smallest lower bound."""
     each = math.ceil(len(frames) / MOST_CELLS) or 1
     groups = (frames[k : k + each] for k in range(0, len(frames), each))
     return [min(group, key=lambda record: (record.bracket.lower.value, record.bracket.upper.value)) for group in groups]

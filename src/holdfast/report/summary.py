@@ -26,7 +26,7 @@ WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped"
 @dataclass(frozen=True)
 class InputRow:
     """One input, or one output of it where each is asked for. Where its frames or cases were asked one by one, the bracket is that of
-    the weakest: min of the lower ends <= min of the truths <= min of the upper ends, and with max where a smaller number is better."""
+    the weakest: min of the lower bounds <= min of the truths <= min of the upper bounds, and with max where a smaller number is better."""
 
     index: int
     bracket: Bracket
@@ -51,7 +51,8 @@ class InputRow:
 
     @property
     def measured(self) -> bool:
-        """Whether the proved end is known, or every method has done all it can. Where not, the budget ran out (or the run was interrupted,
+        """Whether the proved bound is known, or every method has done all it can. Where not, the budget ran out (or the run was
+        interrupted,
         or the input failed) before anything could be proved: such an end says nothing of the network, and is never counted as zero."""
         return self.status in DONE or self.fails_at_once or self.bracket.closed or self.sense.proved_bound(self.bracket).known
 
@@ -215,7 +216,7 @@ class Totals:
     refuted: int  # nothing of it is believed
     still: int  # nothing may change; counted nowhere else but as answered and closed
     fail_at_once: int
-    proved: int  # the proved end is above zero, or known where zero means nothing
+    proved: int  # the proved bound is above zero, or known where zero means nothing
     closed: int
     interrupted: int
     stopped: int  # the budget ran out
@@ -227,7 +228,7 @@ class Totals:
     mean_upper: float
     median_lower: float
     median_upper: float
-    mean_found: float  # of the witnessed ends that were found
+    mean_found: float  # of the witnessed bounds that were found
     mean_estimated: float  # of the lower bounds as DeepTRE estimates them, NaN where it was not asked
     seconds: float
     queries: int
@@ -244,7 +245,7 @@ class Totals:
 
     @property
     def proved_share(self) -> Share:
-        """Rows with a proved end, of those that were measured."""
+        """Rows with a proved bound, of those that were measured."""
         return Share(self.proved, self.answered - self.not_measured, self.rows)
 
 
@@ -300,7 +301,7 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def bracket_text(bracket: Bracket) -> str:
-    """Both ends for people; an end that no method found is no number."""
+    """Both bounds for people; an end that no method found is no number."""
     if bracket.closed:
         return between(bracket.lower.value, bracket.upper.value)
     if not bracket.lower.known and not bracket.upper.known:

@@ -19,7 +19,7 @@ def verdict(row: InputRow, at: float) -> Verdict:
     """certified: proved to hold at the radius or probability, to keep a score above it, a value below it, a steepness no larger.
     broken: shown not to. unknown: neither.
 
-    A radius counts as certified up to its lower end, including it. It is broken only beyond the upper end: where units are counted
+    A radius counts as certified up to its lower bound, including it. It is broken only beyond the upper bound: where units are counted
     that end is the last count that may still hold.
     """
     if row.fails_at_once:

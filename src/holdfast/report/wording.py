@@ -12,9 +12,9 @@ class Sense:
 
     quantity  its name on axes and in sentences. heading: that of its part of a page. claim: what comes before a number where inputs are
               certified: at 0.1, above 0, below 3.
-    rises     the larger the better: the lower end is proved, the upper one witnessed. Where not, it is the other way round.
+    rises     the larger the better: the lower bound is proved, the upper one witnessed. Where not, it is the other way round.
     shown     how the other end is known. missing: what to say where it is not.
-    zero      proved means above zero; where not, that the proved end is known.
+    zero      proved means above zero; where not, that the proved bound is known.
     """
 
     quantity: str

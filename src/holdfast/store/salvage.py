@@ -38,7 +38,7 @@ class Salvaged:
     saved: int  # records
     changed: int  # that can be read, but are not as they were written
     expected: int | None  # by the index of the records; None: that cannot be read either
-    inputs: bool  # False: some are lost, and a resumed run writes them anew
+    inputs: bool  # False: some are lost, and a resumed run writes them again
 
     def __str__(self) -> str:
         of = "an unknown number" if self.expected is None else str(max(self.expected, self.saved + self.changed))

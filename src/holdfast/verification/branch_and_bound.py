@@ -3,8 +3,8 @@
 Every row has a threshold, and a part of its box is settled when its bounds say score > threshold. Where the sign is asked for, that is
 zero. Where a value is, it is the lowest that a concrete input was seen to reach less the gap.
 
-Why the proved end holds. A threshold only ever falls, when a lower value is met. So every part that was settled, under whatever threshold,
-lies above the one in force now. What is not settled waits with a lower bound of its own, and so does what was given up because
+Why the proved bound holds. A threshold only ever falls, when a lower value is met. So every part that was settled, under whatever
+threshold, lies above the one in force now. What is not settled waits with a lower bound of its own, and so does what was given up because
 nothing is left to cut. These three cover the box, hence
 
     score >= min(threshold in force, bounds of the parts that wait, bounds of the parts given up)   everywhere in it.
@@ -43,9 +43,9 @@ from holdfast.verification.specification import Forbidden
 FULL = 8  # times what a method likes to have waiting; depth first that takes very long
 OFTEN = 16  # batches of parts after each of which the search goes downhill; later, after every fourth
 STEPS = 24  # of a search for a value
-DOUBTS = 8  # places from which the search goes on once more when a proof is complete
+DOUBTS = 8  # places from which the search goes on again when a proof is complete
 CACHED = 2**21  # numbers in the forms of one batch of boxes: few enough to stay near the processor
-SHY = 1 - 2.0**-20  # of the gap: what is left pays for rounding the difference of both ends
+SHY = 1 - 2.0**-20  # of the gap: what is left pays for rounding the difference of both bounds
 NO_CHARGE = "nothing bounds the outputs, so what rounding the factors of the property misses cannot be charged"
 
 
@@ -114,7 +114,7 @@ class BranchAndBound(Method[BoxTree]):
     """Parts of the boxes with the worst bounds first. Where bounds are worst it also looks for low scores, and when all is proved once
     more from the lowest places: an honest proof has nothing to fear from that.
 
-    cut  how parts are cut; if not said, by inputs where few of them move, else by activations.
+    cut  how parts are cut; by default, by inputs where few of them move, else by activations.
     gap  how near to the truth; None: until the sign of the score is known.
     """
 

@@ -21,8 +21,8 @@ WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the ne
 class Range:
     """All values of one output over one box: minimum.lower <= every value <= maximum.upper is proved; the other two ends were met.
 
-    The proof speaks of real arithmetic. Where the network itself, in its own arithmetic, was seen to give a value beyond a proved end, that
-    end is moved out to it, so that the range encloses what was seen; `widened` says by how much, and the end's evidence says so.
+    The proof speaks of real arithmetic. Where the network itself, in its own arithmetic, was seen to give a value beyond a proved bound,
+    that end is moved out to it, so that the range encloses what was seen; `widened` says by how much, and the end's evidence says so.
     """
 
     box: int
@@ -50,7 +50,7 @@ class Range:
 
     @property
     def closed(self) -> bool:
-        """Both ends are known to the tolerance."""
+        """Both bounds are known to the tolerance."""
         return self.gap <= self.tolerance
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) 
 
 
 def _enclosing(bracket: Bracket, side: float, net: Network) -> tuple[Bracket, float]:
-    """Of a smallest value: with the proved end where the network itself was seen to be, if that is beyond it, and by how much."""
+    """Of a smallest value: with the proved bound where the network itself was seen to be, if that is beyond it, and by how much."""
     proved, executed = bracket.lower, bracket.upper.executed
     if executed is None or not (math.isfinite(executed) and executed < proved.value):
         return bracket, 0.0

@@ -44,15 +44,15 @@ def reach(
 ) -> list[Range]:
     """The smallest and largest value of outputs over a box, to a tolerance; one range for each output of each box, in order.
 
-    box        a Box, which holds one for each row of its batch; or lower and upper ends, of one input or of a batch.
-    outputs    which ones, by number; all if not said.
+    box        a Box, which holds one for each row of its batch; or lower and upper bounds, of one input or of a batch.
+    outputs    which ones, by number; all by default.
     rows       (questions, outputs): combinations row . outputs instead.
     stop       its seconds end the search with what is known by then. Without any it ends when all is known to the tolerance.
-    methods    InputSplit or ActivationSplit, to say how parts are cut: if not said, by inputs where few of them move. Or any methods.
+    methods    InputSplit or ActivationSplit, to say how parts are cut: by default, by inputs where few of them move. Or any methods.
     store      where records are kept, two for each range, and found again.
 
-    The proved ends speak of the network in real arithmetic; the others were met by its twin in float64, or by itself where there is none.
-    Where the network itself gives a value beyond a proved end by its own rounding, the end is moved out to it; a value of the twin beyond
+    The proved bounds speak of the network in real arithmetic; the others were met by its twin in float64, or by itself where there is none.
+    Where the network itself gives a value beyond a proved bound by its own rounding, the end is moved out to it; a value of the twin beyond
     one is a Contradiction.
     """
     problems, limit = reach_problems(net, box, outputs, rows=rows), reach_stop(stop, tolerance)

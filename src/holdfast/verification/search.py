@@ -115,7 +115,7 @@ def descend_from(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, T
 
 
 def scatter_points(region: Box, count: int, chance: Chance) -> Tensor:
-    """-> (count, batch, *shape): every feature at its lower end, at its upper end, or anywhere between, a third of them each."""
+    """-> (count, batch, *shape): every feature at its lower bound, at its upper bound, or anywhere between, a third of them each."""
     share = (3 * chance.uniform(count, region.shape, region.centre) - 1).clamp(0, 1)
     return region.project(region.lower + share * (region.upper - region.lower))
 

@@ -68,7 +68,7 @@ def verify(
 
     spec     a VNN-LIB file, or what `read_vnnlib` made of one.
     stop     its seconds end the search with `timeout`. Without any it ends when the question is settled, which may be never.
-    methods  InputSplit or ActivationSplit, to say how parts are cut: if not said, by inputs where few of them move. Or any methods.
+    methods  InputSplit or ActivationSplit, to say how parts are cut: by default, by inputs where few of them move. Or any methods.
     judges   the same network on other machinery: a counterexample counts only where they agree.
     store    where records are kept, one for each case, and found again.
     """

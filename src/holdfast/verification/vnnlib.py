@@ -75,7 +75,7 @@ class IntervalEnd:
     strict: bool
 
 
-Box: TypeAlias = tuple[tuple[IntervalEnd, ...], tuple[IntervalEnd, ...]]  # lower and upper ends
+Box: TypeAlias = tuple[tuple[IntervalEnd, ...], tuple[IntervalEnd, ...]]  # lower and upper bounds
 
 
 @dataclass(frozen=True)

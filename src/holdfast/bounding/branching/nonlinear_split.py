@@ -2,7 +2,7 @@
 
 For networks whose functions bend everywhere (tanh, sigmoid, the gates of recurrent cells), in every norm. A part of the region holds the
 points at which every argument lies in a range of its own; it is cut at a point of one of these ranges, and both sides cover it. Over a
-part all ranges are found anew, by planes and, where a network has them, by second-order models hand in hand. Where the region is a box,
+part all ranges are found again, by planes and, where a network has them, by second-order models hand in hand. Where the region is a box,
 inputs are halved in the same way, if that promises more.
 """
 
@@ -30,7 +30,7 @@ from holdfast.rounding import gamma
 
 TURNS = 8  # portions of parts in one step
 SOON = {"cpu": 2**23, "cuda": 2**30}  # numbers in the models, or in the walks, of one portion, after which the clock is looked at
-ANEW = 8  # cuts after which gains are found anew, which costs as much as bounding three parts
+ANEW = 8  # cuts after which gains are found again, which costs as much as bounding three parts
 FEWER = 0.5  # of its gain, what is left to gain of an input or an argument that has been halved
 KEPT = 0.75  # of what the first cut promises, about what it keeps
 DEEPEST = 5  # cuts that are made at once where so many are foreseen

@@ -1,7 +1,7 @@
 """Branch and bound over activations: a ReLU that is not decided by its bounds is taken once as positive and once as negative.
 
 For networks with many inputs, whose boxes cannot be halved often enough. A part of the region is a list of decisions; over it all
-bounds are found anew, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
+bounds are found again, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from holdfast.property import Avoid
 from holdfast.region import Region
 
 LAST = 8  # times the usual training, for a part with nothing left to cut
-USUAL, MANY = 216, 2**16  # pairs that are looked at together on a processor, and on a graphics card with room for them
+USUAL, MANY = 216, 2**16  # pairs that are looked at together on a CPU, and on a GPU with room for them
 COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
 SHARE = 0.9  # of the time that is left, for ends that are cut for
 TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
@@ -51,11 +51,11 @@ class Decisions(Frontier):
 class ActivationSplit(Branching[Decisions]):
     """Both signs of the argument whose planes cost the bounds most.
 
-    refine  the ends of all arguments anew for every part, and choose by what a decision does for them; else they stay what they were over
+    refine  the ends of all arguments again for every part, and choose by what a decision does for them; else they stay what they were over
             the whole region, which costs a tenth of the time and closes a part later.
     """
 
-    batch: int | None = None  # parts times polytopes, looked at together; if not said, what keeps the machine busy
+    batch: int | None = None  # parts times polytopes, looked at together; by default, what keeps the machine busy
     waiting: int = 2**14
     steps: int = 20  # of training
     pace: float = 0.2

@@ -23,7 +23,7 @@ MOST = 128  # arguments of a layer whose ends are followed, those with the large
 
 def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = True) -> Tensor:
     """entering (n, arguments), the weight of each upper plane in the bound -> (n, arguments): what is lost because an argument is not
-    decided; zero where it is. through_ends: also what it costs the ends of later arguments, where those are found anew."""
+    decided; zero where it is. through_ends: also what it costs the ends of later arguments, where those are found again."""
     lower, upper = (together(graph, side) for side in (known.lower, known.upper))
     above = together(graph, {node.inputs[0]: known.planes[node].upper_offset for node in relu_like_functions(graph)})
     weight = _influence(graph, known, entering) if through_ends else entering

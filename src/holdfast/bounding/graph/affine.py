@@ -1,6 +1,6 @@
 """Affine maps y = J_1 x_1 + ... + J_n x_n + b, forwards and back, plain and in absolute values. How J is kept is known here only.
 
-Vectors are flat and lie along one axis, the last if not said: values of input k are (..., its size, ...), rows of coefficients of y are
+Vectors are flat and lie along one axis, the last by default: values of input k are (..., its size, ...), rows of coefficients of y are
 (..., size). Every product is computed as sums in some order, so that docs/rounding.md applies: `terms` is the length of those forward.
 
 A map that only moves elements about needs their numbers; a sum of its inputs nothing at all; where J is small it is kept, since a product

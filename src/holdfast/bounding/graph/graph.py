@@ -217,7 +217,7 @@ def _stand_in(graph: Graph, value: Any) -> Any:
 
 
 def _keep_what_is_read(graph: Graph) -> None:
-    """Leave out the nodes on which the output does not depend, and number the others anew."""
+    """Leave out the nodes on which the output does not depend, and number the others again."""
     read = {graph.entry, graph.output}
     for node in reversed(graph.nodes):
         if node in read:

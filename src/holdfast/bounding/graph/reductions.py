@@ -52,7 +52,7 @@ def max_pool(graph: Graph, call: OperatorCall) -> Node | tuple[Node, Unbounded]:
 
 @handles(*ADAPTIVE_POOLS)
 def adaptive_max_pool(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
-    """Windows from floor(i length / count) to ceil((i + 1) length / count); in a shorter one its first element stands once more."""
+    """Windows from floor(i length / count) to ceil((i + 1) length / count); in a shorter one its first element stands again."""
     node, axes = call.args[0], ADAPTIVE_POOLS[call.target]
     seen = []
     for length, wanted in zip(node.shape[-axes:], leaves(call.args[1]), strict=True):
@@ -81,7 +81,7 @@ def _largest(graph: Graph, name: str, node: Node, seen: list[Tensor]) -> Node:
 
 def _seen(name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int) -> Tensor:
     """(windows, places) along one axis: the elements that each window sees. Where one lies in the padding, which is below everything,
-    an element of the same window stands there once more."""
+    an element of the same window stands there again."""
     at = torch.arange(count, device=device)[:, None] * step - begin + torch.arange(size, device=device) * gap
     real = (at >= 0) & (at < length)
     if not bool(real.any(1).all()):

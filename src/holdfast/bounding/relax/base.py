@@ -164,9 +164,9 @@ def _outermost(relaxation: Relaxation, points: list[Point], lower: Point, upper:
 def rounding_error(size: Tensor, dtype: torch.dtype) -> Tensor:
     """Twenty units of rounding of this size; infinite where it may overflow on its way.
 
-    For every finite float32 the kernels of torch 2.11 on a processor (AVX-512) and on an H200 are within 6.4 such units (GELU; the others
+    For every finite float32 the kernels of torch 2.11 on a CPU (AVX-512) and on an H200 are within 6.4 such units (GELU; the others
     within 3.3), of what `magnitude` says of the point itself. Those of float64 are built alike, to one or two of their last places. Sine,
-    cosine and the arc tangent were measured on a processor; on cards NVIDIA's guide says two units for any argument.
+    cosine and the arc tangent were measured on a CPU; on cards NVIDIA's guide says two units for any argument.
     """
     return torch.where(size < torch.finfo(dtype).max / 16, gamma(16, dtype) * size + UNDERFLOW, torch.inf)
 
@@ -185,7 +185,7 @@ def near_and_far(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def clamp(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """v inside the box; where v is no number, the lower end."""
+    """v inside the box; where v is no number, the lower bound."""
     inside = torch.minimum(torch.maximum(v, lower), upper)
     return torch.where(v.isnan(), lower, inside)
 

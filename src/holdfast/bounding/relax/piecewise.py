@@ -84,7 +84,7 @@ class Clip(Relaxation):
         return [lower, upper, *((clamp(torch.full_like(low, kink), low, high),) for kink in (self.low, self.high))]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Below: level as far as the middle, or from where it bends up to the upper end. Above, the same turned around."""
+        """Below: level as far as the middle, or from where it bends up to the upper bound. Above, the same turned around."""
         (low,), (high,) = lower, upper
         middle = low / 2 + high / 2
         inside = ((self.low < middle) & (middle < self.high)).to(low)

@@ -144,7 +144,7 @@ def _atan(v: Tensor) -> tuple[Tensor, Tensor]:
 def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tuple[Tensor, Tensor]] = _tanh) -> Tensor:
     """The slope of the curve's convex envelope at the middle of the box: among lower lines, the one highest there.
 
-    `curve` gives value and derivative. The envelope follows it up to the point d from which the chord to the upper end is a tangent, then
+    `curve` gives value and derivative. The envelope follows it up to the point d from which the chord to the upper bound is a tangent, then
     that chord.
     """
     low, high = torch.minimum(lower, torch.zeros_like(lower)), torch.minimum(upper, torch.zeros_like(upper))
@@ -153,7 +153,7 @@ def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tu
     for _ in range(26):
         middle = start / 2 + end / 2
         f, steep = curve(middle)
-        before = f + steep * (upper - middle) < f_upper  # the tangent still passes below the upper end
+        before = f + steep * (upper - middle) < f_upper  # the tangent still passes below the upper bound
         start, end = torch.where(before, middle, start), torch.where(before, end, middle)
     d = torch.where(lower >= 0, lower, start / 2 + end / 2)
     f_d, steep_d = curve(d)

@@ -50,7 +50,7 @@ class Softplus(Relaxation):
         return (tangent,), (chord(self.function(low), self.function(high), low, high, tangent),)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """sigmoid(beta v) rises. At the drop the slope has no lower end, behind it it is one."""
+        """sigmoid(beta v) rises. At the drop the slope has no lower bound, behind it it is one."""
         least, most = hull(*(torch.sigmoid(self.beta * v) for v in (*lower, *upper)), units=4096)
         drop, aside = self._drop()
         before, behind = upper[0] < drop - aside, lower[0] > drop + aside

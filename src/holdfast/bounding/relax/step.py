@@ -26,7 +26,7 @@ class Step(Relaxation):
         return [lower, upper, *((torch.where(across, side, low),) for side in (-1e-300, 1e-300))]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """From the foot of the step to the upper end, from the lower end to its top; level where that passes the middle further off."""
+        """From the foot of the step to the upper bound, from the lower bound to its top; level where that passes the middle further off."""
         (low,), (high,) = lower, upper
         middle = low / 2 + high / 2
         below = torch.where((low < 0) & (middle > 0) & (high > 1e-9), 1 / high, 0.0)
@@ -70,7 +70,7 @@ class Sign(Relaxation):
         return [lower, upper, *((clamp(torch.full_like(low, side), low, high),) for side in (-1e-300, 0.0, 1e-300))]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """From the foot of the jump to the upper end, from the lower end to its top; level where that passes the middle further off."""
+        """From the foot of the jump to the upper bound, from the lower bound to its top; level where that passes the middle further off."""
         (low,), (high,) = lower, upper
         (bottom, top), middle = self.limits(lower, upper), low / 2 + high / 2
         below = torch.where((low <= 0) & (middle > 0) & (high > 1e-9), (1 - bottom) / high, 0.0)

@@ -24,7 +24,7 @@ def check(
     seconds: ProveFor = None,
     out: Findings = None,
 ) -> None:
-    """Is a run what it says? Seals, hashes, every witness, and proofs once more; the folder is only read. Exit code 0: all held. 1:
+    """Is a run what it says? Seals, hashes, every witness, and proofs again; the folder is only read. Exit code 0: all held. 1:
     something differs. 2: it could not be checked."""
     from holdfast.cli.check import Wanted, show
 

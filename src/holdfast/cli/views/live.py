@@ -49,7 +49,7 @@ class LiveProgress:
 
 
 def mean_bracket(records: Sequence[Record]) -> str:
-    """The mean of both ends over the records that have both, so that the two can be compared, as in [0.021, 0.113]."""
+    """The mean of both bounds over the records that have both, so that the two can be compared, as in [0.021, 0.113]."""
     both = [(r.bracket.lower.value, r.bracket.upper.value) for r in records]
     known = [(lower, upper) for lower, upper in both if math.isfinite(lower) and math.isfinite(upper)]
     if not known:

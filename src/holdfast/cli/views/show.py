@@ -192,7 +192,7 @@ def _why(bound: Bound, bracket: Bracket) -> list[Text]:
 
 
 def _frames(row: InputRow, question: Question) -> Table:
-    """One line for each frame or word, or for the weakest of many, with a bar as long as its lower end."""
+    """One line for each frame or word, or for the weakest of many, with a bar as long as its lower bound."""
     tokens = row.source.tokens if row.source else None
     finite = [end for r in row.frames for end in (r.bracket.lower.value, r.bracket.upper.value) if abs(end) < math.inf]
     most = max(finite, default=0.0) or 1.0

@@ -41,7 +41,7 @@ class DecisionTreeEstimate:
     effect: Tensor  # (entries,) float64
     support: Tensor  # (entries,)
     edges: Tensor  # (bins - 1,) of value
-    errors: Tensor  # (2, 2, bins): unseen or seen in its leaf; lower or upper end
+    errors: Tensor  # (2, 2, bins): unseen or seen in its leaf; lower or upper bound
     labels: int = field(default=0)
 
     @classmethod

@@ -16,7 +16,7 @@ Array = Any  # a torch tensor or a numpy array: slices, sums and products read t
 
 
 def tanh_(x: Array) -> Array:
-    """In place. numpy's is several times faster than torch's on a CPU, so torch only comes here from a graphics card."""
+    """In place. numpy's is several times faster than torch's on a CPU, so torch only comes here from a GPU."""
     return x.tanh_() if isinstance(x, Tensor) else np.tanh(x, out=x)
 
 

@@ -22,7 +22,7 @@ class Stream:
         self.engine = self._engine()
 
     def reset(self) -> None:
-        self.engine = self._engine() if self.monitor.settings.mode == "sampled" else self.engine  # draws begin anew
+        self.engine = self._engine() if self.monitor.settings.mode == "sampled" else self.engine  # draws begin again
         self.engine.reset()
 
     def _engine(self) -> Engine:

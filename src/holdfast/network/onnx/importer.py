@@ -332,7 +332,7 @@ class _Scope:
         return value.item() if kind is Kind.NUMBER and value.dim() == 0 else move(value)
 
     def _adopt(self, inner: "_Scope", name: str) -> None:
-        """Takes one name over from a branch; its other names stay in there, since another branch may use them anew."""
+        """Takes one name over from a branch; its other names stay in there, since another branch may use them again."""
         if name in inner.known:
             self.known[name] = inner.known[name]
         (self.statics if name in inner.statics else self.tensors).update({name} - inner.known.keys())

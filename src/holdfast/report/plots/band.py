@@ -42,7 +42,7 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
             np.where(is_open, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
             hatch="////", linewidth=0, label=f"open, {sense.missing}",
         )  # fmt: skip
-    is_proved = np.array([b.closed or sense.proved_bound(b).known for b in shown])  # what holds by definition alone is no proved end
+    is_proved = np.array([b.closed or sense.proved_bound(b).known for b in shown])  # what holds by definition alone is no proved bound
     for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
         known = np.isfinite(ends) & (is_proved if is_proof else ~is_open)
         _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, sense.shown)))

@@ -24,7 +24,7 @@ class MeanOverTime:
 
 
 def draw(history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence") -> str:
-    """Mean lower and upper end over the seconds spent on each input, both over the same inputs."""
+    """Mean lower and upper bound over the seconds spent on each input, both over the same inputs."""
     with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
         chosen = followed_inputs(history)
         lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
@@ -49,8 +49,8 @@ class Followed:
 
 
 def followed_inputs(history: Sequence[Event]) -> Followed:
-    """Those of which both ends became finite, so that the mean lower end never lies above the mean upper one; where there are none, those
-    of the end that became so more often, alone."""
+    """Those of which both bounds became finite, so that the mean lower bound never lies above the mean upper one; where there are none,
+    those of the end that became so more often, alone."""
     lower = frozenset(e.key for e in history if math.isfinite(e.lower))
     upper = frozenset(e.key for e in history if math.isfinite(e.upper))
     count, none = len({e.key for e in history}), frozenset[Key]()

@@ -12,8 +12,8 @@ from holdfast.result import Bracket
 
 
 def draw(brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "share") -> str:
-    """At r an input is proved to hold if r <= its lower end, shown to break if r > an upper end that was found; where smaller is better,
-    the other way round."""
+    """At r an input is proved to hold if r <= its lower bound, shown to break if r > an upper bound that was found; where smaller is
+    better, the other way round."""
     with canvas(name, f"Share of {things} proved to hold and shown to break, by {sense.quantity}") as drawn:
         if brackets:
             _fill(drawn.axes, brackets, sense)

@@ -16,7 +16,7 @@ from holdfast.result import Bracket
 def draw(
     before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS, asked: int | None = None
 ) -> str:  # fmt: skip
-    """An SVG file. Each band is sorted by its own proved ends; what is infinite goes to the top.
+    """An SVG file. Each band is sorted by its own proved bounds; what is infinite goes to the top.
 
     before, after  the inputs that were measured. asked: how many there are in all, where some were not; the legend says so.
     at             the radius that was trained for.

@@ -110,7 +110,7 @@ def transposed_convolution(node: OnnxNode, data: Tensor, weight: Tensor, bias: T
 
 
 def _cut(node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list[int]) -> tuple[list[int], list[int]]:
-    """What a transposed convolution cuts at both ends: its pads, or what the wanted output shape implies."""
+    """What a transposed convolution cuts at both bounds: its pads, or what the wanted output shape implies."""
     automatic = node.text("auto_pad", "NOTSET")
     same = automatic in ("SAME_UPPER", "SAME_LOWER")
     if not same and "output_shape" not in node.attributes:
