@@ -306,3 +306,13 @@ def test_any_formula_means_what_it_says(formulas: list[tuple[str, Check]], point
         # A strict comparison holds wherever its score is negative, a loose one where it is zero too.
         score = float(found.rules().score(torch.tensor([point[1:]], dtype=torch.float64)))
         assert score <= 0 if truth else score >= 0
+
+
+def test_a_comparison_that_is_repeated_is_read_the_same_each_time() -> None:
+    """Comparisons are kept while a file is read; the operator and the order of its two sides count."""
+    declared = "(declare-const X_0 Real)(declare-const Y_0 Real)"
+    sides = ("(<= X_0 0.5)", "(< X_0 0.5)", "(>= 0.5 X_0)", "(<= X_0 0.25)", "(<= X_0 0.5)")
+    spec = parse(declared + f"(assert (or {' '.join(f'(and {side} (>= X_0 -1) (<= Y_0 0.5))' for side in sides)}))")
+    found = [(case.upper[0].value, case.upper[0].strict) for case in spec.cases]  # equal boxes are one case
+    assert found == [(Fraction(1, 2), False), (Fraction(1, 2), True), (Fraction(1, 4), False)]
+    assert {case.lower[0].value for case in spec.cases} == {Fraction(-1)}

@@ -30,6 +30,7 @@ MOST_ENDS = 2**26  # inputs of all alternatives that have boxes of their own
 MOST_OPEN = 2 * 10**5  # brackets at a time
 MOST_STEPS = 2**27  # variables in all sums that are computed
 MOST_BITS = 2**15  # of a number that is computed from others; none that is written has more
+MOST_COMPARED = 2**16  # comparisons of a variable and a number that are kept while a file is read (a guess: some 30 MB)
 SWELLS = 80  # bytes in memory for one in the file, at most
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
 TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # lines are counted, comments left out
@@ -267,6 +268,7 @@ class _Reader:
         self.declared: dict[Name, int] = {}  # each with its line
         self.asserted: list[Formula] = []
         self.steps = 0
+        self.compared: dict[object, tuple[dict[Name, Fraction], Fraction]] = {}  # comparisons of words: large files repeat them
 
     def refuse(self, line: int, message: str) -> BadInput:
         return BadInput(f"{self.name}:{line}: {message}")
@@ -348,11 +350,17 @@ class _Reader:
     def read_comparison(self, operator: str, items: list[Item], line: int) -> Formula:
         if len(items) != 2:
             raise self.refuse(line, f"({operator} ...) compares two things, found {len(items)}.")
-        left, right = (self.term(item, line) for item in items)
-        if operator in (">=", ">"):
-            left, right = right, left
-        difference = _sum([left, _scale_term(right, Fraction(-1))])
-        return [[Atom(difference.factors, -difference.constant, operator in ("<", ">"), line)]]
+        words = (operator, *items) if all(isinstance(item, str) for item in items) else None
+        found = self.compared.get(words)
+        if found is None:
+            left, right = (self.term(item, line) for item in items)
+            if operator in (">=", ">"):
+                left, right = right, left
+            difference = _sum([left, _scale_term(right, Fraction(-1))])
+            found = difference.factors, -difference.constant
+            if words is not None and len(self.compared) < MOST_COMPARED:
+                self.compared[words] = found
+        return [[Atom(*found, operator in ("<", ">"), line)]]
 
     def read_arithmetic(self, operator: str, items: list[Item], line: int) -> Term:
         terms = [self.term(item, line) for item in items]
@@ -467,7 +475,7 @@ class _Alternative:
     def narrow(self, atom: Atom) -> bool:
         """Take in a bound of one input; False where nothing is left of its interval."""
         (((_, i), factor),) = atom.factors.items()
-        end = IntervalEnd(atom.bound / factor, atom.strict)
+        end = IntervalEnd(atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor, atom.strict)
         if abs(end.value) > LARGEST:
             raise self.reader.refuse(atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64.")
         if factor > 0:
