@@ -26,10 +26,10 @@ AGREED = {
 }  # fmt: skip
 NO_DATA = ("verify", "data")  # instances lie in files, which the specification names
 NOT_ASKED = {  # fields of a question that do not enter its hash: what they hold stands elsewhere
-    ("Model", "source"): "whether it came from torch or a file: the hash of the model tells which one",
-    ("Model", "notes"): "remarks about how it was read, shown by themselves",
-    ("Data", "classes"): "names of outputs",
-    ("Data", "columns"): "names of the numbers of an input; what columns may do is in Asked.columns",
+    ("ModelDescription", "source"): "whether it came from torch or a file: the hash of the model tells which one",
+    ("ModelDescription", "notes"): "remarks about how it was read, shown by themselves",
+    ("DataDescription", "classes"): "names of outputs",
+    ("DataDescription", "columns"): "names of the numbers of an input; what columns may do is in Asked.columns",
     ("Question", "begun_in"): "the folder in which the command was given",
 }
 

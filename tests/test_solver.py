@@ -34,7 +34,7 @@ class Memory:
     kept: dict[Key, Record] = field(default_factory=dict)
     written: list[Record] = field(default_factory=list)
 
-    def known(self, keys: Sequence[Key]) -> dict[Key, Record]:
+    def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         return {k: self.kept[k] for k in keys if k in self.kept}
 
     def write(self, records: Sequence[Record]) -> None:

@@ -212,7 +212,7 @@ def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(monke
         return found
 
     monkeypatch.setattr("holdfast.bounding.joint_relu.least", last)
-    monkeypatch.setattr("holdfast.time_limit.passed", lambda: bool(over))
+    monkeypatch.setattr("holdfast.time_limit.has_expired", lambda: bool(over))
     assert 0 < float(scores(graph, region, rows, offset, sign=False)) < 0.0011
     over.clear()
     assert math.isnan(float(scores(graph, region, rows, offset - 0.01, sign=True)))

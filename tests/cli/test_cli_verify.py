@@ -205,6 +205,6 @@ def test_a_property_is_read_once(small: Path, ask: Ask, monkeypatch: pytest.Monk
 
 def test_an_instance_that_does_not_end_by_itself_is_ended(small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("holdfast.verification.verify")  # the package gives its name to a function
-    monkeypatch.setattr(module, "answered", lambda *_, **__: time.sleep(600))
+    monkeypatch.setattr(module, "answer_instance", lambda *_, **__: time.sleep(600))
     monkeypatch.setattr(importlib.import_module("holdfast.cli.commands.verify"), "LATE", 0.1)
     assert ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "0.2", "--executor", "here").out.startswith("timeout")

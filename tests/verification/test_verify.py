@@ -417,7 +417,7 @@ def test_what_rounding_factors_misses_is_charged() -> None:
     problem = problem_of(net, asked)
     region = Box.between(*problem.region.enclosing_box())
     graph = prepare_graph(net, problem.region.numbers(net.dtype))  # type: ignore[attr-defined]
-    rules = problem.property.charged(graph, region)  # type: ignore[attr-defined]
+    rules = problem.property.charge_rounding(graph, region)  # type: ignore[attr-defined]
     assert rules is not None
     least = torch.stack([propagate(graph, region).lower[graph.output], propagate(graph, region).upper[graph.output]])
     factors, bound = asked.cases[0].polytopes[0][0].scaled.factors, asked.cases[0].polytopes[0][0].scaled.bound
