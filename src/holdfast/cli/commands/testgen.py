@@ -90,8 +90,8 @@ class Testgen(DataOptions, Command):
             None if self.train is None else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
         )
         suite = suite_of(
-            net, data.stack_inputs(self.data), self.criterion, y=data.y,
-            train=None if train is None else train.stack_inputs(str(self.train)),  # type: ignore[arg-type]
+            net, data.stack_inputs(self.data), self.criterion, y=data.y,  # type: ignore[arg-type]
+            train=None if train is None else train.stack_inputs(str(self.train)),
             layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
             sections=self.sections, unit=unit,
         )  # fmt: skip
