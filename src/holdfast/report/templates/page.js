@@ -3,7 +3,7 @@ document.documentElement.classList.add("js");
 
 const infinite = text => text.replace("−", "-").replace("∞", "Infinity ");
 const numeric = text => { const n = parseFloat(infinite(text)); return Number.isNaN(n) ? text : n; };
-const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
+const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1; // what is not known is below every number
 
 const turned = goal => goal === "largest" || goal === "steepness";
 
